@@ -1,9 +1,8 @@
-//! Work that may hang: on a thread of its own, whose answer is taken within a time or not at all.
+//! Runs work that may hang on separate threads, and waits for answers only for a limited time.
 //!
-//! A file system, a driver or a server that does not answer keeps the thread and nothing else; the thread is
-//! left behind, and what it answers then is dropped. [`Task`] is one such piece of work, [`Worker`] a thread
-//! that is asked again and again and whose answers are taken when they are there. How many may hang at once is
-//! for the caller to bound: this module starts a thread for each call, and none by itself.
+//! A file system, driver or server that does not answer blocks only that thread. The thread is abandoned, and its
+//! late answer is dropped. A [`Task`] does one piece of work; a [`Worker`] answers a series of questions. This module
+//! starts one thread per call, so callers must limit how many may hang.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 /// server on this machine. A later answer is used with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
-/// When something that takes several steps has to be over.
+/// The time limit of an operation that takes several steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
@@ -22,18 +21,18 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now.
+    /// Creates a deadline this long from now.
     pub fn after(time: Duration) -> Self {
         Self { started: Instant::now(), time }
     }
 
-    /// The time that is left; zero once it is over.
+    /// The remaining time; zero after the deadline.
     pub fn left(&self) -> Duration {
         self.time.saturating_sub(self.started.elapsed())
     }
 }
 
-/// Work that was begun on a thread of its own.
+/// Work that runs on its own thread.
 #[derive(Debug)]
 pub struct Task<T> {
     answer: Receiver<T>,
@@ -43,18 +42,14 @@ pub struct Task<T> {
 /// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoAnswer {
-    /// It has not come yet.
+    /// The work has not finished yet.
     Late,
-    /// It will not come: the thread has ended without one, or gave it before.
+    /// The thread has ended without an answer, or the answer was already taken.
     Never,
 }
 
 impl<T: Send + 'static> Task<T> {
-    /// Begins it, on a thread of this name.
-    ///
-    /// # Errors
-    ///
-    /// If the thread cannot be started.
+    /// Starts the work on a thread with this name. Fails if the thread cannot be started.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
@@ -65,11 +60,7 @@ impl<T: Send + 'static> Task<T> {
         Ok(Self { answer, started })
     }
 
-    /// The answer, waiting for it as long as is given; with no time, only where it is there.
-    ///
-    /// # Errors
-    ///
-    /// Where it is not there by then.
+    /// Returns the answer, and waits up to `time` for it. Fails if there is no answer by then.
     pub fn wait(&self, time: Duration) -> Result<T, NoAnswer> {
         self.answer.recv_timeout(time).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Late,
@@ -77,17 +68,13 @@ impl<T: Send + 'static> Task<T> {
         })
     }
 
-    /// The answer of work that may take so long from its start on.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::wait`].
+    /// Returns the answer, and waits until `time` after the work was started. Fails like [`Self::wait`].
     pub fn within(&self, time: Duration) -> Result<T, NoAnswer> {
         self.wait(time.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// A thread that is asked `Q` and answers `A`, each over a queue that is bounded. It ends once it is dropped.
+/// A thread that answers questions `Q` with answers `A`, over bounded queues. Dropping the worker ends the thread.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,
@@ -99,7 +86,7 @@ pub struct Worker<Q, A> {
 pub enum NotAsked<Q> {
     /// The queue is full; ask again later.
     Busy(Q),
-    /// Its thread has ended.
+    /// The thread has ended.
     Ended,
 }
 
@@ -108,30 +95,22 @@ pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread with this name and these queue lengths. `prepare` returns the function that handles each
-    /// question. That function returns `None` if its answers are no longer read.
-    ///
-    /// # Errors
-    ///
-    /// If the thread cannot be started.
+    /// question. That function returns `None` once nothing reads its answers. Fails if the thread cannot be started.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),
         prepare: impl FnOnce(Answers<A>) -> W,
     ) -> io::Result<Self> {
-        let (sender, asked) = sync_channel(questions);
+        let (sender, received) = sync_channel(questions);
         let (answering, answers) = sync_channel(answers);
         let mut work = prepare(answering);
         Builder::new().name(name.to_owned()).spawn(move || {
-            let _: Option<()> = asked.into_iter().try_for_each(&mut work);
+            let _: Option<()> = received.into_iter().try_for_each(&mut work);
         })?;
         Ok(Self { questions: sender, answers })
     }
 
-    /// Asks without waiting.
-    ///
-    /// # Errors
-    ///
-    /// Where it was not taken.
+    /// Sends a question without waiting. Fails if the queue is full or the thread has ended.
     pub fn ask(&self, question: Q) -> Result<(), NotAsked<Q>> {
         self.questions.try_send(question).map_err(|error| match error {
             TrySendError::Full(question) => NotAsked::Busy(question),
@@ -139,18 +118,18 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         })
     }
 
-    /// The next answer, waiting for it as long as is given.
+    /// Returns the next answer, and waits up to `time` for it.
     pub fn take(&self, time: Duration) -> Option<A> {
         self.answers.recv_timeout(time).ok()
     }
 
-    /// One whose thread is a test.
+    /// Creates a worker whose questions the test answers itself.
     #[cfg(test)]
     pub fn by_hand((questions, answers): (usize, usize)) -> (Self, Receiver<Q>, Answers<A>) {
-        let (sender, asked) = sync_channel(questions);
+        let (sender, received) = sync_channel(questions);
         let (answering, answers) = sync_channel(answers);
         let worker = Self { questions: sender, answers };
-        (worker, asked, answering)
+        (worker, received, answering)
     }
 }
 
@@ -161,32 +140,32 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// Longer than any test may take.
+    /// Longer than any test takes.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn an_answer_is_taken_in_time_or_later_but_once() {
-        let (go_on, may_go_on) = channel::<u8>();
+    fn an_answer_is_returned_once() {
+        let (permit, permitted) = channel::<u8>();
         let work = Task::start("a-name", move || {
-            let number = may_go_on.recv().unwrap();
+            let number = permitted.recv().unwrap();
             (number, thread::current().name().map(str::to_owned))
         });
         let work = work.unwrap();
         assert_eq!(work.wait(Duration::ZERO), Err(NoAnswer::Late));
         assert_eq!(work.wait(Duration::from_millis(10)), Err(NoAnswer::Late));
-        go_on.send(7).unwrap();
+        permit.send(7).unwrap();
         assert_eq!(work.wait(LONG), Ok((7, Some("a-name".to_owned()))));
         assert_eq!(work.wait(LONG), Err(NoAnswer::Never));
     }
 
     #[test]
-    fn work_that_fails_is_not_waited_for() {
+    fn waiting_for_failed_work_ends_at_once() {
         let work: Task<u8> = Task::start("fails", || resume_unwind(Box::new(()))).unwrap();
         assert_eq!(work.wait(LONG), Err(NoAnswer::Never));
     }
 
     #[test]
-    fn a_deadline_counts_down_to_nothing() {
+    fn a_deadline_counts_down_to_zero() {
         let mut deadline = Deadline::after(LONG);
         assert!(deadline.left() > LONG / 2 && deadline.left() <= LONG);
         deadline.started = Instant::now().checked_sub(2 * LONG).unwrap();
@@ -194,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_long_ago_has_no_time_left() {
+    fn an_old_task_has_no_time_left() {
         let (_keep, never) = channel::<u8>();
         let mut work = Task::start("hangs", move || never.recv()).unwrap();
         work.started = Instant::now().checked_sub(LONG).unwrap();
-        let asked = Instant::now();
+        let start = Instant::now();
         assert_eq!(work.within(LONG), Err(NoAnswer::Late));
-        assert!(asked.elapsed() < LONG / 2);
+        assert!(start.elapsed() < LONG / 2);
     }
 
     #[test]
-    fn a_worker_answers_in_order_and_may_answer_more_than_once() {
+    fn a_worker_answers_in_order_and_several_times() {
         let worker = Worker::start("worker", (4, 8), |answers| {
-            let mut before = 0;
+            let mut last = 0;
             move |number: u32| {
-                answers.send((before, number)).ok()?;
-                before = number;
+                answers.send((last, number)).ok()?;
+                last = number;
                 answers.send((number, number)).ok()
             }
         });
@@ -223,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_worker_returns_the_question_and_an_ended_one_is_an_error() {
-        let (worker, asked, answers) = Worker::<u8, u8>::by_hand((1, 1));
+    fn a_busy_or_ended_worker_refuses_questions() {
+        let (worker, questions, answers) = Worker::<u8, u8>::by_hand((1, 1));
         worker.ask(1).unwrap();
         assert!(matches!(worker.ask(2), Err(NotAsked::Busy(2))));
-        assert_eq!(asked.recv(), Ok(1));
-        drop(asked);
+        assert_eq!(questions.recv(), Ok(1));
+        drop(questions);
         assert!(matches!(worker.ask(3), Err(NotAsked::Ended)));
-        // What it has answered before is taken still.
+        // Answers that were already sent can still be taken.
         answers.send(9).unwrap();
         drop(answers);
         assert_eq!(worker.take(LONG), Some(9));
@@ -238,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_ends_when_it_is_dropped_or_wants_to() {
+    fn a_worker_ends_when_dropped_or_on_its_own() {
         let (ended, has_ended) = channel::<()>();
         let worker = Worker::start("worker", (1, 1), |answers| {
             let ended = ended.clone();
@@ -251,6 +230,6 @@ mod tests {
         assert_eq!(has_ended.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         let worker = Worker::<u8, u8>::start("worker", (1, 1), |_| |_| None).unwrap();
         worker.ask(1).unwrap();
-        assert_eq!(worker.take(LONG), None, "its queue is closed");
+        assert_eq!(worker.take(LONG), None, "the queue is closed");
     }
 }

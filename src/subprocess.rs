@@ -1,8 +1,8 @@
-//! Programs that gpumem starts by itself: the notify command, and ssh in batch mode.
+//! Runs programs that gpumem starts on its own: the notify command, and ssh in batch mode.
 //!
 //! Each runs in its own session, so it cannot read from the caller's terminal or type into it. When the request ends,
-//! so does its process group, and SIGTERM ends the program if gpumem ends first. Only what the caller chose keeps the
-//! caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
+//! so does its process group, and SIGTERM ends the program if gpumem ends first. Programs that the caller chose keep
+//! the caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -19,7 +19,7 @@ use crate::deadline::Deadline;
 
 /// Interval between checks whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
-/// The longest wait for a killed program. The kernel may delay its exit.
+/// Maximum wait for a killed program, because the kernel may delay its exit.
 const EXITS: Duration = Duration::from_secs(2);
 
 /// A program in its own session; killed with its process group when dropped.
@@ -30,27 +30,20 @@ pub struct Subprocess {
 }
 
 impl Subprocess {
-    /// Starts a program. It is sent SIGTERM when the calling thread ends.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be started.
+    /// Starts a program, which gets SIGTERM when the calling thread ends. Fails if the program cannot be started.
     #[allow(unsafe_code)]
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let begin_session = || {
             setsid()?;
             Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
         };
-        // SAFETY: after the fork it makes two system calls, and neither allocates nor locks.
+        // SAFETY: after the fork, the closure makes two system calls, and does not allocate or lock.
         let child = unsafe { command.pre_exec(begin_session) }.spawn()?;
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits this long for it to exit. What it left in its process group is killed then.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be waited for.
+    /// Waits up to `time` for the program to exit. Once it has exited, kills the rest of its process group. Fails if
+    /// waitid(2) fails.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -65,10 +58,10 @@ impl Subprocess {
         self.child.wait().map(Some)
     }
 
-    /// Kills its process group. Until the program is reaped, no other group has this number.
+    /// Kills the program's process group. Until the program is reaped, the kernel does not reuse this group id.
     pub fn kill(&self) {
         if !self.is_reaped {
-            // There may be nothing left to kill.
+            // The group may already be empty.
             let _ = kill_process_group(self.pid(), Signal::KILL);
         }
     }

@@ -1,38 +1,36 @@
-//! Bytes, percentages, durations: how people write and read them; the only place with a 1024.
+//! Parses and formats bytes, percentages and durations. No other module converts between byte units.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A mebibyte.
 pub const MIB: u64 = 1 << 20;
-/// A gibibyte.
 pub const GIB: u64 = 1 << 30;
 
-/// `1 sample`, `3 samples`, of a word with a plain plural.
+/// Formats a count: `1 sample`, `3 samples`. The plural of `word` must end in `s`.
 pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -> String {
     let s = if count == N::from(1) { "" } else { "s" };
     format!("{count} {word}{s}")
 }
 
-/// A number, shown without what is behind the point, as `{:.0}` shows it: a half as the even neighbour.
+/// A number that is displayed rounded to an integer, like `{:.0}`: halves are rounded to even.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rounded(pub f64);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Whole numbers up to here are exact.
-        const MOST: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+        /// Integers below this are exact.
+        const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
         match self.0 {
-            // In whole numbers, as bytes are.
-            number @ 0.0..MOST => (number.round_ties_even() as u64).fmt(f),
+            // Integers are faster to format than floats.
+            number @ 0.0..MAX_EXACT => (number.round_ties_even() as u64).fmt(f),
             number => write!(f, "{number:.0}"),
         }
     }
 }
 
-/// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`,
-/// `4096B`. A number alone is no size, for `8` would be as near to 8 bytes as to 8 GiB; only `0` is.
+/// A number of bytes, displayed as `512 B`, `1.5 KiB`, `20.0 GiB`, and parsed from `8GiB`, `512MiB`, `4096B`. A unit
+/// is required, because `8` could mean bytes or GiB; only `0` needs none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Bytes(pub u64);
 
@@ -48,15 +46,15 @@ const BYTE_UNITS: [(&str, u64); 6] = [
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
-        // The first unit in which it shows fewer than five digits; 1023.95 KiB is shown as 1.0 MiB.
+        // Use the first unit that needs fewer than five digits; 1023.95 KiB is displayed as 1.0 MiB.
         while unit + 1 < BYTE_UNITS.len() && self.0 as f64 / BYTE_UNITS[unit].1 as f64 >= 1023.95 {
             unit += 1;
         }
         let (name, size) = BYTE_UNITS[unit];
-        // In whole numbers: a screen shows hundreds, and to print a float exactly takes ten times as long.
+        // Use integers, because a screen shows hundreds of sizes, and formatting a float takes ten times as long.
         let tenths = match unit {
             0 => 0,
-            _ => shifted(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
+            _ => divide_and_round(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
         };
         match (unit, f.width()) {
             (0, None) => write!(f, "{} B", self.0),
@@ -67,39 +65,39 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A number divided by a power of two and rounded; a half to the even neighbour, as of floats.
-fn shifted(number: u128, power: u32) -> u128 {
-    let (quotient, by) = (number >> power, 1 << power);
-    let rest = number & (by - 1);
-    let is_up = rest * 2 > by || (rest * 2 == by && quotient % 2 == 1);
+/// Divides by 2^`power` and rounds; halves are rounded to even, as for floats.
+fn divide_and_round(number: u128, power: u32) -> u128 {
+    let (quotient, divisor) = (number >> power, 1 << power);
+    let remainder = number & (divisor - 1);
+    let is_up = remainder * 2 > divisor || (remainder * 2 == divisor && quotient % 2 == 1);
     quotient + u128::from(is_up)
 }
 
-/// What a person typed is not a quantity; says what one looks like.
+/// A text that is not a quantity, with examples of valid ones.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// It is something else.
-    #[error("{text:?} is not {what}; write {examples}")]
+    /// Not a quantity of this kind.
+    #[error("{text:?} is not {expected}; write {examples}")]
     Other {
-        /// As it was typed.
+        /// The text as typed.
         text: String,
-        /// What it should be.
-        what: &'static str,
-        /// Some that are.
+        /// What was expected.
+        expected: &'static str,
+        /// Examples of valid texts.
         examples: &'static str,
     },
-    /// It is a number, and nothing says of what.
-    #[error("{text:?} has no unit; write {}", listed(.text, .units))]
+    /// A number without a unit.
+    #[error("{text:?} has no unit; write {}", list_examples(.text, .units))]
     NoUnit {
         /// As it was typed.
         text: String,
-        /// Units that it may have.
+        /// Possible units.
         units: &'static [&'static str],
     },
 }
 
-/// A number with each of these units: `8GiB, 8MiB or 8%`.
-fn listed(number: &str, units: &[&str]) -> String {
+/// Lists a number with each of these units: `8GiB, 8MiB or 8%`.
+fn list_examples(number: &str, units: &[&str]) -> String {
     let number = number.trim();
     let mut text = String::new();
     for (at, unit) in units.iter().enumerate() {
@@ -120,12 +118,12 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let error = || ParseError::Other {
             text: text.to_owned(),
-            what: "a size",
+            expected: "a size",
             examples: "8GiB, 512MiB or 4096B",
         };
-        let (number, unit) = split(text).ok_or_else(error)?;
+        let (number, unit) = split_unit(text).ok_or_else(error)?;
         let size = match unit.to_ascii_lowercase().as_str() {
-            // Nothing is nothing in every unit.
+            // Zero is the same in every unit.
             "" if number == 0.0 => 1u64,
             "" => {
                 return Err(ParseError::NoUnit { text: text.to_owned(), units: &["GiB", "MiB"] });
@@ -145,18 +143,18 @@ impl FromStr for Bytes {
     }
 }
 
-/// A size, or a share of a whole; typed as `8GiB`, `512MiB` or `90%`.
+/// A size or a share of a total, parsed from `8GiB`, `512MiB` or `90%`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Size(Bytes),
-    /// So many percent of the whole, 0 to 100.
+    /// Percent of the total, 0 to 100.
     Share(f64),
 }
 
 impl Amount {
-    /// In bytes, of a whole of `total`; rounded down, so that a limit is not stretched. `None` for a
-    /// share of what is not known.
+    /// Converts to bytes, given the total; rounded down, so that a limit is never exceeded. `None` for a share of an
+    /// unknown total.
     pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
             Self::Size(bytes) => Some(bytes.0),
@@ -178,7 +176,7 @@ impl FromStr for Amount {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        match split(text) {
+        match split_unit(text) {
             Some((percent, "%")) if percent <= 100.0 => Ok(Self::Share(percent)),
             number => text.parse().map(Self::Size).map_err(|error| match error {
                 ParseError::NoUnit { text, .. } => ParseError::NoUnit {
@@ -191,7 +189,7 @@ impl FromStr for Amount {
                 },
                 ParseError::Other { text, .. } => ParseError::Other {
                     text,
-                    what: "a size or a share from 0% to 100%",
+                    expected: "a size or a share from 0% to 100%",
                     examples: "8GiB, 512MiB or 90%",
                 },
             }),
@@ -199,43 +197,43 @@ impl FromStr for Amount {
     }
 }
 
-/// Splits `1.5GiB` into its number and its unit.
-fn split(text: &str) -> Option<(f64, &str)> {
+/// Splits `1.5GiB` into number and unit.
+fn split_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].parse().ok()?;
     Some((number, text[end..].trim_start()))
 }
 
-/// A length of time, shown as `850ms`, `42s`, `29m 50s`, `5h 02m`, `3d 04h`; typed as `30s`, `10m`,
-/// `2h`, `1d`, `500ms` or several together (`1h30m`).
+/// A duration, displayed as `850ms`, `42s`, `29m 50s`, `5h 02m`, `3d 04h`, and parsed from `30s`, `10m`, `2h`, `1d`,
+/// `500ms` or a combination (`1h30m`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// The longest one that may be typed, a thousand years: a multiple of it, added to now, is still a time.
-    const LONGEST: Self = Self(Duration::from_secs(365_250 * 86_400));
+    /// The maximum that is parsed, a thousand years. A multiple of it can be added to the current time without
+    /// overflow.
+    const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
-    /// From seconds; what is negative or not a number becomes 0.
+    /// Converts from seconds; negative numbers and NaN become 0.
     pub fn from_seconds(seconds: f64) -> Self {
         Self(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     }
 
-    /// In seconds.
     pub fn seconds(self) -> f64 {
         self.0.as_secs_f64()
     }
 
-    /// In all the units that it takes, as it may be typed: `10m5s`.
+    /// Formats all units, in a form that can be parsed: `10m5s`.
     pub fn exact(self) -> String {
-        let mut rest = self.0.as_millis();
+        let mut remainder = self.0.as_millis();
         let mut text = String::new();
         for (unit, milliseconds) in
             [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
         {
-            if rest >= milliseconds {
-                text.push_str(&format!("{}{unit}", rest / milliseconds));
-                rest %= milliseconds;
+            if remainder >= milliseconds {
+                text.push_str(&format!("{}{unit}", remainder / milliseconds));
+                remainder %= milliseconds;
             }
         }
         if text.is_empty() { "0s".to_owned() } else { text }
@@ -262,16 +260,16 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let error = || ParseError::Other {
             text: text.to_owned(),
-            what: "a duration",
+            expected: "a duration",
             examples: "30s, 10m, 2h or 1h30m",
         };
-        let mut rest = text.trim();
+        let mut unparsed = text.trim();
         let mut seconds = 0.0;
-        if rest.is_empty() {
+        if unparsed.is_empty() {
             return Err(error());
         }
-        while !rest.is_empty() {
-            let (number, tail) = split(rest).ok_or_else(error)?;
+        while !unparsed.is_empty() {
+            let (number, tail) = split_unit(unparsed).ok_or_else(error)?;
             let end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
             seconds += number
                 * match &tail[..end] {
@@ -283,14 +281,14 @@ impl FromStr for Span {
                     "" if number == 0.0 => 1.0,
                     _ => return Err(error()),
                 };
-            rest = tail[end..].trim_start();
+            unparsed = tail[end..].trim_start();
         }
         let span = Duration::try_from_secs_f64(seconds).ok();
-        span.map(Self).filter(|span| *span <= Self::LONGEST).ok_or_else(error)
+        span.map(Self).filter(|span| *span <= Self::MAX).ok_or_else(error)
     }
 }
 
-/// Percent, as it is configured; of CPU use, one core being 100.
+/// A configured percentage; for CPU use, one core is 100.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Percent(pub f64);
 
@@ -300,39 +298,40 @@ mod tests {
     use crate::model::dice::Dice;
 
     #[test]
-    fn a_number_is_rounded_as_floats_are_shown() {
-        let most = (1u64 << 53) as f64;
-        let some = [0.0, 0.49, 0.5, 1.5, 2.5, 99.5, 1e9 + 0.5, most, most * 4.0, -0.7, -3.5];
-        let many = (0..5000).map(|at| f64::from(at) * 0.125);
-        for number in some.into_iter().chain(many).chain([f64::INFINITY, f64::NAN]) {
+    fn numbers_are_rounded_like_formatted_floats() {
+        let max_exact = (1u64 << 53) as f64;
+        let edge_cases =
+            [0.0, 0.49, 0.5, 1.5, 2.5, 99.5, 1e9 + 0.5, max_exact, max_exact * 4.0, -0.7, -3.5];
+        let eighths = (0..5000).map(|at| f64::from(at) * 0.125);
+        for number in edge_cases.into_iter().chain(eighths).chain([f64::INFINITY, f64::NAN]) {
             assert_eq!(Rounded(number).to_string(), format!("{number:.0}"));
         }
     }
 
     #[test]
-    fn bytes_are_shown_as_the_float_would_be() {
+    fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
-        let some = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Halves of a tenth, which go to the even one, and what is beside them.
+        let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
+        // Halves of a tenth, which are rounded to even, and their neighbours.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]
         });
-        for bytes in some.chain(halves).chain([u64::MAX >> 11, 1023, 1024]) {
+        for bytes in random.chain(halves).chain([u64::MAX >> 11, 1023, 1024]) {
             let (name, size) = (1..)
                 .map(|at| BYTE_UNITS[at])
                 .find(|(name, size)| *name == "PiB" || bytes as f64 / (*size as f64) < 1023.95)
                 .unwrap();
             if bytes as f64 >= 1023.95 {
-                let shown = format!("{:.1} {name}", bytes as f64 / size as f64);
-                assert_eq!(Bytes(bytes).to_string(), shown, "{bytes}");
-                assert_eq!(format!("{:>14}", Bytes(bytes)), format!("{shown:>14}"));
+                let expected = format!("{:.1} {name}", bytes as f64 / size as f64);
+                assert_eq!(Bytes(bytes).to_string(), expected, "{bytes}");
+                assert_eq!(format!("{:>14}", Bytes(bytes)), format!("{expected:>14}"));
             }
         }
     }
 
     #[test]
-    fn bytes_are_typed_with_binary_units() {
+    fn bytes_are_parsed_with_binary_units() {
         for (text, bytes) in [
             ("8GiB", 8 * GIB),
             ("512 MiB", 512 * MIB),
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_sizes_or_shares() {
+    fn amounts_are_parsed_as_sizes_or_shares() {
         for (text, bytes) in [
             ("500MiB", 500 * MIB),
             ("0", 0),
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_shown_by_their_two_largest_units() {
+    fn spans_are_formatted_with_their_two_largest_units() {
         for (seconds, shown) in [
             (0.0, "0s"),
             (0.85, "850ms"),
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_typed_with_their_units() {
+    fn spans_are_parsed_with_their_units() {
         for (text, seconds) in [
             ("30s", 30.0),
             ("10m", 600.0),

@@ -82,11 +82,11 @@ pub enum HostError {
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read { path: PathBuf, errno: Errno },
     /// The content is not in Linux's format.
-    #[error("{} is not what Linux writes; is this path a proc file system?", path.display())]
+    #[error("{} is not in Linux's format; check that this path is a proc file system", path.display())]
     Malformed { path: PathBuf },
     /// Missing, in a proc file system that hides other users' processes.
     #[error(
-        "{} is absent, and this proc file system hides other users' processes; to see them \
+        "{} is absent, and this proc file system hides other users' processes; seeing them \
         requires root, or a mount without hidepid",
         path.display()
     )]

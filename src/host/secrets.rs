@@ -19,11 +19,11 @@ use serde::Deserialize;
 
 const HIDDEN: &str = "***";
 
-/// The maximum distance between the start of a name and its `=` or `:`.
+/// Maximum distance between the start of a name and its `=` or `:`.
 const LONGEST_NAME: usize = 128;
 
-/// How much of a value is searched if its name does not make it a secret. Without a bound, a text full of signs
-/// would be searched once for each sign.
+/// Maximum number of bytes of a value to search if its name does not make it a secret. Without a limit, a text full
+/// of signs would be searched once for each sign.
 const LONGEST_OPAQUE: usize = 512;
 
 /// Minimum length of a value that is masked because of its form alone.
@@ -77,7 +77,7 @@ fn parse() -> Result<Table, toml::de::Error> {
 /// A test parses the table too, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Whether a value is secret according to its name. A later variant outweighs an earlier one.
+/// Whether a value is secret according to its name. A later variant takes precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,
@@ -157,7 +157,7 @@ impl SecretScan {
         if !is_script && let Some(hidden) = hide_assigned(argument) {
             return Some(hidden);
         }
-        self.follows = after(argument);
+        self.follows = effect_on_next(argument);
         match argument.contains(char::is_whitespace) {
             true => hide_in_text(argument),
             false => hide_in_word(argument),
@@ -177,7 +177,7 @@ impl SecretScan {
         let hidden = match self.step(bare) {
             Some(hidden) => hidden,
             None => {
-                self.follows = after(bare);
+                self.follows = effect_on_next(bare);
                 let is_variable =
                     |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
                 let name = bare.split('=').next().unwrap_or_default();
@@ -222,21 +222,21 @@ impl SecretScan {
         }
         self.is_login |= word == "login";
         if let Some(option) = self.option
-            && let Some(rest) = word.strip_prefix(option)
+            && let Some(value) = word.strip_prefix(option)
         {
-            if rest.is_empty() {
+            if value.is_empty() {
                 self.follows = Follows::Value(Secrecy::Secret);
                 return Some(None);
             }
             // A port, a number of rows or a mapped folder is not a secret.
-            let is_secret = !rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err();
+            let is_secret = !value.contains(['=', ':', '/']) && value.parse::<u32>().is_err();
             return Some(is_secret.then(|| format!("{option}{HIDDEN}")));
         }
         if word.starts_with('-') && !word.contains(['=', ':', '%', ' ']) {
             if word != "-p" || !self.has_no_password {
                 self.follows = Follows::Value(judge_option(word));
             }
-            return Some(mask(word, &tokens(word)));
+            return Some(mask(word, &find_tokens(word)));
         }
         if let Some(pair) = word.strip_prefix("-u").or_else(|| word.strip_prefix("-U")) {
             return hide_as(Secrecy::IfPair, pair)
@@ -254,8 +254,9 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Some(word.replace(key, HIDDEN));
     }
-    let (user, rest) = word.split_once(':')?;
-    let (password, host) = rest.split_at(rest.rfind('@').unwrap_or(rest.len()));
+    let (user, password_and_host) = word.split_once(':')?;
+    let (password, host) =
+        password_and_host.split_at(password_and_host.rfind('@').unwrap_or(password_and_host.len()));
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
     let is_of_password = |c: char| c.is_ascii_alphanumeric() || "!#$%&*+?@^_~".contains(c);
     let is_pair = !user.is_empty()
@@ -289,7 +290,7 @@ fn is_name_of_secret(word: &str) -> bool {
 }
 
 /// How the end of a word affects the next word: `Bearer`, or `"Authorization: Bearer`.
-fn after(word: &str) -> Follows {
+fn effect_on_next(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
         Follows::Value(judge_option(last))
@@ -334,20 +335,20 @@ fn assignment(argument: &str) -> Option<(&str, &str)> {
 /// Masks secrets in a text of several words, such as a shell's `-c`.
 fn hide_in_text(text: &str) -> Option<String> {
     let by_place = hide_in_word(text);
-    let mut rest = by_place.as_deref().unwrap_or(text);
-    let mut shown = String::new();
+    let mut text_left = by_place.as_deref().unwrap_or(text);
+    let mut masked = String::new();
     let mut scan = SecretScan::default();
     let mut is_changed = false;
-    while !rest.is_empty() {
-        let word = rest.trim_start();
-        shown.push_str(&rest[..rest.len() - word.len()]);
+    while !text_left.is_empty() {
+        let word = text_left.trim_start();
+        masked.push_str(&text_left[..text_left.len() - word.len()]);
         let (word, after) = word.split_at(word_end(word));
-        rest = after;
+        text_left = after;
         let hidden = scan.hide_word(word);
         is_changed |= hidden.is_some();
-        shown.push_str(hidden.as_deref().unwrap_or(word));
+        masked.push_str(hidden.as_deref().unwrap_or(word));
     }
-    if is_changed { Some(shown) } else { by_place }
+    if is_changed { Some(masked) } else { by_place }
 }
 
 /// Finds the end of a word. White space inside a quoted value does not end it.
@@ -364,27 +365,27 @@ fn word_end(text: &str) -> usize {
         }
         before = c;
     }
-    // An unclosed quote does not count.
+    // Ignore an unclosed quote.
     let end = quote.and_then(|(_, at)| Some(at + text[at..].find(char::is_whitespace)?));
     end.unwrap_or(text.len())
 }
 
 /// Masks secrets recognisable inside a word or text: values after names, URLs, tokens, keys.
 fn hide_in_word(text: &str) -> Option<String> {
-    let values = mask(text, &values(text));
+    let values = mask(text, &find_values(text));
     let text = values.as_deref().unwrap_or(text);
-    mask(text, &tokens(text)).or(values)
+    mask(text, &find_tokens(text)).or(values)
 }
 
 fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
-    let mut shown = String::new();
+    let mut masked = String::new();
     let mut done = 0;
     for secret in secrets {
-        shown.push_str(&text[done..secret.start]);
-        shown.push_str(HIDDEN);
+        masked.push_str(&text[done..secret.start]);
+        masked.push_str(HIDDEN);
         done = secret.end;
     }
-    (!secrets.is_empty()).then(|| shown + &text[done..])
+    (!secrets.is_empty()).then(|| masked + &text[done..])
 }
 
 /// Masks a value according to its name; `None` if no part of it is secret.
@@ -403,12 +404,12 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
         Secrecy::IfOpaque => {
             let hash = inner.strip_prefix("local-").unwrap_or(inner);
             let is_hash =
-                hash.len() >= SHORTEST_HASH && hash.bytes().all(|it| it.is_ascii_hexdigit());
+                hash.len() >= SHORTEST_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
             is_hash || is_opaque(inner)
         }
         Secrecy::Unknown => !has_harmless_form(inner) || is_opaque(inner),
         Secrecy::Token if inner.starts_with(['<', '[']) || is_number(inner) => false,
-        Secrecy::Token | Secrecy::Secret | Secrecy::Line => !is_in(&TABLE.harmless, inner),
+        Secrecy::Token | Secrecy::Secret | Secrecy::Line => !contains_word(&TABLE.harmless, inner),
     };
     if is_secret {
         return Some(begin..end);
@@ -425,7 +426,7 @@ fn has_harmless_form(value: &str) -> bool {
     let ends_in = |sign, is: fn(&str) -> bool| {
         value.rsplit_once(sign).is_some_and(|(begin, end)| !begin.is_empty() && is(end))
     };
-    is_in(&TABLE.harmless, value)
+    contains_word(&TABLE.harmless, value)
         || is_number(value)
         || ends_in(':', |port| port.parse::<u16>().is_ok())
         || ends_in('.', |ending| TABLE.file_endings.contains(ending))
@@ -440,22 +441,22 @@ fn is_number(value: &str) -> bool {
     value.len() <= 2 * LONGEST_NUMBER
         && value.starts_with(|c: char| c.is_ascii_digit() || "+-.(".contains(c))
         && value.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() <= LONGEST_NUMBER)
-        && value.split(is_sign).all(|unit| is_in(&TABLE.units, unit))
+        && value.split(is_sign).all(|unit| contains_word(&TABLE.units, unit))
 }
 
-fn is_in(words: &[String], word: &str) -> bool {
-    words.iter().any(|known| word.eq_ignore_ascii_case(known))
+fn contains_word(words: &[String], word: &str) -> bool {
+    words.iter().any(|entry| word.eq_ignore_ascii_case(entry))
 }
 
 /// Finds tokens by their form, and private keys (RFC 7468), in order.
-fn tokens(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
+fn find_tokens(text: &str) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
     let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
     let mut at = 0;
     for piece in text.split_inclusive(is_apart) {
         let word = piece.trim_end_matches(is_apart);
         if is_token(word) {
-            found.push(at..at + word.len());
+            ranges.push(at..at + word.len());
         }
         at += piece.len();
     }
@@ -465,25 +466,25 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
         let end = text.rfind("-----END").filter(|&end| end > begin).map(|end| end + 8);
         let end = end.and_then(|end| Some(end + text[end..].find("-----")? + 5));
         let key = begin..end.unwrap_or(text.len());
-        found.retain(|it| it.end <= key.start || it.start >= key.end);
-        found.push(key);
-        found.sort_by_key(|it| it.start);
+        ranges.retain(|token| token.end <= key.start || token.start >= key.end);
+        ranges.push(key);
+        ranges.sort_by_key(|range| range.start);
     }
-    found
+    ranges
 }
 
 /// Whether a word is a known service's token, or a JSON web token (RFC 7519).
 fn is_token(word: &str) -> bool {
     word.len() >= 15
         && TABLE.tokens.iter().any(|(begin, least)| {
-            let rest = word.strip_prefix(begin.as_str());
-            rest.is_some_and(|rest| rest.len() >= *least && has_chance(rest))
+            let suffix = word.strip_prefix(begin.as_str());
+            suffix.is_some_and(|suffix| suffix.len() >= *least && has_random_part(suffix))
         })
 }
 
 /// Whether any part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download` consist
 /// of ordinary words.
-fn has_chance(text: &str) -> bool {
+fn has_random_part(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
         let (digits, upper) = (count(u8::is_ascii_digit), count(u8::is_ascii_uppercase));
@@ -493,7 +494,7 @@ fn has_chance(text: &str) -> bool {
 }
 
 /// Whether a value is almost certainly a secret: a single long random word. Hashes, GPU numbers, paths and model
-/// names do not count.
+/// names are not secret.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
@@ -502,7 +503,7 @@ pub(super) fn is_opaque(value: &str) -> bool {
     }
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     if value.ends_with('=') && value.len().is_multiple_of(4) && value.bytes().all(is_base64) {
-        return has_chance(value);
+        return has_random_part(value);
     }
     is_token(value) || has_random_word(value, SHORTEST_OPAQUE)
 }
@@ -533,46 +534,46 @@ fn is_random(word: &str) -> bool {
 
 /// Finds the parts of a text that are secret because of a name or a URL, in order: `KEY=…`, `"key": "…"`, `Key: …`,
 /// `?key=…&`, `login(…)`, and the part before the `@` of a URL.
-fn values(text: &str) -> Vec<Range<usize>> {
-    let mut found: Vec<Range<usize>> = Vec::new();
+fn find_values(text: &str) -> Vec<Range<usize>> {
+    let mut secrets: Vec<Range<usize>> = Vec::new();
     let mut done = 0;
     for (sign, _) in text.match_indices(['=', ':', '(']) {
         if sign < done {
             continue;
         }
         let secret = match text[sign..].starts_with("://") {
-            true => in_address(text, sign),
-            false => behind_name(text, done, sign),
+            true => find_in_address(text, sign),
+            false => find_after_name(text, done, sign),
         };
         if let Some(secret) = secret {
             done = secret.end;
-            found.push(secret);
+            secrets.push(secret);
         }
     }
-    found
+    secrets
 }
 
-fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
-    let rest = &text[sign..];
+fn find_in_address(text: &str, sign: usize) -> Option<Range<usize>> {
+    let url = &text[sign..];
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
-    let host = rest[3..].find(|c: char| ends(c) || matches!(c, '/' | '?' | '#'));
-    let host = &rest[..host.map_or(rest.len(), |end| end + 3)];
-    for known in &TABLE.addresses {
-        let is_it = match known.starts_with("://") {
-            true => rest.starts_with(known.as_str()),
-            false => host.ends_with(known.trim_end_matches('/')),
+    let host = url[3..].find(|c: char| ends(c) || matches!(c, '/' | '?' | '#'));
+    let host = &url[..host.map_or(url.len(), |end| end + 3)];
+    for address in &TABLE.addresses {
+        let is_match = match address.starts_with("://") {
+            true => url.starts_with(address.as_str()),
+            false => host.ends_with(address.trim_end_matches('/')),
         };
-        if is_it {
-            let begin = if known.starts_with("://") { known.len() } else { host.len() + 1 };
-            let end = rest.find(ends).unwrap_or(rest.len());
+        if is_match {
+            let begin = if address.starts_with("://") { address.len() } else { host.len() + 1 };
+            let end = url.find(ends).unwrap_or(url.len());
             return (end > begin).then(|| sign + begin..sign + end);
         }
     }
     let is_web = text[..sign].ends_with("http") || text[..sign].ends_with("https");
     let Some((user, _)) = host[3..].rsplit_once('@') else {
-        let path = &rest[host.len()..char_boundary(rest, host.len() + LONGEST_OPAQUE)];
+        let path = &url[host.len()..char_boundary(url, host.len() + LONGEST_OPAQUE)];
         let end = path.find(|c: char| ends(c) || matches!(c, '?' | '#')).unwrap_or(path.len());
-        let secret = if is_web { in_path(&path[..end])? } else { return None };
+        let secret = if is_web { find_in_path(&path[..end])? } else { return None };
         let begin = sign + host.len();
         return Some(begin + secret.start..begin + secret.end);
     };
@@ -587,7 +588,7 @@ fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
     (!secret.is_empty()).then_some(secret)
 }
 
-fn in_path(path: &str) -> Option<Range<usize>> {
+fn find_in_path(path: &str) -> Option<Range<usize>> {
     let (mut begin, mut previous) = (0, "");
     for segment in path.split('/') {
         let is_secret = is_token(segment)
@@ -603,7 +604,7 @@ fn in_path(path: &str) -> Option<Range<usize>> {
 }
 
 /// Finds the secret after the `=`, `:` or `(` of a name. Text before `floor` is ignored.
-fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
+fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let is_call = text[sign..].starts_with('(');
     let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
@@ -649,7 +650,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
             _ => value.find(['"', '\'', '\n', ',']),
         }
     } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
-        // An unclosed quote does not count.
+        // Ignore an unclosed quote.
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
@@ -697,8 +698,9 @@ fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
     // One letter, several one-letter switches, or a letter and a number: `-it`, `-j8`.
-    let is_short = |rest: &&str| rest.trim_end_matches(char::is_numeric).len() <= 3;
-    let letters = name.strip_prefix('-').filter(is_short).filter(|rest| !rest.starts_with('-'));
+    let is_short = |letters: &&str| letters.trim_end_matches(char::is_numeric).len() <= 3;
+    let letters =
+        name.strip_prefix('-').filter(is_short).filter(|letters| !letters.starts_with('-'));
     let is_known = letters.is_some_and(|letters| !TABLE.secret_letters.contains(letters))
         || TABLE.harmless_names.contains(&words.join("-"))
         || words.last().is_none_or(|last| TABLE.harmless_words.contains(last))
@@ -719,27 +721,27 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
     let word = words[at].as_str();
     let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
     let is_last = at + 1 == words.len();
-    let when = |so: bool, verdict| if so { verdict } else { Secrecy::Plain };
+    let verdict_if = |condition: bool, verdict| if condition { verdict } else { Secrecy::Plain };
     match word {
         "authorization" => Secrecy::Line,
         "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
         "token" => Secrecy::Token,
         // Keys for sorting or selecting are listed in the table.
         "key" if words.len() > 1 && !TABLE.harmless_names.contains(&words.join("-")) => {
-            when(is_last, Secrecy::Secret)
+            verdict_if(is_last, Secrecy::Secret)
         }
-        "key" => when(is_last, Secrecy::IfOpaque),
-        "tokens" | "keys" => when(TABLE.before_many.contains(before), Secrecy::Secret),
-        "pass" => when(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
+        "key" => verdict_if(is_last, Secrecy::IfOpaque),
+        "tokens" | "keys" => verdict_if(TABLE.before_many.contains(before), Secrecy::Secret),
+        "pass" => verdict_if(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
         "signature" if before == "amz" || before == "goog" => Secrecy::Secret,
-        "signature" => when(is_last, Secrecy::IfOpaque),
-        "login" | "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
-        "u" => when(words.len() == 1, Secrecy::IfPair),
+        "signature" => verdict_if(is_last, Secrecy::IfOpaque),
+        "login" | "user" | "userpwd" | "userpass" => verdict_if(is_last, Secrecy::IfPair),
+        "u" => verdict_if(words.len() == 1, Secrecy::IfPair),
         word if TABLE.words.contains(word) => Secrecy::Secret,
         word if is_last && TABLE.last_words.contains(word) => Secrecy::Secret,
         word => {
             let is_secret = TABLE.word_ends.iter().any(|end| word.ends_with(end.as_str()));
-            when(is_secret, Secrecy::Secret)
+            verdict_if(is_secret, Secrecy::Secret)
         }
     }
 }

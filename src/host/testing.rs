@@ -91,7 +91,7 @@ impl FakeProc {
         let StatLine { comm, state, ppid, group, session, terminal, flags, ticks, .. } = stat;
         let StatLine { waited, threads, start, stack, .. } = stat;
         let [group, session] =
-            [group, session].map(|it| if *it == StatLine::OWN { &pid } else { it });
+            [group, session].map(|leader| if *leader == StatLine::OWN { &pid } else { leader });
         let line = format!(
             "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 {flags} 1 0 0 0 {ticks} 0 0 {waited} \
              20 0 {threads} 0 {start} 4096 3 99 1 1 {stack} 0 0\n"

@@ -2,9 +2,9 @@
 //!
 //! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has its own
 //! thread, which reads the kernel's files every minute and asks its server every ten seconds. A sample uses the
-//! answers so far. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as pending
-//! (`Jupyter::asking`) and arrives with a later sample. An answer belongs to one process, identified by pid and
-//! start. After half a minute it no longer describes the kernel's current state, and only its names are kept.
+//! answers that have arrived. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as
+//! pending (`Jupyter::asking`) and arrives with a later sample. An answer belongs to one process, identified by pid
+//! and start. After half a minute it no longer describes the kernel's current state, and only its names are kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The time limit for all requests to a server.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// The maximum number of threads, including hung ones. Other kernels are known only by their argv.
+/// Maximum number of threads, including hung ones. For further kernels, only argv is used.
 const MOST_THREADS: usize = 64;
 
 /// Pid and start ticks.
@@ -51,20 +51,20 @@ struct KernelAnswer {
 #[derive(Debug)]
 pub(super) struct Notebooks {
     roots: Roots,
-    known: HashMap<KernelKey, KnownKernel>,
+    kernels: HashMap<KernelKey, KnownKernel>,
     /// Each thread holds a clone, so that threads can be counted.
     threads: Arc<()>,
 }
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// Result for its argv. If this changes, the process has executed another program.
-    found: Option<Arc<Jupyter>>,
+    /// The kernel parsed from argv. If this changes, the process has executed another program.
+    from_argv: Option<Arc<Jupyter>>,
     /// `None` until a thread is started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
     /// A sample has already waited for this kernel. Missing data is added later.
-    is_met: bool,
+    has_waited: bool,
 }
 
 impl KnownKernel {
@@ -73,7 +73,7 @@ impl KnownKernel {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
         self.answer = answers.try_iter().last().or(self.answer.take());
-        while self.answer.as_ref().is_none_or(|it| !it.is_settled)
+        while self.answer.as_ref().is_none_or(|answer| !answer.is_settled)
             && let Ok(answer) = answers.recv_timeout(deadline.left())
         {
             self.answer = Some(answer);
@@ -82,7 +82,7 @@ impl KnownKernel {
 
     fn jupyter(&self, now: Instant) -> Option<Arc<Jupyter>> {
         let Some(KernelAnswer { jupyter, at, is_settled }) = &self.answer else {
-            return self.found.as_ref().map(|it| mark(it, self.answers.is_some()));
+            return self.from_argv.as_ref().map(|jupyter| mark(jupyter, self.answers.is_some()));
         };
         let jupyter = jupyter.as_ref()?;
         if now.saturating_duration_since(*at) <= OLDEST {
@@ -110,39 +110,40 @@ fn mark(jupyter: &Arc<Jupyter>, is_asked: bool) -> Arc<Jupyter> {
 
 impl Notebooks {
     pub(super) fn new(roots: Roots) -> Self {
-        Self { roots, known: HashMap::new(), threads: Arc::default() }
+        Self { roots, kernels: HashMap::new(), threads: Arc::default() }
     }
 
     /// Drops kernels that are gone, and starts threads for new ones.
     pub(super) fn ask(&mut self, processes: &[Process]) {
-        let mut before = std::mem::take(&mut self.known);
+        let mut old_kernels = std::mem::take(&mut self.kernels);
         for candidate in processes.iter().filter_map(candidate) {
             let key = (candidate.pid, candidate.start_ticks);
-            let same = before.remove(&key).filter(|it| it.found == candidate.jupyter);
-            let mut known = same.unwrap_or_else(|| KnownKernel {
-                found: candidate.jupyter.clone(),
+            let old_kernel =
+                old_kernels.remove(&key).filter(|kernel| kernel.from_argv == candidate.jupyter);
+            let mut kernel = old_kernel.unwrap_or_else(|| KnownKernel {
+                from_argv: candidate.jupyter.clone(),
                 answers: None,
                 answer: None,
-                is_met: false,
+                has_waited: false,
             });
-            if known.answers.is_none() {
-                known.answers = self.start(candidate).ok();
+            if kernel.answers.is_none() {
+                kernel.answers = self.start(candidate).ok();
             }
-            self.known.insert(key, known);
+            self.kernels.insert(key, kernel);
         }
     }
 
     /// Adds the current answers to each kernel. Call `ask` first.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
         let deadline = Deadline::after(ANSWER_TIME);
-        for known in self.known.values_mut() {
-            let is_met = std::mem::replace(&mut known.is_met, true);
-            known.take(if is_met { Duration::ZERO } else { deadline.left() });
+        for kernel in self.kernels.values_mut() {
+            let has_waited = std::mem::replace(&mut kernel.has_waited, true);
+            kernel.take(if has_waited { Duration::ZERO } else { deadline.left() });
         }
         let now = Instant::now();
         for process in processes {
-            if let Some(known) = key(process).and_then(|key| self.known.get(&key)) {
-                process.jupyter = known.jupyter(now);
+            if let Some(kernel) = key(process).and_then(|key| self.kernels.get(&key)) {
+                process.jupyter = kernel.jupyter(now);
             }
         }
     }
@@ -205,17 +206,17 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Asks a server about a kernel, first in the list of sessions, then in the list of all kernels.
+/// Asks a server about a kernel: first for the list of sessions, then for the list of all kernels.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
-    let left = || deadline.left().max(Duration::from_millis(1));
+    let time_left = || deadline.left().max(Duration::from_millis(1));
     let client = Client::new(roots, server)?;
-    let of_id =
+    let find =
         |states: Vec<KernelState>| states.into_iter().find(|state| Some(state.id.as_str()) == id);
-    if let Some(state) = of_id(client.sessions(left())?) {
+    if let Some(state) = find(client.sessions(time_left())?) {
         return Ok(state);
     }
-    of_id(client.kernels(left())?).ok_or(ServerError::UnknownKernel)
+    find(client.kernels(time_left())?).ok_or(ServerError::UnknownKernel)
 }
 
 fn apply(jupyter: &mut Jupyter, result: Result<KernelState, ServerError>) {
@@ -250,13 +251,13 @@ mod tests {
     fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
         let mut notebooks = Notebooks::new(Roots::default());
         let (answers, taken) = channel();
-        let known = KnownKernel {
-            found: process.jupyter.clone(),
+        let kernel = KnownKernel {
+            from_argv: process.jupyter.clone(),
             answers: Some(taken),
             answer: None,
-            is_met: false,
+            has_waited: false,
         };
-        notebooks.known.insert(key(process).unwrap(), known);
+        notebooks.kernels.insert(key(process).unwrap(), kernel);
         (notebooks, answers)
     }
 
@@ -284,42 +285,42 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_put_into_its_own_process_only() {
+    fn an_answer_applies_only_to_its_process() {
         let (mut notebooks, answers) = notebooks(&kernel(70));
         answers.send(busy(Instant::now())).unwrap();
-        let shown = join(&mut notebooks, kernel(70));
-        assert_eq!(shown.execution_state.as_deref(), Some("busy"));
+        let jupyter = join(&mut notebooks, kernel(70));
+        assert_eq!(jupyter.execution_state.as_deref(), Some("busy"));
 
         // The pid is reused, and answers about the earlier process are dropped.
-        let shown = join(&mut notebooks, kernel(71));
-        assert_eq!(shown.execution_state, None);
+        let jupyter = join(&mut notebooks, kernel(71));
+        assert_eq!(jupyter.execution_state, None);
         assert!(answers.send(busy(Instant::now())).is_err());
     }
 
     #[test]
-    fn answers_about_an_earlier_program_are_forgotten() {
+    fn answers_about_an_earlier_program_are_dropped() {
         let (mut notebooks, answers) = notebooks(&kernel(70));
         answers.send(busy(Instant::now())).unwrap();
         join(&mut notebooks, kernel(70));
-        let other = Process { jupyter: Some(Arc::default()), ..kernel(70) };
-        let shown = join(&mut notebooks, other);
-        assert_eq!((shown.notebook_path, shown.execution_state), (None, None));
+        let other_program = Process { jupyter: Some(Arc::default()), ..kernel(70) };
+        let jupyter = join(&mut notebooks, other_program);
+        assert_eq!((jupyter.notebook_path, jupyter.execution_state), (None, None));
     }
 
     #[test]
-    fn an_old_answer_keeps_the_name_and_loses_the_state() {
+    fn an_old_answer_keeps_the_name_but_not_the_state() {
         let (mut notebooks, answers) = notebooks(&kernel(70));
         let long_ago = Instant::now().checked_sub(OLDEST + Duration::from_secs(1)).unwrap();
         answers.send(busy(long_ago)).unwrap();
-        let shown = join(&mut notebooks, kernel(70));
-        assert_eq!(shown.under_way(), Some("reading its files"));
-        assert_eq!(shown.notebook_path.as_deref(), Some("a.ipynb"));
-        assert_eq!((shown.execution_state, shown.connections), (None, None));
-        assert_eq!((shown.server_alive, shown.last_activity), (None, None));
+        let jupyter = join(&mut notebooks, kernel(70));
+        assert_eq!(jupyter.under_way(), Some("reading its files"));
+        assert_eq!(jupyter.notebook_path.as_deref(), Some("a.ipynb"));
+        assert_eq!((jupyter.execution_state, jupyter.connections), (None, None));
+        assert_eq!((jupyter.server_alive, jupyter.last_activity), (None, None));
     }
 
     #[test]
-    fn without_a_kernel_there_is_no_thread() {
+    fn no_thread_starts_without_a_kernel() {
         let mut notebooks = Notebooks::new(Roots::default());
         let command = Some([Arc::from("sleep")].into());
         let sleep = Process { command, start_ticks: Some(70), ..Process::default() };
@@ -328,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_whose_files_hang_holds_up_no_other_and_is_bounded() {
+    fn a_kernel_with_hanging_files_does_not_delay_others() {
         let proc = Proc::new();
         proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
-        // Opening the file waits for a writer.
+        // Opening the file blocks until there is a writer.
         let environ = proc.folder(90).join("environ");
         std::fs::remove_file(&environ).unwrap();
         let mode = rustix::fs::Mode::RWXU;
@@ -347,12 +348,12 @@ mod tests {
         let path_of = |notebooks: &mut Notebooks, at: usize, processes: &mut [Process; 2]| {
             notebooks.ask(processes);
             let key = key(&processes[at]).unwrap();
-            notebooks.known.get_mut(&key).unwrap().take(Duration::from_secs(60));
-            let jupyter = notebooks.known[&key].jupyter(Instant::now()).unwrap();
+            notebooks.kernels.get_mut(&key).unwrap().take(Duration::from_secs(60));
+            let jupyter = notebooks.kernels[&key].jupyter(Instant::now()).unwrap();
             jupyter.notebook_path.as_deref().map(str::to_owned)
         };
         assert_eq!(path_of(&mut notebooks, 1, &mut processes).as_deref(), Some("/b.ipynb"));
-        let hanging = notebooks.known[&(90, 900)].jupyter(Instant::now()).unwrap();
+        let hanging = notebooks.kernels[&(90, 900)].jupyter(Instant::now()).unwrap();
         assert_eq!(hanging.under_way(), Some("reading its files"));
         std::fs::write(&environ, "JPY_SESSION_NAME=/a.ipynb").unwrap();
         assert_eq!(path_of(&mut notebooks, 0, &mut processes).as_deref(), Some("/a.ipynb"));

@@ -2,8 +2,8 @@
 //!
 //! A pid from NVML is a hint, not proof: the process that allocated the memory may be dead and its pid reused.
 //! `doubt` decides whether the current process is the one that NVML means. If not, the row is shown as unresolved,
-//! without any value of the current process, and no rule or action uses it. An exited process keeps its name while
-//! NVML lists its pid, until another process appears with that pid.
+//! without any value of the current process, and no rule or action uses it. If a process exits while NVML still lists
+//! its pid, its name is kept until another process has that pid.
 //!
 //! A process that holds a GPU device file but is not on NVML's list is shown, too. The file is then the only
 //! evidence, and the process's memory is unknown.
@@ -37,12 +37,12 @@ pub struct Live {
     /// Names of users who have claims.
     users: Users,
     roots: Roots,
-    /// By GPU: unattributed memory at the last search, or a lower value since.
+    /// Unattributed memory of each GPU at the last search, or a lower value since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
-    /// Wall-clock and boot time when the source was opened. Later only the boot time is read, so that setting the
-    /// clock does not distort a history.
+    /// Wall-clock and boot time when the source was opened. Later, only the boot time is read, so setting the clock
+    /// does not distort a history.
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
@@ -50,7 +50,7 @@ pub struct Live {
     named: NamedPids,
     ticks_per_second: u64,
     /// Processes are not sampled.
-    is_of_gpus_only: bool,
+    gpus_only: bool,
 }
 
 struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
@@ -94,13 +94,13 @@ impl Live {
             marks: None,
             named: NamedPids::default(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
-            is_of_gpus_only: false,
+            gpus_only: false,
         })
     }
 
     /// Samples only NVML, including pids, without reading /proc.
     pub fn of_gpus_only(mut self) -> Self {
-        self.is_of_gpus_only = true;
+        self.gpus_only = true;
         self
     }
 
@@ -113,12 +113,12 @@ impl Live {
 
         let sample = self.nvml.sample();
         snapshot.errors = sample.errors;
-        let now = (Instant::now(), host::read_clocks().boottime_ns);
-        self.named.note(&sample.gpus, now);
+        let clock = (Instant::now(), host::read_clocks().boottime_ns);
+        self.named.record(&sample.gpus, clock);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
-        self.claims.mark(&mut snapshot.gpus, &self.roots, &mut self.users, now.1);
+        self.claims.mark(&mut snapshot.gpus, &self.roots, &mut self.users, clock.1);
         snapshot.driver = self.nvml.driver().clone();
-        if !self.is_of_gpus_only {
+        if !self.gpus_only {
             self.add_processes(&mut snapshot);
         }
         snapshot.host = self.host.clone();
@@ -147,7 +147,7 @@ impl Live {
         }
         let now_ns = host::read_clocks().boottime_ns;
         if !self.processes.has_gpu_device_files() {
-            self.holders.look_at_parents(now_ns);
+            self.holders.refresh_tree(now_ns);
         } else {
             self.holders.refresh(now_ns, has_grown);
             self.host.unread_processes = self.holders.unread();
@@ -163,45 +163,45 @@ impl Live {
         let hidden = self.holders.pids().into_iter();
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
-        let mut found = self.processes.sample(&pids, host::read_clocks().boottime_ns);
+        let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
         // A process that NVML does not list is shown only if it holds a file now.
-        found.processes.retain_mut(|process| {
+        sample.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
             }
             self.add_mapped(process);
             holds_files(process)
         });
-        found.gone.retain(|&pid| is_listed(pid));
-        found.unreadable.retain(|&(pid, _)| is_listed(pid));
-        let whose = PidBelief {
+        sample.gone.retain(|&pid| is_listed(pid));
+        sample.unreadable.retain(|&(pid, _)| is_listed(pid));
+        let trust = PidTrust {
             namespace: self.host.pid_namespace,
             has_gpu_device_files: self.processes.has_gpu_device_files(),
         };
-        let mut processes = found.processes;
+        let mut processes = sample.processes;
         let now_ns = host::read_clocks().boottime_ns;
         self.holders.fill_descendants(&mut processes, |pid| self.processes.ticks(pid), now_ns);
         self.processes.fill_relatives(&mut processes, &self.holders, now_ns);
-        for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
+        for process in processes.iter_mut().filter(|process| is_listed(process.pid)) {
             let named = self.named.get_mut(process.pid);
             let named_ticks =
                 named.as_ref().map(|named| ticks(named.first_ns, self.ticks_per_second));
-            let doubt = doubt(process, named_ticks, whose);
+            let doubt = doubt(process, named_ticks, trust);
             if let Some(named) = named {
-                named.note(process, doubt.is_none());
+                named.record(process, doubt.is_none());
             }
             if let Some(reason) = doubt {
                 *process = unresolved(process.pid, reason.into());
             }
         }
-        processes.extend(found.gone.into_iter().map(|pid| match self.host.pid_namespace {
+        processes.extend(sample.gone.into_iter().map(|pid| match self.host.pid_namespace {
             Some(PidNamespace::Host) => {
                 Process { pid, last_known: self.named.last_known(pid), ..Process::default() }
             }
             _ => unresolved(pid, "a pid of another pid namespace".into()),
         }));
         processes.extend(
-            found.unreadable.into_iter().map(|(pid, why)| unresolved(pid, why.to_string().into())),
+            sample.unreadable.into_iter().map(|(pid, why)| unresolved(pid, why.to_string().into())),
         );
         processes.sort_unstable_by_key(|process| process.pid);
         processes
@@ -236,7 +236,7 @@ impl Source for Live {
     }
 
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError> {
-        self.timer.taken(now);
+        self.timer.record_sample(now);
         Ok(Some(self.sample()))
     }
 
@@ -259,7 +259,7 @@ fn wall_clock() -> Time {
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Clock ticks since boot, rounded up, so that a process started in the current tick counts as older.
+/// Clock ticks since boot, rounded up, so that a process started in the current tick is treated as older.
 fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
     (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
 }
@@ -286,9 +286,9 @@ fn rises(level: &mut u64, bytes: u64) -> bool {
     rises
 }
 
-/// Facts besides the process itself that decide whether a pid is trusted.
+/// Facts about the machine that decide whether a pid is trusted.
 #[derive(Clone, Copy, Debug)]
-struct PidBelief {
+struct PidTrust {
     namespace: Option<PidNamespace>,
     has_gpu_device_files: bool,
 }
@@ -300,18 +300,18 @@ struct PidBelief {
 /// condition is unknown. On the host, the first condition is then enough. In a container, the pid may belong to
 /// another namespace, so the process is not trusted.
 ///
-/// A real driver is always reached through device files. NVML holds one open in gpumem itself, which is visible
-/// even if `/dev` has none, as in a container with only the library. If gpumem holds none either, only the first
-/// condition counts.
-fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Option<&'static str> {
+/// A real driver is always reached through device files. NVML holds one open in gpumem itself, which is visible even
+/// if `/dev` has none, as in a container with only the library. If gpumem holds none either, only the first condition
+/// applies.
+fn doubt(process: &Process, named_ticks: Option<u64>, trust: PidTrust) -> Option<&'static str> {
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
     // A zombie has closed its files, and its pid cannot be reused yet.
-    if !whose.has_gpu_device_files || process.state == Some('Z') {
+    if !trust.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }
-    match (&process.gpu_files, whose.namespace) {
+    match (&process.gpu_files, trust.namespace) {
         (Some(files), _) if files.is_empty() => {
             Some("the process with this pid has no GPU device file open")
         }
@@ -330,7 +330,7 @@ mod tests {
     use crate::model::snapshot::Memory;
 
     #[test]
-    fn unattributed_memory_is_searched_for_when_it_appears_and_when_it_grows() {
+    fn new_or_growing_unattributed_memory_starts_a_search() {
         let mut level = 0;
         for (mib, is_asked) in [
             (0, false),
@@ -339,7 +339,7 @@ mod tests {
             (511, false),
             (512, true),
             (600, false),
-            // Freed and reallocated memory counts as new.
+            // Memory that was freed and allocated again is treated as new.
             (100, false),
             (355, false),
             (356, true),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn unattributed_memory_needs_every_process_size() {
+    fn unattributed_memory_requires_every_process_size() {
         let gpu = |used_bytes: &[Option<u64>]| Gpu {
             memory: Some(Memory { used_bytes: 10 * MIB, ..Memory::default() }),
             processes: Some(
@@ -362,11 +362,11 @@ mod tests {
             ),
             ..Gpu::default()
         };
-        let (known, unknown) = (Some(4 * MIB), None);
+        let (sized, unknown) = (Some(4 * MIB), None);
         assert_eq!(unattributed_bytes(&gpu(&[])), Some(10 * MIB));
-        assert_eq!(unattributed_bytes(&gpu(&[known, known])), Some(2 * MIB));
-        assert_eq!(unattributed_bytes(&gpu(&[known, known, known])), Some(0));
-        assert_eq!(unattributed_bytes(&gpu(&[known, unknown])), None);
+        assert_eq!(unattributed_bytes(&gpu(&[sized, sized])), Some(2 * MIB));
+        assert_eq!(unattributed_bytes(&gpu(&[sized, sized, sized])), Some(0));
+        assert_eq!(unattributed_bytes(&gpu(&[sized, unknown])), None);
         assert_eq!(unattributed_bytes(&Gpu::default()), None);
     }
 
@@ -375,27 +375,27 @@ mod tests {
         Process { pid: 7, start_ticks: Some(start_ticks), gpu_files: files, ..Process::default() }
     }
 
-    const HOST: PidBelief =
-        PidBelief { namespace: Some(PidNamespace::Host), has_gpu_device_files: true };
-    const CONTAINER: PidBelief = PidBelief { namespace: Some(PidNamespace::Container), ..HOST };
+    const HOST: PidTrust =
+        PidTrust { namespace: Some(PidNamespace::Host), has_gpu_device_files: true };
+    const CONTAINER: PidTrust = PidTrust { namespace: Some(PidNamespace::Container), ..HOST };
 
     #[test]
-    fn a_pid_is_believed_only_if_its_process_is_older_and_may_hold_a_device_file() {
+    fn a_pid_is_trusted_only_for_an_older_device_file_holder() {
         let (holds, holds_none) = (Some(&["/dev/nvidia0"][..]), Some(&[][..]));
         let zombie = Process { state: Some('Z'), ..process(50, holds_none) };
-        let no_devices = PidBelief { has_gpu_device_files: false, ..CONTAINER };
-        for (case, process, named_at, belief, is_believed) in [
-            ("began as it was named", process(100, holds), Some(100), HOST, true),
-            ("named at no known time", process(100, holds), None, HOST, true),
-            ("began after its number was named", process(101, holds), Some(100), HOST, false),
+        let no_devices = PidTrust { has_gpu_device_files: false, ..CONTAINER };
+        for (case, process, named_at, trust, is_trusted) in [
+            ("started in the tick when it was named", process(100, holds), Some(100), HOST, true),
+            ("unknown naming time", process(100, holds), None, HOST, true),
+            ("started after its pid was named", process(101, holds), Some(100), HOST, false),
             ("holds no device file", process(50, holds_none), Some(100), HOST, false),
-            ("has closed its files as a zombie", zombie, Some(100), HOST, true),
+            ("a zombie, which has closed its files", zombie, Some(100), HOST, true),
             ("unreadable files, on the host", process(50, None), Some(100), HOST, true),
             ("unreadable files, in a container", process(50, None), Some(100), CONTAINER, false),
             ("in a container, a holder", process(50, holds), Some(100), CONTAINER, true),
             ("no device files at all", process(50, None), Some(100), no_devices, true),
         ] {
-            assert_eq!(doubt(&process, named_at, belief).is_none(), is_believed, "{case}");
+            assert_eq!(doubt(&process, named_at, trust).is_none(), is_trusted, "{case}");
         }
     }
 

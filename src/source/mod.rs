@@ -1,9 +1,9 @@
 //! Sources of snapshots.
 //!
-//! Other modules use only [`Source`], which returns the next snapshot. `live` joins NVML and /proc and stamps the
-//! time, at the pace of `sample_timer`. `kernel_poller` reads the files and servers of notebook kernels.
-//! `named_pids` remembers the processes behind NVML's pids. `replay` plays recordings at the pace of a `playback`.
-//! `remote` reads another machine's recording. `nvml` makes every NVML call.
+//! Other modules use only the trait [`Source`], which yields snapshots. `live` joins NVML and /proc and stamps the
+//! time, at the pace of `sample_timer`. `kernel_poller` reads the files and servers of notebook kernels. `named_pids`
+//! remembers the processes behind NVML's pids. `replay` plays recordings at the pace of a `playback`. `remote` reads
+//! another machine's recording. `nvml` makes every NVML call.
 
 mod kernel_poller;
 pub mod live;
@@ -22,8 +22,8 @@ use crate::recording;
 
 /// Yields snapshots at its own, adjustable pace.
 ///
-/// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events check when the
-/// next snapshot is [`due`](Source::due), wait in their own way, and take it.
+/// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events ask when the next
+/// snapshot is [`due`](Source::due), wait themselves, and take it.
 pub trait Source: Send {
     /// When the next snapshot is due, by a clock that shows `now`. Blocks while a recording is read from a pipe.
     /// Fails only if no snapshot can follow: no driver at all, or a recording that cannot be read further. Partial
@@ -39,7 +39,7 @@ pub trait Source: Send {
 
     fn origin(&self) -> Origin;
 
-    /// Why no snapshot arrives at the moment, if the reason is known and may be temporary.
+    /// Why no snapshot arrives now, if the reason is known and may be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -76,7 +76,7 @@ pub enum NextSnapshot {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
     Interval(Duration),
-    /// Sample this machine at once and then several times a second, or stop doing so.
+    /// Sample this machine now and then several times a second, or stop doing so.
     Fast(bool),
     /// Play a recording at this multiple of real time.
     Speed(f64),

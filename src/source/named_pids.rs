@@ -28,20 +28,20 @@ pub(super) struct NamedPid {
 
 impl NamedPid {
     /// Records the pid's process. Drops it if another process has the pid, or it is not trusted.
-    pub(super) fn note(&mut self, process: &Process, is_believed: bool) {
-        let known = self.process.as_deref();
-        let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
-        if !is_believed {
+    pub(super) fn record(&mut self, process: &Process, is_trusted: bool) {
+        let last = self.process.as_deref();
+        let is_same = last.is_some_and(|last| last.start_ticks == process.start_ticks);
+        if !is_trusted {
             if !is_same {
                 self.process = None;
             }
             return;
         }
         let is_new = !is_same
-            || known.is_some_and(|known| {
-                known.command != process.command
-                    || known.comm != process.comm
-                    || known.user != process.user
+            || last.is_some_and(|last| {
+                last.command != process.command
+                    || last.comm != process.comm
+                    || last.user != process.user
             });
         if is_new && process.start_ticks.is_some() {
             self.process = Some(Arc::new(LastKnown {
@@ -56,14 +56,14 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Records when NVML first named each pid. `now` is the current time, and the same in nanoseconds since boot.
-    pub(super) fn note(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
+    /// Records when NVML first named each pid. `now` is the current time, also in nanoseconds since boot.
+    pub(super) fn record(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
-        let (mut all_known, mut seen) = (true, 0);
+        let (mut all_lists_read, mut named_count) = (true, 0);
         for SampledGpu { gpu, read_at, .. } in gpus {
             let Some(rows) = &gpu.processes else {
-                all_known = false;
+                all_lists_read = false;
                 continue;
             };
             let age = read_at.map_or(Duration::ZERO, |at| now.0.saturating_duration_since(at));
@@ -75,18 +75,18 @@ impl NamedPids {
                     process: None,
                 });
                 named.first_ns = named.first_ns.min(at);
-                seen += usize::from(std::mem::replace(&mut named.sample, sample) != sample);
+                named_count += usize::from(std::mem::replace(&mut named.sample, sample) != sample);
             }
         }
-        if seen == self.pids.len() {
+        if named_count == self.pids.len() {
             return;
         }
-        if all_known {
+        if all_lists_read {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
             // If a list cannot be read, its pids may still be on it or not.
-            let unseen = self.pids.values_mut().filter(|it| it.sample != sample);
-            unseen.for_each(|it| it.process = None);
+            let unnamed = self.pids.values_mut().filter(|named| named.sample != sample);
+            unnamed.for_each(|named| named.process = None);
         }
     }
 
@@ -106,7 +106,7 @@ mod tests {
     use crate::model::snapshot::Gpu;
 
     #[test]
-    fn a_pid_is_known_since_it_was_first_named_and_until_no_list_has_it() {
+    fn a_pid_is_remembered_while_a_list_names_it() {
         let start = Instant::now();
         let mut named = NamedPids::default();
         let mut note = |lists: &[Option<&[u32]>], second: u64| {
@@ -121,9 +121,9 @@ mod tests {
             };
             let gpus: Vec<SampledGpu> = lists.iter().map(gpu).collect();
             let now = start + Duration::from_secs(second + 1);
-            named.note(&gpus, (now, (second + 1) * 1_000_000_000));
+            named.record(&gpus, (now, (second + 1) * 1_000_000_000));
             for named in named.pids.values_mut() {
-                named.note(&process(1, "x"), true);
+                named.record(&process(1, "x"), true);
             }
             let mut pids: Vec<(u32, u64)> = named
                 .pids
@@ -151,10 +151,10 @@ mod tests {
             process_utilization: None,
         };
         let rows = vec![GpuProcess { pid: 7, ..GpuProcess::default() }];
-        named.note(&[gpu(Some(rows))], (Instant::now(), 5));
-        named.get_mut(7).unwrap().note(&process(1, "x"), true);
+        named.record(&[gpu(Some(rows))], (Instant::now(), 5));
+        named.get_mut(7).unwrap().record(&process(1, "x"), true);
         assert!(named.last_known(7).is_some());
-        named.note(&[gpu(None)], (Instant::now(), 6));
+        named.record(&[gpu(None)], (Instant::now(), 6));
         assert_eq!(named.last_known(7), None);
         assert_eq!(named.get_mut(7).unwrap().first_ns, 5);
     }
@@ -169,19 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_kept_of_the_process_that_was_believed_and_of_no_other() {
+    fn only_a_trusted_process_is_remembered() {
         let name = |named: &NamedPid| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
         let mut named = NamedPid { first_ns: 0, sample: 0, process: None };
-        named.note(&process(5, "stranger"), false);
+        named.record(&process(5, "stranger"), false);
         assert_eq!(name(&named), None);
-        named.note(&process(5, "python"), true);
-        named.note(&process(5, "train"), true);
+        named.record(&process(5, "python"), true);
+        named.record(&process(5, "train"), true);
         assert_eq!(name(&named).as_deref(), Some("train"));
         // The process has closed its files, but is the same process.
-        named.note(&process(5, "train"), false);
+        named.record(&process(5, "train"), false);
         assert_eq!(name(&named).as_deref(), Some("train"));
         // Another process has reused the pid.
-        named.note(&process(9, "stranger"), false);
+        named.record(&process(9, "stranger"), false);
         assert_eq!(name(&named), None);
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::Control;
 use crate::model::Time;
 
-/// The maximum wait for a gap in a recording.
+/// Maximum wait for a gap in a recording.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// The maximum delay that is made up for. A longer one is a suspension, such as Ctrl-Z.
+/// Maximum delay that is made up for. A longer one is a suspension, such as Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
 /// Decides when each snapshot is due; pauses, steps and seeks.
@@ -18,7 +18,7 @@ const MOST_LATE: Duration = Duration::from_secs(1);
 /// a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    /// The multiple of the recording's speed. At 0 or less, each wait is the maximum, 5 s. `None` never waits.
+    /// The multiple of the recording's speed. At 0 or less, every wait is the maximum of 5 s. `None` never waits.
     speed: Option<f64>,
     is_playing: bool,
     seek: Option<Seek>,
@@ -141,7 +141,8 @@ fn gap(previous: Time, time: Time, speed: f64) -> Duration {
     // If the clock jumped back, there is no wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
-        Duration::try_from_secs_f64(seconds / speed).map_or(LONGEST_WAIT, |it| it.min(LONGEST_WAIT))
+        Duration::try_from_secs_f64(seconds / speed)
+            .map_or(LONGEST_WAIT, |wait| wait.min(LONGEST_WAIT))
     } else {
         LONGEST_WAIT
     }
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_by_the_times_recorded_and_never_long() {
+    fn playback_waits_by_recorded_times_up_to_the_maximum() {
         let times = [0.0, 2.0, 3.0, 3.0, 1.0, 2.0, 9999.0];
         assert_eq!(waits(at_speed(1.0), 0.0, &times), [0.0, 2.0, 1.0, 0.0, 0.0, 1.0, 5.0]);
         assert_eq!(waits(at_speed(4.0), 0.0, &times), [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 5.0]);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_part_is_delivered_at_once() {
+    fn the_first_part_is_delivered_without_waiting() {
         assert_eq!(
             waits(at_speed(1.0), 10.0, &[0.0, 5.0, 9.9, 10.0, 12.0]),
             [0.0, 0.0, 0.0, 0.1, 2.0]
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_do_not_add_up_and_a_long_stop_is_not_caught_up() {
+    fn delays_do_not_add_up_and_suspensions_are_not_made_up_for() {
         let milliseconds = Duration::from_millis;
         let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn another_speed_counts_from_the_snapshot_before() {
+    fn a_new_speed_applies_from_the_previous_snapshot() {
         let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
         playback.steer(Control::Speed(0.5), SECOND);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn it_pauses_steps_and_goes_on_from_then() {
+    fn playback_pauses_steps_and_continues() {
         let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
         playback.steer(Control::Playing(false), SECOND);
@@ -247,8 +248,8 @@ mod tests {
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// Plays a screen's timeline: returns the last second shown at each of these ticks, in milliseconds.
-    fn shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
+    /// Plays a screen's timeline, and returns the last second shown at each of these ticks, in milliseconds.
+    fn last_shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {
             let now = Duration::from_millis(milliseconds);
@@ -262,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_plays_on_from_where_a_person_went() {
+    fn a_timeline_plays_on_from_the_chosen_snapshot() {
         let mut playback = at_speed(1.0);
         playback.delivered(at(10.0), 50 * SECOND);
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
-        let seconds = shown(&mut playback, 10, &ticks);
+        let seconds = last_shown(&mut playback, 10, &ticks);
         assert_eq!(seconds, [10, 10, 11, 11, 12, 12, 13]);
         // At more than one snapshot per tick, only the last due snapshot is shown.
         playback.steer(Control::Speed(64.0), 53 * SECOND);
-        let seconds = shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
+        let seconds = last_shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
         assert_eq!(seconds, [13, 19, 25, 45]);
         // An hour of suspension is not made up for.
-        assert_eq!(shown(&mut playback, 45, &[3_653_500]), [46]);
+        assert_eq!(last_shown(&mut playback, 45, &[3_653_500]), [46]);
     }
 }

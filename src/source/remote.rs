@@ -21,7 +21,7 @@ use crate::subprocess::Subprocess;
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
 /// Options for ssh without a terminal: never ask, give up on a host that does not answer, compress. ssh may use an
-/// existing shared connection, but does not create one. Other sessions would lose it when this ssh exits.
+/// existing shared connection, but does not create one, because other sessions would lose it when this ssh exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -31,11 +31,11 @@ const BATCH_OPTIONS: [&str; 7] = [
     "ControlMaster=no",
     "RequestTTY=no",
 ];
-/// How much of the end of standard error is kept.
+/// Maximum number of bytes kept from the end of standard error.
 const STDERR_BYTES: usize = 4096;
-/// How long ssh may run after its output has ended.
+/// Maximum time that ssh may run after its output has ended.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
-/// The shortest and the longest pause before connecting again after a failure.
+/// Minimum and maximum pause before connecting again after a failure.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A snapshot up to this much older than the last one is a duplicate. An older one means that the clock was set
@@ -70,16 +70,18 @@ pub struct RemoteRequest {
 pub enum RemoteError {
     #[error("ssh cannot be started: {cause}; install an OpenSSH client")]
     NoSsh { cause: io::Error },
-    #[error("ssh failed: {said}; `ssh {host} true` has to work without asking anything")]
-    Ssh { host: Arc<str>, said: String },
+    #[error("ssh failed: {message}; make `ssh {host} true` work without a prompt")]
+    Ssh { host: Arc<str>, message: String },
     #[error(
-        "ssh failed: {said}; with ten that have not logged in yet, an sshd begins to refuse others: name fewer hosts, \
-         or raise MaxStartups there or on the jump host"
+        "ssh failed: {message}; sshd refuses connections while ten others are logging in: name fewer hosts, \
+         or raise MaxStartups on the host or the jump host"
     )]
-    Refused { said: String },
-    #[error("there is no gpumem: {said}; install it there, or say where it is with --host-command")]
-    NoGpumem { said: String },
-    #[error("the gpumem there is older and cannot do what it is asked; upgrade gpumem there")]
+    Refused { message: String },
+    #[error(
+        "gpumem was not found there: {message}; install it, or name its path with --host-command"
+    )]
+    NoGpumem { message: String },
+    #[error("gpumem there is too old for this request; upgrade it")]
     OlderProgram,
     #[error("its gpumem writes {found:?}, and this one reads {SCHEMA:?}; upgrade gpumem {}", .side)]
     Schema {
@@ -87,8 +89,8 @@ pub enum RemoteError {
         /// Which side to upgrade: `here` or `there`.
         side: &'static str,
     },
-    #[error("{said}")]
-    Failed { said: String },
+    #[error("{message}")]
+    Failed { message: String },
     #[error("{cause}")]
     Unreadable { cause: RecordingError },
 }
@@ -117,9 +119,9 @@ pub struct Remote {
     /// `None` until the host has answered.
     reader: Option<RecordingReader>,
     hangup: Hangup,
-    said: Arc<Mutex<Vec<u8>>>,
+    errors: Arc<Mutex<Vec<u8>>>,
     /// Reads standard error. A shared connection keeps it open, so this thread may never end.
-    listening: Option<Task<()>>,
+    error_reader: Option<Task<()>>,
 }
 
 impl Remote {
@@ -138,17 +140,17 @@ impl Remote {
         let mut ssh = Subprocess::start(&mut command).map_err(no_ssh)?;
         let (output, errors) = (ssh.child.stdout.take(), ssh.child.stderr.take());
         *hangup.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ssh);
-        let said = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::new(Mutex::new(Vec::new()));
         let mut remote = Self {
             host: host.clone(),
             output,
             reader: None,
             hangup: hangup.clone(),
-            said: Arc::clone(&said),
-            listening: None,
+            errors: Arc::clone(&kept),
+            error_reader: None,
         };
-        let listen = move || keep_last(errors, &said);
-        remote.listening = Some(Task::start("ssh-errors", listen).map_err(no_ssh)?);
+        let listen = move || keep_last(errors, &kept);
+        remote.error_reader = Some(Task::start("ssh-errors", listen).map_err(no_ssh)?);
         Ok(remote)
     }
 
@@ -177,30 +179,32 @@ impl Remote {
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
-        self.listening.take().and_then(|listening| listening.wait(EXIT_WAIT).ok());
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = String::from_utf8_lossy(&said);
-        let is_unknown_argument = said.contains("unexpected argument");
-        let is_refused = said.contains("exchange_identification");
-        let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        let (host, said) = (Arc::clone(&self.host.name), line.trim_start_matches("gpumem: "));
-        let said = said.to_owned();
+        self.error_reader.take().and_then(|reader| reader.wait(EXIT_WAIT).ok());
+        let output = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = String::from_utf8_lossy(&output);
+        let is_unknown_argument = output.contains("unexpected argument");
+        let is_refused = output.contains("exchange_identification");
+        let line = output.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        let (host, message) = (Arc::clone(&self.host.name), line.trim_start_matches("gpumem: "));
+        let message = message.to_owned();
         Err(match status.and_then(|status| status.code()) {
             Some(0) => return Ok(None),
-            Some(SSH_FAILED) if is_refused => RemoteError::Refused { said },
+            Some(SSH_FAILED) if is_refused => RemoteError::Refused { message },
             Some(SSH_FAILED) => {
-                let said =
-                    if said.is_empty() { "the connection was lost".to_owned() } else { said };
-                RemoteError::Ssh { host, said }
+                let message =
+                    if message.is_empty() { "the connection was lost".to_owned() } else { message };
+                RemoteError::Ssh { host, message }
             }
-            Some(NO_PROGRAM) => RemoteError::NoGpumem { said },
+            Some(NO_PROGRAM) => RemoteError::NoGpumem { message },
             Some(USAGE) if is_unknown_argument => RemoteError::OlderProgram,
-            Some(code) if said.is_empty() => {
-                let said = format!("`{}` ended there with exit code {code}", self.host.command);
-                RemoteError::Failed { said }
+            Some(code) if message.is_empty() => {
+                let message = format!("`{}` ended there with exit code {code}", self.host.command);
+                RemoteError::Failed { message }
             }
-            _ if said.is_empty() => RemoteError::Failed { said: "the connection ended".to_owned() },
-            _ => RemoteError::Failed { said },
+            _ if message.is_empty() => {
+                RemoteError::Failed { message: "the connection ended".to_owned() }
+            }
+            _ => RemoteError::Failed { message },
         })
     }
 
@@ -228,7 +232,7 @@ pub struct RemoteSource {
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
     /// When to connect again. `pause` follows the next failure.
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
     pause: Duration,
 }
 
@@ -242,7 +246,7 @@ impl RemoteSource {
             read: None,
             last: None,
             trouble: None,
-            again: None,
+            retry_at: None,
             pause: LEAST_PAUSE,
         }
     }
@@ -270,22 +274,22 @@ impl RemoteSource {
             self.read = Some(snapshot);
             return Ok(());
         }
-        Err(RemoteError::Failed { said: "the connection ended".to_owned() })
+        Err(RemoteError::Failed { message: "the connection ended".to_owned() })
     }
 }
 
 impl Source for RemoteSource {
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
-        if let Some(again) = self.again.filter(|again| *again > now) {
-            return Ok(NextSnapshot::In(again - now));
+        if let Some(retry_at) = self.retry_at.filter(|retry_at| *retry_at > now) {
+            return Ok(NextSnapshot::In(retry_at - now));
         }
         if self.read.is_none() {
             match self.read() {
-                Ok(()) => (self.trouble, self.again, self.pause) = (None, None, LEAST_PAUSE),
+                Ok(()) => (self.trouble, self.retry_at, self.pause) = (None, None, LEAST_PAUSE),
                 Err(error) => {
                     self.remote = None;
                     self.trouble = Some(error.to_string());
-                    self.again = Some(Instant::now() + self.pause);
+                    self.retry_at = Some(Instant::now() + self.pause);
                     self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                 }
             }
@@ -332,21 +336,21 @@ impl RemoteRequest {
 }
 
 impl RemoteHost {
-    /// Builds an ssh command for the current terminal, where ssh may ask for a password.
+    /// Builds an ssh command for the current terminal, on which ssh may ask for a password.
     pub fn on_terminal(&self, command: &str) -> Command {
         let mut ssh = ssh();
-        ssh.args(["-t", "--", &*self.name, &self.there(command)]);
+        ssh.args(["-t", "--", &*self.name, &self.shell_command(command)]);
         ssh
     }
 
-    /// The command line for a user to run a command there, on a terminal.
+    /// The command line with which a user runs a command there on a terminal.
     pub fn typed(&self, command: &str) -> String {
-        let there = self.there(command).replace('\'', r"'\''");
-        format!("ssh -t {} '{there}'", self.name)
+        let remote_command = self.shell_command(command).replace('\'', r"'\''");
+        format!("ssh -t {} '{remote_command}'", self.name)
     }
 
     /// Converts a command to the syntax of that machine's shell.
-    fn there(&self, command: &str) -> String {
+    fn shell_command(&self, command: &str) -> String {
         match command.strip_prefix("gpumem ") {
             Some(words) => format!("{} {words}", self.command),
             None => command.to_owned(),
@@ -366,14 +370,14 @@ fn is_newer(found: &str) -> bool {
 }
 
 /// Reads to the end, and keeps only the last part.
-fn keep_last(errors: Option<ChildStderr>, said: &Mutex<Vec<u8>>) {
+fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
     while let Ok(read @ 1..) = errors.read(&mut part) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.extend_from_slice(&part[..read]);
-        let excess = said.len().saturating_sub(STDERR_BYTES);
-        said.drain(..excess);
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&part[..read]);
+        let excess = kept.len().saturating_sub(STDERR_BYTES);
+        kept.drain(..excess);
     }
 }
 
@@ -390,8 +394,8 @@ mod tests {
             let typed = host.typed(&format!("gpumem {quoted}"));
             let ssh = r#"ssh() { [ "$*" = "-t me@gpu01 $3" ] && sh -c "$3"; }"#;
             let output = Command::new("sh").args(["-c", &format!("{ssh}; {typed}")]).output();
-            let said = String::from_utf8(output.unwrap().stdout).unwrap();
-            assert_eq!(said, format!("<it's><{word}>"), "{typed}");
+            let output = String::from_utf8(output.unwrap().stdout).unwrap();
+            assert_eq!(output, format!("<it's><{word}>"), "{typed}");
         }
     }
 }

@@ -12,9 +12,9 @@ use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
-/// A recording of a machine that does not exist.
+/// A recording of a fictitious machine.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
-/// How much of the demo is history when its screen opens, in seconds.
+/// Length of the demo's history when its screen opens, in seconds.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_come_as_recorded_even_if_the_clock_jumps_back() {
+    fn snapshots_are_unchanged_even_if_the_clock_jumps_back() {
         let snapshots = snapshots(&[100, 105, 40, 45]);
         let mut replay = replay(recording(&snapshots));
         assert_eq!(replay.origin(), Origin::Replay { name: "r.jsonl".into(), can_rewind: false });
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_plays_to_its_end() {
+    fn the_demo_plays_to_the_end() {
         let mut demo = Replay::demo().unwrap();
         assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: true });
         let snapshots = drain(&mut demo);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// A file with one snapshot per second from 100 s on, played as on the screen, and a clock.
-    fn steered(count: i64) -> (Replay, Instant) {
+    fn replay_of(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
         let reader = RecordingReader::from_bytes(bytes, "r.jsonl").unwrap();
@@ -188,11 +188,11 @@ mod tests {
     }
 
     /// Takes the snapshots that are due without waiting, and returns their seconds.
-    fn at_once(replay: &mut Replay, now: Instant) -> Vec<i64> {
+    fn take_due(replay: &mut Replay, now: Instant) -> Vec<i64> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
-            let one = replay.take(now).unwrap().unwrap();
-            taken.push(seconds(&one));
+            let snapshot = replay.take(now).unwrap().unwrap();
+            taken.push(seconds(&snapshot));
         }
         taken
     }
@@ -202,40 +202,40 @@ mod tests {
     }
 
     #[test]
-    fn it_skips_to_a_time_and_pauses_there() {
-        let (mut replay, now) = steered(6);
+    fn replay_skips_to_a_time_and_pauses() {
+        let (mut replay, now) = replay_of(6);
         let time = Time::from_unix_milliseconds(102_500);
         replay.steer(Control::SeekTo(time), now).unwrap();
-        let passed = at_once(&mut replay, now);
+        let passed = take_due(&mut replay, now);
         assert_eq!(passed, [100, 101, 102, 103]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         // The snapshots before this time were already skipped.
         replay.steer(Control::SeekTo(time), now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [104]);
+        assert_eq!(take_due(&mut replay, now), [104]);
         replay.steer(Control::Run, now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [105]);
+        assert_eq!(take_due(&mut replay, now), [105]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
         assert_eq!(replay.take(now).unwrap(), None);
     }
 
     #[test]
-    fn it_can_be_begun_again_also_from_its_end() {
-        let (mut replay, now) = steered(3);
+    fn replay_can_be_rewound_even_from_the_end() {
+        let (mut replay, now) = replay_of(3);
         for _ in 0..2 {
             replay.steer(Control::Run, now).unwrap();
-            assert_eq!(at_once(&mut replay, now).len(), 3);
+            assert_eq!(take_due(&mut replay, now).len(), 3);
             assert_eq!(wait(&mut replay, now), NextSnapshot::Ended);
             replay.steer(Control::Rewind, now).unwrap();
             assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         }
         replay.steer(Control::Playing(true), now).unwrap();
-        assert_eq!(at_once(&mut replay, now), [100]);
+        assert_eq!(take_due(&mut replay, now), [100]);
 
         let mut demo = Replay::demo().unwrap().at_speed(1.0);
-        assert!(at_once(&mut demo, now).len() > 10, "its history");
+        assert!(take_due(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();
         // After a rewind, the history plays at normal speed.
-        assert_eq!(at_once(&mut demo, now).len(), 1);
+        assert_eq!(take_due(&mut demo, now).len(), 1);
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct SampleTimer {
 }
 
 impl SampleTimer {
-    /// Creates a timer whose first sample is due at once.
+    /// Creates a timer whose first sample is due immediately.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self { interval, is_fast: false, last: None, due: now }
     }
@@ -26,7 +26,7 @@ impl SampleTimer {
     }
 
     /// Records that a sample is taken at `now`.
-    pub(super) fn taken(&mut self, now: Instant) {
+    pub(super) fn record_sample(&mut self, now: Instant) {
         // A sample that took longer than the interval does not shorten the next intervals.
         let due = (self.due + self.current()).max(now);
         self.last = Some(self.due.min(now));
@@ -71,34 +71,34 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A timer of 2 s that took its first sample at once, and the time of that sample.
-    fn begun() -> (SampleTimer, Instant) {
+    /// A timer of 2 s that took its first sample, and the time of that sample.
+    fn started_timer() -> (SampleTimer, Instant) {
         let start = Instant::now();
         let mut timer = SampleTimer::new(milliseconds(2000), start);
         assert_eq!(timer.wait(start), Duration::ZERO);
-        timer.taken(start);
+        timer.record_sample(start);
         (timer, start)
     }
 
     #[test]
-    fn samples_are_regular_and_late_ones_are_not_caught_up() {
-        let (mut timer, start) = begun();
+    fn samples_are_regular_and_missed_ones_are_skipped() {
+        let (mut timer, start) = started_timer();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
         // Late by 300 ms: the next sample remains on schedule.
         let late = start + milliseconds(2300);
-        timer.taken(late);
+        timer.record_sample(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // Late by several intervals: only one sample is due at once.
+        // Late by several intervals: only one sample is due.
         let stopped = start + milliseconds(60_000);
-        timer.taken(stopped);
+        timer.record_sample(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);
-        timer.taken(stopped);
+        timer.record_sample(stopped);
         assert_eq!(timer.wait(stopped), milliseconds(2000));
     }
 
     #[test]
-    fn another_interval_counts_from_the_last_sample() {
-        let (mut timer, start) = begun();
+    fn a_new_interval_starts_from_the_last_sample() {
+        let (mut timer, start) = started_timer();
         let now = start + milliseconds(700);
         timer.set_interval(milliseconds(500));
         assert_eq!(timer.wait(now), Duration::ZERO);
@@ -107,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn it_samples_fast_at_once_and_goes_back_to_its_interval() {
-        let (mut timer, start) = begun();
+    fn fast_sampling_starts_at_once_and_ends_on_request() {
+        let (mut timer, start) = started_timer();
         let now = start + milliseconds(700);
         timer.set_fast(true, now);
         assert_eq!(timer.wait(now), Duration::ZERO);
-        timer.taken(now);
+        timer.record_sample(now);
         assert_eq!(timer.wait(now), milliseconds(250));
         // A repeated control does not cause a sample.
         timer.set_fast(true, now);

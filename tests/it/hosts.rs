@@ -158,7 +158,7 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
     for (name, why) in [("nokey", "Permission denied"), ("closed", "Connection refused")] {
         assert!(error_of(&document, name).contains(why), "{document}");
         assert!(listed.stderr.contains(&format!("gpumem: {name}: ssh failed: ")), "{listed:?}");
-        assert!(error_of(&document, name).contains("without asking anything"), "{document}");
+        assert!(error_of(&document, name).contains("without a prompt"), "{document}");
     }
     let table = run(&["ps", "--host", "a,b"]).exits(0);
     let pid = idle.pid().to_string();
@@ -241,8 +241,8 @@ esac
         ("endless", "no snapshot so far"),
         ("asks", "Permission denied"),
         ("nothing", "received no snapshot"),
-        ("none", "install it there"),
-        ("argument", "upgrade gpumem there"),
+        ("none", "gpumem was not found there"),
+        ("argument", "too old for this request"),
         ("newer", "upgrade gpumem here"),
         ("older", "upgrade gpumem there"),
     ];

@@ -265,7 +265,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
     assert!(page(&roots, 0).contains("of-root"));
     let shown = page(&roots, NOBODY);
     assert!(!shown.contains("of-root"), "{shown}");
-    let why = "it is another user's, and gpumem has rights that you have not";
+    let why = "it is another user's, and gpumem has capabilities that you lack";
     assert!(shown.contains(why), "{shown}");
 }
 

@@ -1,9 +1,9 @@
 //! GPU claims: the GPUs that users have claimed with `gpumem run --claim`.
 //!
-//! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that
-//! folder. Root owns both and every user can open them. So no user can create, remove or replace a lock file, and a
-//! full disk cannot prevent a claim. The kernel releases the lock when the last process that has it open exits,
-//! even by a crash.
+//! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that folder.
+//! Root owns both and every user can open them. So no user can create, remove or replace a lock file, and a full disk
+//! cannot prevent a claim. The kernel releases the lock when the last process that has it open exits, even in a
+//! crash.
 //!
 //! To test whether a GPU is claimed, gpumem tries the lock: a claim is exclusive, so a shared lock fails. flock(2)
 //! has no test operation, so the test holds the shared lock briefly, and a concurrent claim retries. `/proc/locks`
@@ -33,18 +33,18 @@ const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// The file in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// The maximum part of `/proc/locks` that is read: some thousand locks. The kernel's cost is quadratic.
+/// Maximum number of bytes read from `/proc/locks`: about a thousand locks. The kernel's cost is quadratic.
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Interval between reads of `/proc/locks` while GPUs are claimed.
 const HOLDERS_NS: u64 = 30_000_000_000;
-/// How often a claim is tried, with [`PAUSE`] between attempts, because a concurrent test may hold the lock.
+/// Maximum number of attempts to claim, [`PAUSE`] apart, because a concurrent test may hold the lock.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 /// The `comm` of a process that has claimed a GPU.
 const COMM: &[u8] = b"gpumem\n";
 
 #[derive(Debug, thiserror::Error)]
-#[error("GPU {gpu} cannot be claimed: {path}: {error}; that requires the GPUs' folders in sysfs, or GPUMEM_CLAIM_DIR", path = path.display())]
+#[error("cannot claim GPU {gpu}: {path}: {error}; claims need the GPUs' folders in sysfs, or GPUMEM_CLAIM_DIR", path = path.display())]
 pub struct CannotClaim {
     gpu: u32,
     path: PathBuf,
@@ -106,12 +106,12 @@ impl Claims {
     /// The GPU's folder, or a path that does not exist if its bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
         // NVML prints the PCI domain with eight digits, the kernel with at least four.
-        let place = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
-        let parts = place.split_once(':').and_then(|(domain, rest)| {
-            Some(format!("{:04x}:{rest}", u32::from_str_radix(domain, 16).ok()?))
+        let address = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let name = address.split_once(':').and_then(|(domain, device)| {
+            Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
         });
-        let place = parts.unwrap_or_else(|| "unknown".to_owned());
-        self.folder.join(place)
+        let address = name.unwrap_or_else(|| "unknown".to_owned());
+        self.folder.join(address)
     }
 
     /// Sets `claim` of each claimed GPU. The holder is read when a GPU becomes claimed, and rarely afterwards.
@@ -123,7 +123,7 @@ impl Claims {
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
         if is_new || (is_old && !indices.is_empty()) {
             let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-            // An incomplete last line does not count.
+            // Ignore an incomplete last line.
             let lines = read.split_inclusive(|&byte| byte == b'\n');
             let lines = lines.filter(|line| line.ends_with(b"\n"));
             self.locks = lines.filter_map(parse_lock).collect();
@@ -182,22 +182,22 @@ fn parse_lock(line: &[u8]) -> Option<Lock> {
         return None;
     }
     let pid = words.next()?.parse().ok();
-    let mut place = words.next()?.splitn(3, ':');
-    let mut number = || u32::from_str_radix(place.next()?, 16).ok();
+    let mut device_and_inode = words.next()?.splitn(3, ':');
+    let mut number = || u32::from_str_radix(device_and_inode.next()?, 16).ok();
     let device = (number()?, number()?);
-    Some(Lock { pid, device, inode: place.next()?.parse().ok()? })
+    Some(Lock { pid, device, inode: device_and_inode.next()?.parse().ok()? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn gpu(place: &str) -> Gpu {
-        Gpu { pci_bus_id: Some(place.into()), ..Gpu::default() }
+    fn gpu(bus_id: &str) -> Gpu {
+        Gpu { pci_bus_id: Some(bus_id.into()), ..Gpu::default() }
     }
 
     #[test]
-    fn folders_are_called_as_the_kernel_calls_them() {
+    fn claim_folders_use_the_kernels_bus_addresses() {
         let claims = Claims::below("/".into());
         for (nvml, kernel) in [
             ("00000000:17:00.0", "/0000:17:00.0"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_locks_that_are_held_count() {
+    fn only_held_locks_are_parsed() {
         for (line, lock) in [
             ("1: FLOCK  ADVISORY  WRITE 27271 00:16:4767 0 EOF", Some((27271, (0, 0x16), 4767))),
             ("1: -> FLOCK  ADVISORY  WRITE 27271 00:16:4767 0 EOF", None),
@@ -219,9 +219,9 @@ mod tests {
             ("5: FLOCK  ADVISORY  WRITE 27081 fe:00", None),
             ("", None),
         ] {
-            let found = parse_lock(line.as_bytes());
+            let parsed = parse_lock(line.as_bytes());
             let lock = lock.map(|(pid, device, inode)| Lock { pid: Some(pid), device, inode });
-            assert_eq!(found, lock, "{line}");
+            assert_eq!(parsed, lock, "{line}");
         }
     }
 
@@ -240,21 +240,21 @@ mod tests {
 
     /// The file when a user holds 100,000 locks: too long to read completely, with the claim's line last.
     #[test]
-    fn a_claim_is_seen_behind_any_number_of_locks_and_they_are_read_seldom() {
+    fn a_claim_is_found_behind_many_locks_which_are_rarely_read() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(folder.path().join("0000:17:00.0")).unwrap();
         let mut claims = Claims::below(folder.path().to_owned());
         let mut gpus = [gpu("00000000:17:00.0")];
         let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
-        let own = fs::metadata(claims.path(&gpus[0])).unwrap();
-        let device = (rustix::fs::major(own.dev()), rustix::fs::minor(own.dev()));
-        let own = format!(
+        let metadata = fs::metadata(claims.path(&gpus[0])).unwrap();
+        let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+        let own_line = format!(
             "1: FLOCK  ADVISORY  WRITE 7 {:02x}:{:02x}:{} 0 EOF\n",
             device.0,
             device.1,
-            own.ino()
+            metadata.ino()
         );
-        let others = "1: POSIX  ADVISORY  WRITE 8 00:16:4767 0 0\n".repeat(100_000);
+        let other_lines = "1: POSIX  ADVISORY  WRITE 8 00:16:4767 0 0\n".repeat(100_000);
         fs::create_dir(proc.path().join("7")).unwrap();
         fs::write(proc.path().join("7/comm"), "gpumem\n").unwrap();
         let mut mark = |locks: &str, now_ns| {
@@ -265,18 +265,18 @@ mod tests {
         };
         let holder = Claims::below(folder.path().to_owned());
         let unclaimed = gpu("00000000:17:00.0");
-        assert_eq!(mark(&own, 0).0, None, "a line is no claim");
+        assert_eq!(mark(&own_line, 0).0, None, "a line does not prove a claim");
         let claim = holder.claim(&unclaimed).unwrap().unwrap();
-        let (pid, read) = mark(&format!("{others}{own}"), 1);
+        let (pid, read) = mark(&format!("{other_lines}{own_line}"), 1);
         assert_eq!((pid, read), (Some(None), 0));
-        assert_eq!(mark(&own, HOLDERS_NS).0, Some(None), "not read again so soon");
-        assert_eq!(mark(&own, HOLDERS_NS + 1), (Some(Some(7)), 1));
+        assert_eq!(mark(&own_line, HOLDERS_NS).0, Some(None), "read too recently");
+        assert_eq!(mark(&own_line, HOLDERS_NS + 1), (Some(Some(7)), 1));
         drop(claim);
-        assert_eq!(mark(&own, HOLDERS_NS + 2).0, None);
+        assert_eq!(mark(&own_line, HOLDERS_NS + 2).0, None);
         // A test releases its lock, and a claim waits for a test in progress.
         let test = open_folder(&holder.path(&unclaimed)).unwrap();
         flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
-        assert!(!is_claimed(&holder.path(&unclaimed)), "tests do not see each other");
+        assert!(!is_claimed(&holder.path(&unclaimed)), "concurrent tests do not conflict");
         assert!(holder.claim(&unclaimed).unwrap().is_none());
         drop(test);
         assert!(holder.claim(&unclaimed).unwrap().is_some());

@@ -18,15 +18,15 @@ use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 use crate::model::device_file::minor_number;
 
-/// The maximum number of descriptors read from a process, which may hold a million. The driver opens its files
-/// early, so their numbers are low, but a worker forked later inherits them above its parent's.
+/// Maximum number of descriptors read from a process. A process may hold a million. The driver opens its files early,
+/// so their numbers are low, but a worker forked later inherits them above its parent's.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// The number of descriptors that are always read from a process: the default limit of open files.
-const FEW: usize = 1024;
+/// Number of descriptors always read from a process: the default limit on open files.
+const ALWAYS_READ: usize = 1024;
 
-/// Budget of one sample for descriptors beyond the first [`FEW`] of each process: half a second's work. So a user's
-/// processes with many descriptors do not delay samples or hide other processes.
+/// Number of descriptors read per sample beyond the first [`ALWAYS_READ`] of each process: half a second's work.
+/// Without this limit, processes with many descriptors could delay samples or hide other processes.
 #[derive(Debug)]
 pub(in crate::host) struct DescriptorBudget(usize);
 
@@ -36,7 +36,7 @@ impl Default for DescriptorBudget {
     }
 }
 
-/// The maximum number of different device files kept for a process; a machine has fewer.
+/// Maximum number of device files kept for a process; a machine has fewer.
 const FILES: usize = 256;
 
 /// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
@@ -105,10 +105,10 @@ pub(in crate::host) fn read_held_within(
     };
     let mut files = Files::under(dev);
     let mut sockets = Sockets::default();
-    let limit = DESCRIPTORS.min(FEW + budget.0);
-    let mut seen: usize = 0;
+    let limit = DESCRIPTORS.min(ALWAYS_READ + budget.0);
+    let mut read_count: usize = 0;
     let walk = walk(&descriptors, limit, |target| {
-        seen += 1;
+        read_count += 1;
         if let Some(inode) = parse_socket(target) {
             sockets.inodes.push(inode);
         } else {
@@ -116,11 +116,11 @@ pub(in crate::host) fn read_held_within(
         }
         true
     })?;
-    budget.0 = budget.0.saturating_sub(seen.saturating_sub(FEW));
+    budget.0 = budget.0.saturating_sub(read_count.saturating_sub(ALWAYS_READ));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
         // Files found in a partial read are evidence; a partial read without files is not.
-        gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
+        gpu_files: (walk == Walk::Whole || !files.paths.is_empty()).then(|| files.paths.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
@@ -133,32 +133,32 @@ pub(in crate::host) fn holds_gpu_file(
     dev: &Path,
 ) -> io::Result<(Option<bool>, usize)> {
     let dev = dev.as_os_str().as_bytes();
-    let (mut holds, mut seen) = (false, 0);
+    let (mut holds, mut read_count) = (false, 0);
     let walk = walk(descriptors, DESCRIPTORS, |target| {
-        seen += 1;
+        read_count += 1;
         holds = is_gpu_file_under(dev, target);
         !holds
     })?;
-    Ok(((holds || walk == Walk::Whole).then_some(holds), seen))
+    Ok(((holds || walk == Walk::Whole).then_some(holds), read_count))
 }
 
 /// Collects GPU device files below `dev`, up to `FILES`.
 #[derive(Debug)]
 pub(in crate::host) struct Files<'a> {
     dev: &'a [u8],
-    pub held: Vec<Arc<str>>,
+    pub paths: Vec<Arc<str>>,
 }
 
 impl<'a> Files<'a> {
     pub(in crate::host) fn under(dev: &'a Path) -> Self {
-        Self { dev: dev.as_os_str().as_bytes(), held: Vec::new() }
+        Self { dev: dev.as_os_str().as_bytes(), paths: Vec::new() }
     }
 
     pub(in crate::host) fn add(&mut self, target: &[u8]) {
-        if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
+        if self.paths.len() < FILES && is_gpu_file_under(self.dev, target) {
             let file = String::from_utf8_lossy(target);
-            if let Err(at) = self.held.binary_search_by(|known| (**known).cmp(&*file)) {
-                self.held.insert(at, Arc::from(&*file));
+            if let Err(at) = self.paths.binary_search_by(|listed| (**listed).cmp(&*file)) {
+                self.paths.insert(at, Arc::from(&*file));
             }
         }
     }
@@ -184,14 +184,14 @@ fn walk(
     limit: usize,
     mut each: impl FnMut(&[u8]) -> bool,
 ) -> io::Result<Walk> {
-    let mut seen = 0;
+    let mut read_count = 0;
     let mut walk = Walk::Whole;
     let listed = descriptors.names(|name: &CStr| {
-        if seen == limit {
+        if read_count == limit {
             walk = Walk::Partial;
             return false;
         }
-        seen += 1;
+        read_count += 1;
         match descriptors.link(name, &mut each) {
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
@@ -216,8 +216,8 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
 // The machine's device files are checked by their permissions and not opened, because opening one may wake a
 // sleeping GPU. So this does not detect a container's device rules; the driver's own answer does.
 
-/// The maximum number of device files that are listed; a machine has fewer.
-const MOST: usize = 1024;
+/// Maximum number of device files listed; a machine has fewer.
+const MAX_LISTED: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFile {
@@ -235,7 +235,7 @@ pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        if !is_gpu_file(name.as_bytes()) || files.len() >= MOST {
+        if !is_gpu_file(name.as_bytes()) || files.len() >= MAX_LISTED {
             continue;
         }
         // `nvidia-caps` is a folder with more files.
@@ -263,7 +263,7 @@ mod tests {
     use crate::host::testing::FakeProc;
 
     #[test]
-    fn device_files_are_known_by_name() {
+    fn device_files_are_recognised_by_name() {
         for name in [
             "nvidia0",
             "nvidia12",
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn many_descriptors_are_read_from_a_budget_and_cost_other_processes_nothing() {
+    fn descriptors_beyond_the_first_few_use_a_shared_budget() {
         let fake = FakeProc::new();
         for (pid, count) in [(7, 3000), (8, 3000), (9, 1000)] {
             for number in 0..count {
@@ -299,13 +299,13 @@ mod tests {
             let sockets = held.sockets.unwrap();
             (sockets.inodes.len(), sockets.is_partial, held.gpu_files.is_some())
         };
-        assert_eq!(read(7), (FEW + 500, true, false), "unknown, not none");
-        assert_eq!(read(8), (FEW, true, false));
+        assert_eq!(read(7), (ALWAYS_READ + 500, true, false), "unknown, not none");
+        assert_eq!(read(8), (ALWAYS_READ, true, false));
         assert_eq!(read(9), (1000, false, true));
     }
 
     #[test]
-    fn files_are_listed_in_order_and_folders_are_not() {
+    fn device_files_are_listed_in_order_without_folders() {
         let dev = tempfile::tempdir().unwrap();
         assert_eq!(read_device_files(dev.path()).unwrap(), []);
         for name in ["nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "null", "nvme0"] {

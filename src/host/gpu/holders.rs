@@ -10,15 +10,15 @@
 //!   loaded;
 //! - all processes, every half minute.
 //!
-//! If some memory belongs to no known process, the caller requests a read of all processes. This includes the
-//! memory maps of the processes that hold nothing open (`mapped_devices`). If it takes too long, it continues in
-//! the next sample.
+//! If the caller cannot attribute some memory to a process, it requests a read of all processes. This includes the
+//! memory maps of the processes that hold nothing open (`mapped_devices`). If it takes too long, it continues in the
+//! next sample.
 //!
-//! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's
-//! result. A listing of /proc includes the inode number of each folder, which the kernel creates and drops with the
-//! folder (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). A different inode means another process, or the same
-//! one after memory pressure; both count as new. The kernel may cache a folder for longer than its process exists,
-//! but this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" counts only
+//! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's result.
+//! A listing of /proc includes the inode number of each folder, which the kernel creates and drops with the folder
+//! (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). A different inode means another process, or the same one
+//! after memory pressure; both are treated as new. The kernel may cache a folder for longer than its process exists,
+//! but this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" is used only
 //! after `processes`, which identifies a process by its start time, has read the descriptors itself.
 //!
 //! A process whose descriptors cannot be read is counted ([`Holders::unread`]). It is never assumed to hold
@@ -33,10 +33,10 @@ use rustix::io;
 use crate::deadline::{ANSWER_TIME, NoAnswer, Task};
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::holds_gpu_file;
-use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, begin_search};
-use crate::host::proc::folder::{Folder, MOST_PROCESSES, ProcEntry, if_readable, is_gone};
+use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, start_search};
+use crate::host::proc::folder::{Folder, MAX_PROCESSES, ProcEntry, if_readable, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
-use crate::host::proc::thread::left_thread;
+use crate::host::proc::thread::find_remaining_thread;
 use crate::host::proc::tree::Tree;
 use crate::model::Process;
 
@@ -47,9 +47,9 @@ const LIST_NS: u64 = 5 * SECOND_NS;
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
 /// Minimum interval between reads of all processes that the caller requests.
-const ASKED_NS: u64 = 5 * SECOND_NS;
+const REQUEST_NS: u64 = 5 * SECOND_NS;
 
-/// How long a process counts as new, and is read at every listing.
+/// How long a process is treated as new, and read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
 /// Approximate limit on the descriptors read in one sample: half a second's work.
@@ -62,8 +62,8 @@ pub struct Holders {
     sees_all: bool,
     /// gpumem's own pid in this /proc. It is excluded, because NVML holds device files.
     pub(in crate::host) own_pid: Option<u32>,
-    known: Vec<KnownHolder>,
-    /// The number of the current or last read of all processes.
+    table: Vec<KnownHolder>,
+    /// Sequence number of the current or last read of all processes.
     round: u32,
     is_under_way: bool,
     /// The current read was requested by the caller, and includes memory maps.
@@ -74,8 +74,8 @@ pub struct Holders {
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
-    /// The limit of [`DESCRIPTORS`]; tests set a lower one.
-    at_once: usize,
+    /// [`DESCRIPTORS`], or a lower limit in tests.
+    descriptor_limit: usize,
     search: Option<Task<MappedDevices>>,
     mapped: Vec<Mapped>,
     unread: Option<u32>,
@@ -90,7 +90,7 @@ struct KnownHolder {
     round: u32,
     /// When the process was first listed; 0 if it was in the first listing, since it is probably old.
     listed_ns: u64,
-    looked_ns: u64,
+    read_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +106,7 @@ enum HolderState {
 impl KnownHolder {
     fn is_due(&self, now_ns: u64, round: u32) -> bool {
         let is_new = self.listed_ns > 0 && now_ns.saturating_sub(self.listed_ns) <= NEW_NS;
-        let is_due_again = is_new && now_ns.saturating_sub(self.looked_ns) >= LIST_NS;
+        let is_due_again = is_new && now_ns.saturating_sub(self.read_ns) >= LIST_NS;
         match self.verdict {
             HolderState::Kernel => false,
             HolderState::Holds => self.round != round,
@@ -118,11 +118,11 @@ impl KnownHolder {
 impl Holders {
     /// Creates an empty table; the first refresh reads all processes.
     pub fn new(roots: Roots) -> Self {
-        let own = std::fs::read_link(roots.proc.join("self"));
+        let own_link = std::fs::read_link(roots.proc.join("self"));
         Self {
-            own_pid: own.ok().and_then(|pid| pid.to_str()?.parse().ok()),
+            own_pid: own_link.ok().and_then(|pid| pid.to_str()?.parse().ok()),
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
-            known: Vec::new(),
+            table: Vec::new(),
             round: 0,
             is_under_way: false,
             wants_maps: false,
@@ -130,7 +130,7 @@ impl Holders {
             may_ask_ns: 0,
             due_ns: 0,
             list_ns: 0,
-            at_once: DESCRIPTORS,
+            descriptor_limit: DESCRIPTORS,
             search: None,
             mapped: Vec::new(),
             unread: None,
@@ -139,13 +139,13 @@ impl Holders {
         }
     }
 
-    /// Reads the processes that are new or due. If `asks`, all processes are read, at most every five seconds.
+    /// Reads the processes that are new or due. If `read_all`, all processes are read, at most every five seconds.
     ///
     /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). Between two listings, and if /proc cannot be
     /// listed, the previous results remain, so a listed pid may have exited.
-    pub fn refresh(&mut self, boottime_ns: u64, asks: bool) {
+    pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
-        self.is_asked |= asks;
+        self.is_asked |= read_all;
         if !self.is_under_way {
             let is_granted = self.is_asked && boottime_ns >= self.may_ask_ns;
             if is_granted || boottime_ns >= self.due_ns {
@@ -156,30 +156,31 @@ impl Holders {
             }
             if is_granted {
                 self.is_asked = false;
-                self.may_ask_ns = boottime_ns.saturating_add(ASKED_NS);
+                self.may_ask_ns = boottime_ns.saturating_add(REQUEST_NS);
             }
         }
-        if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
+        if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
             self.tree.update(&proc, &listing);
-            let is_everybody = listing.len() < MOST_PROCESSES;
-            let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
-            if self.is_under_way && is_over {
+            let is_full_read = listing.len() < MAX_PROCESSES;
+            let is_complete = self.read_due(&proc, listing, is_first, boottime_ns);
+            if self.is_under_way && is_complete {
                 self.is_under_way = false;
-                let is_counted = self.sees_all && is_everybody;
+                let is_counted = self.sees_all && is_full_read;
                 self.unread = is_counted.then(|| self.count_unread());
-                self.begin_search();
+                self.start_search();
             }
         }
         // The caller may sample only once, so wait a short time for the maps it asked for.
-        self.take_found(if asks { ANSWER_TIME } else { Duration::ZERO });
-        let known = &self.known;
-        self.mapped
-            .retain(|it| find(known, it.listed.pid).is_some_and(|now| now.listed == it.listed));
+        self.finish_search(if read_all { ANSWER_TIME } else { Duration::ZERO });
+        let table = &self.table;
+        self.mapped.retain(|mapped| {
+            find(table, mapped.listed.pid).is_some_and(|row| row.listed == mapped.listed)
+        });
     }
 
     /// Lists /proc if due, without reading descriptors: without device files no process can hold one.
-    pub fn look_at_parents(&mut self, boottime_ns: u64) {
-        if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
+    pub fn refresh_tree(&mut self, boottime_ns: u64) {
+        if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
@@ -191,8 +192,10 @@ impl Holders {
         watched: impl Fn(u32) -> Option<Ticks>,
         boottime_ns: u64,
     ) {
-        let is_new = |it: &Process| {
-            it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
+        let is_new = |process: &Process| {
+            process.start_ticks.is_some()
+                && Some(process.pid) != self.own_pid
+                && !self.tree.knows(process)
         };
         if processes.iter().any(is_new)
             && let Ok((proc, listing)) = self.list()
@@ -208,10 +211,10 @@ impl Holders {
     }
 
     pub fn pids(&self) -> Vec<u32> {
-        let holds = self.known.iter().filter(|it| it.verdict == HolderState::Holds);
-        let open = holds.map(|it| it.listed.pid);
-        let mapped = self.mapped.iter().map(|it| it.listed.pid);
-        let mut pids: Vec<u32> = open.chain(mapped).collect();
+        let holders = self.table.iter().filter(|row| row.verdict == HolderState::Holds);
+        let open_pids = holders.map(|row| row.listed.pid);
+        let mapped_pids = self.mapped.iter().map(|row| row.listed.pid);
+        let mut pids: Vec<u32> = open_pids.chain(mapped_pids).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -220,26 +223,26 @@ impl Holders {
     /// The GPU device files that this process has mapped, as of the last read of all maps. A reused pid does not
     /// match.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
-        let place = self.mapped.binary_search_by_key(&process.pid, |it| it.listed.pid);
-        let mapped = self.mapped.get(place.ok()?)?;
+        let index = self.mapped.binary_search_by_key(&process.pid, |mapped| mapped.listed.pid);
+        let mapped = self.mapped.get(index.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// How many processes' descriptors could not be read during the last read of all. Kernel threads and zombies do
-    /// not count. `None` before the first such read, and if /proc hides processes.
+    /// How many processes' descriptors could not be read during the last read of all. Excludes kernel threads and
+    /// zombies. `None` before the first such read, and if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
 
     fn count_unread(&self) -> u32 {
-        let unread = self.known.iter();
-        let unread = unread.filter(|it| it.verdict == HolderState::Unread);
-        u32::try_from(unread.count()).unwrap_or(u32::MAX)
+        let rows = self.table.iter();
+        let rows = rows.filter(|row| row.verdict == HolderState::Unread);
+        u32::try_from(rows.count()).unwrap_or(u32::MAX)
     }
 
     /// Lists all processes if due: every five seconds, and in each sample while a read of all is in progress. After
     /// a failure, the next sample tries again.
-    fn list_where_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
+    fn list_if_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
         }
@@ -251,50 +254,49 @@ impl Holders {
     fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
         let proc = Folder::list(&self.roots.proc)?;
         let mut listing = proc.processes()?;
-        listing.retain(|it| Some(it.pid) != self.own_pid);
+        listing.retain(|entry| Some(entry.pid) != self.own_pid);
         Ok((proc, listing))
     }
 
     /// Merges a listing, and reads the descriptors of due processes up to the sample's limit. Returns whether the
     /// read is complete.
-    fn look_at(
+    fn read_due(
         &mut self,
         proc: &Folder,
         listing: Vec<ProcEntry>,
         is_first: bool,
         now_ns: u64,
     ) -> bool {
-        let before = std::mem::take(&mut self.known);
-        let mut before = before.into_iter().peekable();
-        let mut left = self.at_once;
-        let mut is_over = true;
-        self.known = Vec::with_capacity(listing.len() + 16);
+        let old_rows = std::mem::take(&mut self.table);
+        let mut old_rows = old_rows.into_iter().peekable();
+        let mut budget = self.descriptor_limit;
+        let mut is_complete = true;
+        self.table = Vec::with_capacity(listing.len() + 16);
         for listed in listing {
-            while before.next_if(|it| it.listed.pid < listed.pid).is_some() {}
-            let same = before.next_if(|it| it.listed == listed);
-            let mut known = same.unwrap_or(KnownHolder {
+            while old_rows.next_if(|row| row.listed.pid < listed.pid).is_some() {}
+            let old_row = old_rows.next_if(|row| row.listed == listed);
+            let mut row = old_row.unwrap_or(KnownHolder {
                 listed,
                 verdict: HolderState::Free,
                 round: self.round.wrapping_sub(1),
                 listed_ns: if is_first { 0 } else { now_ns },
-                looked_ns: 0,
+                read_ns: 0,
             });
-            if known.is_due(now_ns, self.round) {
-                match (left > 0).then(|| self.judge(proc, listed.pid)) {
-                    Some(Ok((verdict, seen))) => {
-                        known =
-                            KnownHolder { verdict, round: self.round, looked_ns: now_ns, ..known };
+            if row.is_due(now_ns, self.round) {
+                match (budget > 0).then(|| self.judge(proc, listed.pid)) {
+                    Some(Ok((verdict, read_count))) => {
+                        row = KnownHolder { verdict, round: self.round, read_ns: now_ns, ..row };
                         // Opening the folder costs a call, too.
-                        left = left.saturating_sub(seen + 1);
+                        budget = budget.saturating_sub(read_count + 1);
                     }
                     // gpumem is out of descriptors; the next sample tries again.
-                    Some(Err(_)) => (left, is_over) = (0, false),
-                    None => is_over = false,
+                    Some(Err(_)) => (budget, is_complete) = (0, false),
+                    None => is_complete = false,
                 }
             }
-            self.known.push(known);
+            self.table.push(row);
         }
-        is_over
+        is_complete
     }
 
     /// Reads a process's descriptors, and returns their number as well. Fails only if gpumem is out of descriptors.
@@ -305,23 +307,23 @@ impl Holders {
             Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
             Err(errno) => if_readable(Err(errno))?,
         };
-        let mut left = None;
+        let mut thread = None;
         match stat {
             Some(stat) if stat.is_kernel_thread => return Ok((HolderState::Kernel, 0)),
             Some(stat) if stat.is_exiting => {
                 let folder = Folder::open(&self.roots.proc, pid).ok();
-                left = folder.and_then(|folder| left_thread(&folder, &stat));
-                if left.is_none() {
+                thread = folder.and_then(|folder| find_remaining_thread(&folder, &stat));
+                if thread.is_none() {
                     return Ok((HolderState::Free, 0));
                 }
             }
             _ => {}
         }
-        let descriptors = match &left {
+        let descriptors = match &thread {
             Some(thread) => thread.folder.folder(c"fd"),
             None => proc.descriptors_of(pid),
         };
-        let (holds, seen) = match descriptors {
+        let (holds, read_count) = match descriptors {
             Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev)?,
             Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
             Err(errno) => (if_readable(Err(errno))?, 0),
@@ -331,47 +333,47 @@ impl Holders {
             Some(false) => HolderState::Free,
             None => HolderState::Unread,
         };
-        Ok((verdict, seen))
+        Ok((verdict, read_count))
     }
 
     /// Starts reading maps. If the caller requested it, the maps of all processes that hold nothing open are read;
     /// otherwise only those that had device files before.
-    fn begin_search(&mut self) {
+    fn start_search(&mut self) {
         if self.search.is_some() {
             // The previous search is slow or hung.
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {
-            let free = self.known.iter().filter(|it| it.verdict == HolderState::Free);
-            free.map(|it| it.listed).collect()
+            let candidates = self.table.iter().filter(|row| row.verdict == HolderState::Free);
+            candidates.map(|row| row.listed).collect()
         } else {
-            self.mapped.iter().map(|it| it.listed).collect()
+            self.mapped.iter().map(|mapped| mapped.listed).collect()
         };
         if !listed.is_empty() {
-            self.search = begin_search(&self.roots, listed);
+            self.search = start_search(&self.roots, listed);
         }
     }
 
-    fn take_found(&mut self, patience: Duration) {
+    fn finish_search(&mut self, time: Duration) {
         let Some(search) = &self.search else {
             return;
         };
-        let MappedDevices { mut mapped, stuck } = match search.wait(patience) {
+        let MappedDevices { mut mapped, stuck } = match search.wait(time) {
             Err(NoAnswer::Late) => return,
-            found => found.unwrap_or_default(),
+            result => result.unwrap_or_default(),
         };
         self.search = None;
         // A process that could not be read keeps its old result.
-        let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
+        let is_stuck = |mapped: &Mapped| stuck.binary_search(&mapped.listed).is_ok();
         mapped.extend(self.mapped.drain(..).filter(is_stuck));
-        mapped.sort_unstable_by_key(|it| it.listed.pid);
+        mapped.sort_unstable_by_key(|mapped| mapped.listed.pid);
         self.mapped = mapped;
     }
 }
 
-fn find(known: &[KnownHolder], pid: u32) -> Option<&KnownHolder> {
-    let place = known.binary_search_by_key(&pid, |it| it.listed.pid);
-    known.get(place.ok()?)
+fn find(table: &[KnownHolder], pid: u32) -> Option<&KnownHolder> {
+    let index = table.binary_search_by_key(&pid, |row| row.listed.pid);
+    table.get(index.ok()?)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::host::proc::small_file::read_start;
 
-/// The maximum part of the file that is read; it has two or three lines.
+/// Maximum number of bytes read from the file, which has two or three lines.
 const VERSION_BYTES: u64 = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_both_modules_is_read() {
+    fn versions_of_both_kernel_modules_are_parsed() {
         for (text, version) in [
             (
                 "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n\
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_module_has_no_such_file() {
+    fn a_missing_version_file_means_no_module() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(read_kernel_module(root.path()), KernelModule::Absent);
         std::fs::create_dir_all(root.path().join("driver/nvidia")).unwrap();

@@ -16,7 +16,7 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// The maximum part of a process's maps that is read: some 40 000 lines.
+/// Maximum number of bytes read from a process's maps: about 40,000 lines.
 const MAPS_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -35,7 +35,7 @@ pub(in crate::host) struct MappedDevices {
 }
 
 /// Starts a thread that reads these processes' maps. `None` if it cannot be started.
-pub(in crate::host) fn begin_search(
+pub(in crate::host) fn start_search(
     roots: &Roots,
     listed: Vec<ProcEntry>,
 ) -> Option<Task<MappedDevices>> {
@@ -45,15 +45,15 @@ pub(in crate::host) fn begin_search(
 
 fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     let mut content = Vec::new();
-    let mut found = MappedDevices::default();
+    let mut result = MappedDevices::default();
     for &listed in listed {
         match read_mapped(roots, listed, &mut content) {
-            Ok(Some(mapped)) if !mapped.files.is_empty() => found.mapped.push(mapped),
-            Ok(None) => found.stuck.push(listed),
+            Ok(Some(mapped)) if !mapped.files.is_empty() => result.mapped.push(mapped),
+            Ok(None) => result.stuck.push(listed),
             Ok(Some(_)) | Err(_) => {}
         }
     }
-    found
+    result
 }
 
 /// Reads the device files that a process has mapped; `None` if the process is stuck and was skipped.
@@ -77,8 +77,7 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// The GPU device files below `dev` in the content of `/proc/PID/maps`, whose end may be missing; sorted and
-/// unique.
+/// The GPU device files below `dev` in `/proc/PID/maps`, which may be truncated; sorted and unique.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
     // A line without its newline may lack part of its path.
@@ -90,7 +89,7 @@ fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
             files.add(path.strip_suffix(b" (deleted)").unwrap_or(path));
         }
     }
-    files.held
+    files.paths
 }
 
 #[cfg(test)]
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn device_files_are_found_among_the_mappings() {
+    fn device_files_are_found_in_maps() {
         let maps = b"7f00-7f01 rw-s 00000000 00:06 512   /dev/nvidiactl\n\
             7f02-7f03 r-xp 00000000 08:01 9   /usr/lib/libcuda.so.1\n\
             7f04-7f05 rw-s 00010000 00:06 513   /dev/nvidia0 (deleted)\n\
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one_is_none() {
+    fn similar_paths_are_not_device_files() {
         for maps in [
             &b""[..],
             b"\n\n/\n//\n",

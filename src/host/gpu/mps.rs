@@ -8,9 +8,9 @@ use crate::host::proc::small_file::read_start;
 
 /// The `comm` of both daemons, which the kernel cuts to 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
-const MOST_TRIED: usize = 1 << 16;
+const MAX_TRIED: usize = 1 << 16;
 const START_BYTES: u64 = 64;
-/// The maximum part of a command line that is searched for the program's name.
+/// Maximum number of bytes of a command line searched for the program's name.
 const COMMAND_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,7 +28,7 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
         let name = entry.file_name();
         name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
     });
-    for process in processes.take(MOST_TRIED) {
+    for process in processes.take(MAX_TRIED) {
         let folder = process.path();
         // An unreadable process has exited.
         let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
@@ -38,8 +38,8 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
         let pid = process.file_name().to_str().and_then(|pid| pid.parse().ok());
         let opened = pid.and_then(|pid| Folder::open(proc, pid).ok());
         let mut command = Vec::new();
-        let read =
-            opened.is_some_and(|it| it.read(c"cmdline", &mut command, COMMAND_BYTES).is_ok());
+        let read = opened
+            .is_some_and(|folder| folder.read(c"cmdline", &mut command, COMMAND_BYTES).is_ok());
         if !read {
             continue;
         }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_and_server_are_distinguished_by_their_program() {
+    fn mps_daemons_are_distinguished_by_program() {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons::default()));
         for (pid, comm, cmdline) in [

@@ -38,20 +38,20 @@ fn read_gpus(devices: &Path) -> Option<Vec<PciGpu>> {
         .filter_map(Result::ok)
         .filter_map(|device| {
             let folder = device.path();
-            let is = |name: &str, prefix: &str| {
+            let starts_with = |name: &str, prefix: &str| {
                 let text = read_text(&folder.join(name), 64);
                 text.is_some_and(|text| text.starts_with(prefix))
             };
-            (is("vendor", NVIDIA) && is("class", DISPLAY)).then(|| PciGpu {
+            (starts_with("vendor", NVIDIA) && starts_with("class", DISPLAY)).then(|| PciGpu {
                 address: device.file_name().to_string_lossy().into_owned(),
                 driver: fs::read_link(folder.join("driver"))
                     .ok()
                     .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
-                is_suspended: is("power/runtime_status", "suspended"),
+                is_suspended: starts_with("power/runtime_status", "suspended"),
             })
         })
         .collect();
-    gpus.sort_by(|one, other| one.address.cmp(&other.address));
+    gpus.sort_by(|left, right| left.address.cmp(&right.address));
     Some(gpus)
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_nvidias_display_controllers_are_gpus() {
+    fn only_nvidia_display_controllers_are_gpus() {
         let sys = tempfile::tempdir().unwrap();
         assert_eq!(read_pci_gpus(sys.path()), None);
         let devices = sys.path().join("bus/pci/devices");

@@ -1,10 +1,10 @@
-//! Sends requests to servers on this machine, over a connection that is proved to lead to the intended process.
+//! Sends requests to servers on this machine, over connections verified to reach the intended process.
 //!
-//! No machine settings apply: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its own
-//! connection and ends within its time limit, whatever the server does. It reads an answer of bounded length, which
-//! is untrusted. `transport` proves which process a connection leads to, also for HTTPS, whose certificates are not
-//! checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers, `reclaim::release`
-//! for inference servers.
+//! The machine's settings are ignored: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its
+//! own connection and ends within its time limit, whatever the server does. It reads an answer of bounded length,
+//! which is untrusted. `transport` verifies which process a connection reaches. This also applies to HTTPS, whose
+//! certificates are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers,
+//! `reclaim::release` for inference servers.
 
 mod transport;
 
@@ -26,7 +26,7 @@ use transport::ToServer;
 
 const HEADER_BYTES: usize = 16 << 10;
 
-/// The maximum time for connecting. A local server accepts at once, unless its queue is full.
+/// Maximum time to connect. A local server accepts at once unless its queue is full.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub enum HttpError {
     /// The server's process does not answer at this port.
     #[error(
         "its process {pid} {} on port {port} of this machine's loopback, so nothing was sent; {}",
-        if *is_known { "does not listen" } else { "is not seen to listen" },
+        if *is_known { "does not listen" } else { "may not listen" },
         if *is_known {
             "let it listen on 127.0.0.1"
         } else {
@@ -64,7 +64,7 @@ pub enum HttpError {
     NotListening {
         pid: u32,
         port: u16,
-        /// Whether it certainly does not listen, rather than possibly.
+        /// `true` if it certainly does not listen; `false` if this is unknown.
         is_known: bool,
     },
     #[error(
@@ -72,15 +72,15 @@ pub enum HttpError {
         {errno}; that requires root on the host"
     )]
     Network { pid: u32, errno: Errno },
-    #[error("another process listens on {path}, so nothing was sent; see which")]
+    #[error("another process listens on {path}, so nothing was sent; check which one")]
     ForeignSocket { path: String },
-    #[error("its HTTPS cannot be used: {why}; see what serves there")]
+    #[error("its HTTPS cannot be used: {why}; check what serves there")]
     Https { why: String },
-    #[error("it did not answer in time; see whether it hangs")]
+    #[error("it did not answer in time; check whether it hangs")]
     Timeout,
-    #[error("its answer is too long; see what serves there")]
+    #[error("its answer is too long; check what serves there")]
     TooLong,
-    #[error("the request failed: {why}; see whether it runs")]
+    #[error("the request failed: {why}; check whether it runs")]
     Failed { why: String },
 }
 
@@ -106,7 +106,7 @@ pub struct HttpRequest<'a> {
 /// Connects to a listening process, for a protocol other than HTTP. Sends nothing.
 pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Stream, HttpError> {
     let connector = ToServer::find(roots, listener)?;
-    connector.open(Some(time)).map_err(HttpError::of)
+    connector.open(Some(time)).map_err(HttpError::from_ureq)
 }
 
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl HttpClient {
         let mut response = response?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.body_mut().with_config().limit(request.limit_bytes);
-        let body = body.read_to_vec().map_err(HttpError::of)?;
+        let body = body.read_to_vec().map_err(HttpError::from_ureq)?;
         Ok(HttpResponse { status, headers, body })
     }
 
@@ -170,20 +170,20 @@ impl HttpClient {
         message: ureq::http::Result<Request<impl AsSendBody>>,
         time: Duration,
     ) -> Result<Response<Body>, HttpError> {
-        let message = message.map_err(|error| HttpError::of(error.into()))?;
+        let message = message.map_err(|error| HttpError::from_ureq(error.into()))?;
         let request = self.agent.configure_request(message).timeout_global(Some(time)).build();
-        self.agent.run(request).map_err(HttpError::of)
+        self.agent.run(request).map_err(HttpError::from_ureq)
     }
 }
 
 impl HttpError {
-    fn of(error: ureq::Error) -> Self {
+    fn from_ureq(error: ureq::Error) -> Self {
         match error {
             ureq::Error::Timeout(_) => Self::Timeout,
             ureq::Error::BodyExceedsLimit(_) => Self::TooLong,
             ureq::Error::Rustls(error) => Self::Https { why: error.to_string() },
             ureq::Error::Other(error) => match error.downcast::<Self>() {
-                Ok(own) => *own,
+                Ok(error) => *error,
                 Err(error) => Self::Failed { why: error.to_string() },
             },
             error => Self::Failed { why: error.to_string() },

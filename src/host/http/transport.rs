@@ -1,8 +1,8 @@
-//! Connects to a server and proves that the connection leads to it.
+//! Connects to a server and verifies that the connection reaches it.
 //!
 //! Connections use only loopback or the server's own Unix socket. The server's process must hold the listening end
-//! both before and after connecting, so nothing is sent to another process. This also proves an HTTPS server, whose
-//! certificate is nearly always self-signed, and whose key is in the same process.
+//! both before and after connecting, so nothing is sent to another process. This also identifies an HTTPS server,
+//! whose certificate is nearly always self-signed, and whose key is in the same process.
 //!
 //! A container's server has its own loopback. A separate thread enters its network namespace, connects, and ends;
 //! no other thread changes its namespace.
@@ -32,7 +32,7 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// The maximum length of a socket path (unix(7), `sun_path`), including its NUL.
+/// Maximum length of a socket path (unix(7), `sun_path`), including its NUL.
 const SOCKET_BYTES: usize = 108;
 
 /// Finds the loopback address on which the server's own process listens, and whether it is in another network
@@ -131,13 +131,13 @@ impl ToServer {
                 // be at the other end.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
-                let held = holds_listener(&self.roots, &process.folder, *address)
+                let holds_port = holds_listener(&self.roots, &process.folder, *address)
                     .map(|holds| holds && is_still);
-                if held != Some(true) {
+                if holds_port != Some(true) {
                     return Err(foreign(HttpError::NotListening {
                         pid: self.server.0,
                         port: address.port(),
-                        is_known: held.is_some(),
+                        is_known: holds_port.is_some(),
                     }));
                 }
                 Ok(Stream::Tcp(stream))
@@ -289,24 +289,24 @@ impl Transport for Wire {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
-        let time = left(timeout)?;
+        let time = time_left(timeout)?;
         let mut output = &self.buffers.output()[..amount];
         while !output.is_empty() {
             match self.stream.write(output, time) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
                 Ok(written) => output = &output[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(of_io(error, timeout)),
+                Err(error) => return Err(to_ureq_error(error, timeout)),
             }
         }
         Ok(())
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
-        let time = left(timeout)?;
+        let time = time_left(timeout)?;
         let input = self.buffers.input_append_buf();
         let read = self.stream.read(input, time);
-        let amount = read.map_err(|error| of_io(error, timeout))?;
+        let amount = read.map_err(|error| to_ureq_error(error, timeout))?;
         self.buffers.input_appended(amount);
         Ok(amount > 0)
     }
@@ -317,14 +317,14 @@ impl Transport for Wire {
     }
 }
 
-fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
+fn time_left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
     if timeout.after.is_zero() {
         return Err(ureq::Error::Timeout(timeout.reason));
     }
     Ok(timeout.not_zero().map(|time| *time))
 }
 
-fn of_io(error: io::Error, timeout: NextTimeout) -> ureq::Error {
+fn to_ureq_error(error: io::Error, timeout: NextTimeout) -> ureq::Error {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => ureq::Error::Timeout(timeout.reason),
         _ => error.into(),

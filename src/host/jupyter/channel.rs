@@ -1,9 +1,9 @@
 //! A kernel's shell channel, for asking the kernel directly rather than through its server.
 //!
-//! The kernel's own argv names the connection file, which contains the address and the signing key; `files` checks
-//! it before reading. The connection is made and proved as in `host::http`: the intended process itself must
-//! listen, before and after connecting. A hostile kernel may send any answer, at any length and at any time. So
-//! messages are signed and verified (`message`) and use a bounded socket (`zmtp`).
+//! The kernel's own argv names the connection file, which contains the address and the signing key; `files` checks it
+//! before reading. The connection is made and verified as in `host::http`: the intended process itself must listen,
+//! before and after connecting. A hostile kernel may send any answer, at any length and at any time. So messages are
+//! signed and verified (`message`) and use a bounded socket (`zmtp`).
 //!
 //! The control channel is never used: a kernel answers there while a cell runs, and the server then considers it
 //! idle. No error contains a secret.
@@ -28,7 +28,7 @@ use crate::host::proc::opened_process::OpenedProcess;
 mod message;
 mod zmtp;
 
-/// The maximum time for reading the kernel's files.
+/// Maximum time to read the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
 const MESSAGES: usize = 64;
 /// The name of the single expression in an `execute_request`.
@@ -83,7 +83,8 @@ impl ShellChannel {
             HttpError::Timeout => ChannelError::Silent,
             error => ServerError::from(error).into(),
         })?;
-        let socket = DealerSocket::greet(stream, until).map_err(|error| of_io(&error))?;
+        let socket =
+            DealerSocket::greet(stream, until).map_err(|error| to_channel_error(&error))?;
         Ok(Self { socket, key, session: new_id()? })
     }
 
@@ -117,12 +118,12 @@ impl ShellChannel {
         match reply.user_expressions.remove(EXPRESSION) {
             Some(ExpressionResult::Ok { data }) => match data.get("text/plain") {
                 Some(Value::String(text)) => Ok(Evaluated::Value(text.clone())),
-                _ => Err(garbage("it has no text")),
+                _ => Err(garbage("the value has no plain text")),
             },
             Some(ExpressionResult::Error { ename, evalue }) => {
                 Ok(Evaluated::Raised(clip(&format!("{ename}: {evalue}"))))
             }
-            None => Err(garbage("it has evaluated nothing")),
+            None => Err(garbage("no value was returned")),
         }
     }
 
@@ -136,7 +137,7 @@ impl ShellChannel {
         let request = sign(&self.key, (&self.session, &id), &format!("{about}_request"), content);
         let request = request.map_err(|error| garbage(&error.to_string()))?;
         self.socket.set_deadline(until);
-        self.socket.write_message(&request).map_err(|error| of_io(&error))?;
+        self.socket.write_message(&request).map_err(|error| to_channel_error(&error))?;
         let mut odd = None;
         for _ in 0..MESSAGES {
             let parts = match self.socket.read_message() {
@@ -145,7 +146,7 @@ impl ShellChannel {
                     return Err(match odd {
                         // Data arrived, but no valid message from the kernel.
                         Some(why) if is_late(&error) => garbage(why),
-                        _ => of_io(&error),
+                        _ => to_channel_error(&error),
                     });
                 }
             };
@@ -155,7 +156,7 @@ impl ShellChannel {
                 Err(why) => odd = Some(why),
             }
         }
-        Err(garbage(odd.unwrap_or("there are too many of them")))
+        Err(garbage(odd.unwrap_or("too many unrelated messages")))
     }
 }
 
@@ -163,18 +164,18 @@ fn reply<T: DeserializeOwned>(answer: Answer, about: &str) -> Result<T, ChannelE
     if answer.msg_type != format!("{about}_reply") {
         return Err(garbage(&format!("a {}", answer.msg_type)));
     }
-    serde_json::from_value(answer.content).map_err(|_| garbage("it is not of that shape"))
+    serde_json::from_value(answer.content).map_err(|_| garbage("unexpected fields"))
 }
 
 fn new_id() -> Result<String, ChannelError> {
-    unique_id().ok_or_else(|| garbage("the system gives no random bytes to name a request with"))
+    unique_id().ok_or_else(|| garbage("the system provides no random bytes for a request id"))
 }
 
 /// Reads address and key from the connection file named by the process's own argv.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;
-    let path = kernel.jupyter.as_ref().and_then(|it| it.connection_file.clone());
+    let path = kernel.jupyter.as_ref().and_then(|jupyter| jupyter.connection_file.clone());
     let path = path.filter(|path| path.starts_with('/'));
     let path = path.ok_or(ChannelError::NoFile)?;
     let roots = roots.clone();
@@ -185,7 +186,7 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
         };
         // A process forked by a kernel has the same argv and sockets.
         let parent = process.ppid.and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
-        if let Some(parent) = parent.filter(|it| it.command() == process.command()) {
+        if let Some(parent) = parent.filter(|parent| parent.command() == process.command()) {
             return Err(ServerError::Twin { pid: parent.pid }.into());
         }
         read_shell_endpoint(&process, &path)
@@ -193,14 +194,14 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
     let unread = |why: &str| ServerError::Unsure { why: why.to_owned() };
     let reading = reading.map_err(|error| unread(&error.to_string()))?;
     let read = reading.wait(READ_TIME);
-    read.map_err(|_| unread("its file is not read in time"))?
+    read.map_err(|_| unread("its connection file could not be read in time"))?
 }
 
 fn garbage(why: &str) -> ChannelError {
     ChannelError::Garbage { why: clip(why) }
 }
 
-fn of_io(error: &std::io::Error) -> ChannelError {
+fn to_channel_error(error: &std::io::Error) -> ChannelError {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
     match error.kind() {
         _ if is_late(error) => ChannelError::Silent,

@@ -17,9 +17,9 @@ use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
 const BODY_BYTES: u64 = 1 << 20;
-/// The maximum length of a cookie value that is sent back; Tornado's has 60 bytes.
+/// Maximum length of a cookie value that is sent back; Tornado's has 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// The maximum number of kernels kept from an answer, more than any server has.
+/// Maximum number of kernels kept from an answer; servers have fewer.
 const KERNELS: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,10 +92,10 @@ impl<'a> Client<'a> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
         let mut proof = HeaderMap::new();
-        let mut left = time;
+        let mut time_left = time;
         if self.server.token.is_none() {
             let page = self.call(Method::GET, "GET _xsrf", "_xsrf", &proof, time / 4)?;
-            left = time - time / 4;
+            time_left = time - time / 4;
             if let Some(value) = xsrf(&page.headers) {
                 let cookie = HeaderValue::from_str(&format!("_xsrf={value}"));
                 proof.extend(cookie.ok().map(|cookie| (header::COOKIE, cookie)));
@@ -103,7 +103,7 @@ impl<'a> Client<'a> {
                 proof.extend(value.map(|value| (HeaderName::from_static("x-xsrftoken"), value)));
             }
         }
-        match self.call(Method::DELETE, request, &path, &proof, left)?.status {
+        match self.call(Method::DELETE, request, &path, &proof, time_left)?.status {
             200 | 204 => Ok(()),
             404 => Err(ServerError::UnknownKernel),
             status => Err(self.declined(request, status)),
@@ -150,7 +150,7 @@ impl<'a> Client<'a> {
             let value = token.header().ok_or(ServerError::Refused { request })?;
             headers.insert(header::AUTHORIZATION, value);
         }
-        let asked = HttpRequest {
+        let http_request = HttpRequest {
             method,
             path: &format!("{}{path}", self.server.base_url),
             headers,
@@ -158,8 +158,8 @@ impl<'a> Client<'a> {
             limit_bytes: BODY_BYTES,
             time,
         };
-        let answer = self.http.send(asked);
-        answer.map_err(|error| ServerError::of_request(request, error))
+        let answer = self.http.send(http_request);
+        answer.map_err(|error| ServerError::from_request(request, error))
     }
 }
 
@@ -203,7 +203,7 @@ impl ServerKernel {
 }
 
 impl ServerError {
-    pub(super) fn of_request(request: &'static str, error: HttpError) -> Self {
+    pub(super) fn from_request(request: &'static str, error: HttpError) -> Self {
         match error {
             HttpError::Timeout => Self::Timeout { request },
             HttpError::TooLong => Self::NotJupyter { request },
@@ -242,15 +242,15 @@ mod tests {
         };
         let thread = thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"\r\n\r\n") {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
                 stream.read_exact(&mut byte).unwrap();
-                asked.push(byte[0]);
+                request.push(byte[0]);
             }
             // The client may close the connection early.
             let _ = stream.write_all(&answer);
-            String::from_utf8(asked).unwrap()
+            String::from_utf8(request).unwrap()
         });
         (server, thread)
     }
@@ -258,14 +258,14 @@ mod tests {
     fn sessions(answer: &str) -> (Result<Vec<KernelState>, ServerError>, String) {
         let (server, thread) = serve(answer.as_bytes().to_vec());
         let client = Client::new(&Roots::default(), &server).unwrap();
-        let shown = format!("{client:?}");
-        assert!(!shown.contains("s3cret"), "{shown}");
+        let debug = format!("{client:?}");
+        assert!(!debug.contains("s3cret"), "{debug}");
         let sessions = client.sessions(Duration::from_secs(20));
         (sessions, thread.join().unwrap())
     }
 
     #[test]
-    fn a_request_goes_below_the_base_with_the_token() {
+    fn a_request_uses_the_base_url_and_the_token() {
         let body = r#"[{"path": "a.ipynb", "kernel": {"id": "k", "execution_state": "idle",
         "last_activity": "2026-11-21T16:01:46.482243Z", "connections": 1}}, {"kernel": null}]"#;
         let (first, second) = body.split_at(50);
@@ -274,9 +274,9 @@ mod tests {
             first.len(),
             second.len()
         );
-        let (states, asked) = sessions(&chunked);
-        assert!(asked.starts_with("GET /user/ann/api/sessions HTTP/1.1\r\n"));
-        assert!(asked.contains("authorization: token s3cret\r\n"), "{asked}");
+        let (states, request) = sessions(&chunked);
+        assert!(request.starts_with("GET /user/ann/api/sessions HTTP/1.1\r\n"));
+        assert!(request.contains("authorization: token s3cret\r\n"), "{request}");
         let expected = KernelState {
             id: "k".to_owned(),
             path: Some("a.ipynb".to_owned()),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_lacks_is_unknown() {
+    fn missing_kernel_fields_are_unknown() {
         let body =
             r#"[{"path": "", "kernel": {"id": "k", "last_activity": "yesterday", "more": {}}}]"#;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -325,22 +325,22 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_hold_the_port_is_not_connected_to() {
+    fn a_process_that_does_not_hold_the_port_is_refused() {
         let (server, _thread) = serve(Vec::new());
         let pid = server.listener.pid;
-        let mut other = server.clone();
-        other.listener.start_ticks += 1;
+        let mut restarted = server.clone();
+        restarted.listener.start_ticks += 1;
         assert_eq!(
-            Client::new(&Roots::default(), &other).unwrap_err(),
+            Client::new(&Roots::default(), &restarted).unwrap_err(),
             ServerError::NotConnected(HttpError::Ended { pid })
         );
         let closed = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = closed.local_addr().unwrap().port();
         drop(closed);
-        let mut other = server;
-        other.listener.endpoint = Endpoint::Tcp { host: "localhost".to_owned(), port };
+        let mut not_listening = server;
+        not_listening.listener.endpoint = Endpoint::Tcp { host: "localhost".to_owned(), port };
         assert!(matches!(
-            Client::new(&Roots::default(), &other).unwrap_err(),
+            Client::new(&Roots::default(), &not_listening).unwrap_err(),
             ServerError::NotConnected(HttpError::NotListening { is_known: true, .. })
         ));
     }
@@ -349,16 +349,16 @@ mod tests {
     const TIME: Duration = Duration::from_secs(20);
 
     #[test]
-    fn one_kernel_is_asked_for_by_its_id() {
+    fn a_kernel_is_requested_by_its_id() {
         let answered = |status: &str, body: &str| {
             let length = body.len();
             let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
             let (server, thread) = serve(answer.into_bytes());
             let client = Client::new(&Roots::default(), &server).unwrap();
             let state = client.kernel(ID, TIME);
-            let asked = thread.join().unwrap();
+            let request = thread.join().unwrap();
             let line = format!("GET /user/ann/api/kernels/{ID} HTTP/1.1\r\n");
-            assert!(asked.starts_with(&line), "{asked}");
+            assert!(request.starts_with(&line), "{request}");
             state
         };
         let body = format!(r#"{{"id": "{ID}", "execution_state": "idle"}}"#);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_shut_down_where_the_server_confirms_it() {
+    fn a_shutdown_succeeds_only_if_the_server_confirms_it() {
         let request = "DELETE api/kernels/ID";
         for (status, expected) in [
             ("204 No Content", Ok(())),
@@ -388,15 +388,15 @@ mod tests {
             let (server, thread) = serve(format!("HTTP/1.1 {status}{length}\r\n\r\n").into());
             let client = Client::new(&Roots::default(), &server).unwrap();
             assert_eq!(client.shut_down(ID, TIME), expected, "{status}");
-            let asked = thread.join().unwrap();
+            let sent = thread.join().unwrap();
             let line = format!("DELETE /user/ann/api/kernels/{ID} HTTP/1.1\r\n");
-            assert!(asked.starts_with(&line), "{asked}");
-            assert!(asked.contains("authorization: token s3cret\r\n"), "{asked}");
+            assert!(sent.starts_with(&line), "{sent}");
+            assert!(sent.contains("authorization: token s3cret\r\n"), "{sent}");
         }
     }
 
     #[test]
-    fn an_id_that_leads_elsewhere_is_not_sent() {
+    fn an_id_that_changes_the_path_is_not_sent() {
         let (server, _thread) = serve(Vec::new());
         let client = Client::new(&Roots::default(), &server).unwrap();
         for id in ["", "../sessions/1", "a?b", &format!("{ID}/restart")] {

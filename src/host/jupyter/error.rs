@@ -1,5 +1,4 @@
-//! Why a kernel's server is unknown or did not answer, as displayed beside the notebook; and why the kernel itself
-//! cannot be asked.
+//! Explains why a kernel's server is unknown or did not answer, and why the kernel itself cannot be asked.
 
 use std::fmt;
 
@@ -25,14 +24,14 @@ pub enum ServerError {
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
     Foreign { path: String },
-    #[error("{path} was not written by Jupyter; see what wrote it")]
+    #[error("{path} was not written by Jupyter; check what wrote it")]
     Malformed { path: String },
     #[error(
         "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
     )]
     NoFile { pid: u32, folder: String },
     #[error(
-        "its server (process {pid}) is {application}, which leaves no file with its address; see \
+        "its server (process {pid}) is {application}, which leaves no file with its address; check \
         its own page or client"
     )]
     Fileless {
@@ -56,13 +55,13 @@ pub enum ServerError {
     )]
     Stranger { pid: u32 },
     #[error(
-        "process {number}, which started it, is not visible from here; that requires root, on the host"
+        "process {number}, which started it, is not visible from here; that requires root on the host"
     )]
     Unseen {
         /// The server's pid in its own namespace.
         number: u32,
     },
-    /// No connection was proved to lead to the server.
+    /// No connection to the server could be verified.
     #[error(transparent)]
     NotConnected(#[from] HttpError),
     #[error("its server (process {pid}) has just exited; try again")]
@@ -71,19 +70,19 @@ pub enum ServerError {
         "it accepts a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
     )]
     Password,
-    #[error("it refused {request}; see that its token is in its runtime file")]
+    #[error("it refused {request}; check that its token is in its runtime file")]
     Refused { request: &'static str },
     /// Status 3xx.
-    #[error("it redirected {request}, which gpumem does not follow; see what serves there")]
+    #[error("it redirected {request}, which gpumem does not follow; check what serves there")]
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
     /// Not the expected JSON, or too long.
-    #[error("its answer to {request} is not Jupyter's; see what serves there")]
+    #[error("its answer to {request} is not Jupyter's; check what serves there")]
     NotJupyter { request: &'static str },
-    #[error("it did not answer {request} in time; see whether it hangs")]
+    #[error("it did not answer {request} in time; check whether it hangs")]
     Timeout { request: &'static str },
-    #[error("{request} failed: {why}; see whether it runs")]
+    #[error("{request} failed: {why}; check whether it runs")]
     Request { request: &'static str, why: String },
     #[error("it does not know this kernel; shut the kernel down yourself")]
     UnknownKernel,
@@ -91,18 +90,18 @@ pub enum ServerError {
     #[error("process {pid} is no longer this kernel; make a new plan")]
     Replaced { pid: u32 },
     #[error(
-        "process {pid} was started as the same kernel, so that it is not certain which of them the server means; shut the kernel down in its notebook"
+        "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
     /// Another process may or may not be the kernel.
-    #[error("it is not known which process the server means: {why}; see that /proc can be read")]
+    #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }
 
 /// Why a kernel cannot be contacted or did not answer. Paths are relative to the process's own root.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// An error of the process, of its file, or of the listener on its port.
+    /// An error concerning the process, its file, or the listener on its port.
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(
@@ -116,7 +115,7 @@ pub enum ChannelError {
     #[error("{path} has no key, so the kernel accepts requests from anyone; start it with a key")]
     Unsigned { path: String },
     #[error(
-        "{path} names another signature scheme than hmac-sha256, the only one that gpumem supports"
+        "{path} names a signature scheme other than hmac-sha256, which gpumem does not support"
     )]
     Scheme { path: String },
     #[error("its connection is encrypted (CURVE), which gpumem does not support")]
@@ -125,10 +124,10 @@ pub enum ChannelError {
     Elsewhere { path: String },
     #[error("it did not answer in time; try again when it is idle")]
     Silent,
-    #[error("it closed the connection without an answer; see whether it has exited")]
+    #[error("it closed the connection without an answer; check whether it has exited")]
     Closed,
     /// The peer does not speak the Jupyter protocol.
-    #[error("its answer is not Jupyter's: {why}; see what listens there")]
+    #[error("its answer is not Jupyter's: {why}; check what listens there")]
     Garbage {
         /// May contain the kernel's own text, so escape it for a terminal.
         why: String,

@@ -23,9 +23,9 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
-/// The maximum part of a file that is read. These files have a few hundred bytes.
+/// Maximum number of bytes read from a file. These files have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// The maximum number of entries read from a folder, which may hold the files of thousands of kernels.
+/// Maximum number of entries read from a folder, which may hold the files of thousands of kernels.
 const ENTRIES: usize = 1 << 16;
 
 /// The fields of a kernel's connection file that are kept. `key` is excluded.
@@ -35,7 +35,7 @@ pub struct Connection {
     ip: String,
     #[serde(default)]
     transport: String,
-    /// The notebook's absolute path, as far as the server knew it when it started the kernel.
+    /// The notebook's absolute path, if the server knew it when it started the kernel.
     pub jupyter_session: Option<String>,
 }
 
@@ -129,7 +129,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
         return Err(ChannelError::Unsigned { path: path() });
     }
     // The default scheme if absent (jupyter_client: `ConnectionFileMixin.load_connection_info`).
-    let scheme = raw.signature_scheme.as_deref().filter(|it| !it.is_empty());
+    let scheme = raw.signature_scheme.as_deref().filter(|scheme| !scheme.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
     }
@@ -181,17 +181,17 @@ pub fn list_server_files(
     let failed = |errno| ServerError::Read { path: path.into(), errno };
     let folder = match find(process, path) {
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        found => Folder::from(reopen(&found.map_err(failed)?).map_err(failed)?),
+        folder => Folder::from(reopen(&folder.map_err(failed)?).map_err(failed)?),
     };
     let mut files = Vec::new();
-    let mut left = ENTRIES;
+    let mut entries_left = ENTRIES;
     let listed = folder.names(|name| {
         files.extend(name.to_str().ok().and_then(server_number));
-        left -= 1;
-        left > 0
+        entries_left -= 1;
+        entries_left > 0
     });
     listed.map_err(failed)?;
-    if left == 0 {
+    if entries_left == 0 {
         return Err(ServerError::TooMany { path: path.into() });
     }
     Ok(files)
@@ -249,7 +249,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
-    if !is_sock || [&raw.hostname, &base_url, &raw.sock].into_iter().any(|it| is_secret(it)) {
+    if !is_sock || [&raw.hostname, &base_url, &raw.sock].into_iter().any(|text| is_secret(text)) {
         return None;
     }
     let is_root = |root: &String| root.starts_with('/') && !is_secret(root);
@@ -266,8 +266,8 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Whether a text contains the token, or a word that could be one. Jupyter's tokens have 48 hexadecimal digits;
-/// kernels' keys have as many as a UUID.
+/// Whether a text contains the token, or a word that could be one. Jupyter's tokens have 48 hexadecimal digits; a
+/// kernel's key has 32, like a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
     // A shorter token may be an ordinary word.
     const SHORTEST_TOKEN: usize = 6;
@@ -275,7 +275,7 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
     token.is_some_and(|token| text.contains(token))
         || text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| {
             let digits = word.bytes().filter(|byte| *byte != b'-');
-            digits.clone().count() >= 32 && digits.clone().all(|it| it.is_ascii_hexdigit())
+            digits.clone().count() >= 32 && digits.clone().all(|byte| byte.is_ascii_hexdigit())
         })
         || secrets::is_opaque(text)
 }
@@ -287,8 +287,8 @@ fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
 
 fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode), ServerError> {
     let failed = |errno| ServerError::Read { path: path.into(), errno };
-    let found = find(process, path).map_err(failed)?;
-    let stat = fstat(&found).map_err(failed)?;
+    let path_fd = find(process, path).map_err(failed)?;
+    let stat = fstat(&path_fd).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
         || process.uid != Some(stat.st_uid)
     {
@@ -296,8 +296,8 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
     let file = {
-        let _rights = FileRights::of(process.uid);
-        reopen(&found).map_err(failed)?
+        let _rights = FileRights::assume(process.uid);
+        reopen(&path_fd).map_err(failed)?
     };
     let mut content = Vec::with_capacity(FILE_BYTES);
     while content.len() < FILE_BYTES {
@@ -309,13 +309,13 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// While this value lives, the thread opens files with another user's rights instead of root's (setfsuid(2)). So
-/// gpumem reads only files that this user may read, and it can read a home directory on a server that excludes
-/// root. Without root, this has no effect.
+/// While this value exists, the thread opens files with another user's rights instead of root's (setfsuid(2)). So
+/// gpumem reads only files that this user may read, and it can read a home directory on a server that excludes root.
+/// Without root, this has no effect.
 struct FileRights(Uid);
 
 impl FileRights {
-    fn of(uid: Option<u32>) -> Option<Self> {
+    fn assume(uid: Option<u32>) -> Option<Self> {
         let uid = uid.filter(|uid| !Uid::from_raw(*uid).is_root())?;
         Some(Self(setfsuid(Uid::from_raw(uid))))
     }
@@ -330,7 +330,7 @@ impl Drop for FileRights {
 /// Finds a file without opening it, because opening affects a pipe or device.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
-    let _rights = FileRights::of(process.uid);
+    let _rights = FileRights::assume(process.uid);
     // A relative path depends on an earlier working directory, which may have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
@@ -344,13 +344,13 @@ fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
             let path = path.trim_start_matches('/');
             openat(root, path, flags, Mode::empty())
         }
-        found => found,
+        opened => opened,
     }
 }
 
-fn reopen(found: &OwnedFd) -> io::Result<OwnedFd> {
+fn reopen(path_fd: &OwnedFd) -> io::Result<OwnedFd> {
     use rustix::fd::AsRawFd as _;
-    let path = format!("/proc/self/fd/{}\0", found.as_raw_fd());
+    let path = format!("/proc/self/fd/{}\0", path_fd.as_raw_fd());
     let path = CStr::from_bytes_with_nul(path.as_bytes()).map_err(|_| Errno::INVAL)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_followed_as_the_process_would() {
+    fn paths_are_resolved_from_the_processs_root() {
         let content = read_within(
             |root| {
                 std::fs::create_dir_all(root.join("srv/home")).unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_of_the_processs_own_is_read() {
+    fn only_a_regular_file_of_the_processs_user_is_read() {
         let foreign = Err(ServerError::Foreign { path: "/a.json".to_owned() });
         let link = |root: &Path| {
             std::fs::write(root.join("b.json"), "{}").unwrap();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_or_too_long_is_an_error() {
+    fn a_missing_or_oversized_file_is_an_error() {
         let missing = read_within(|_| (), "/a.json");
         assert!(missing.unwrap_err().to_string().starts_with("cannot read /a.json"));
         assert!(read_within(|_| (), "a.json").is_err());
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_file_is_read_as_jupyter_server_and_notebook_write_it() {
+    fn server_files_of_jupyter_server_and_notebook_are_parsed() {
         let server = parse_server_file(
             br#"{"base_url": "/user/ann/", "hostname": "localhost", "password": false, "pid": 30451,
                 "port": 33921, "root_dir": "/home/ann", "secure": false, "sock": "", "token": "s3cret",
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_endpoint_is_of_this_machine_signed_and_not_encrypted() {
+    fn a_shell_endpoint_must_be_local_signed_and_unencrypted() {
         let parse = |changes: serde_json::Value| {
             let mut file = serde_json::json!({
                 "ip": "127.0.0.1", "transport": "tcp", "shell_port": 5001, "key": "k3y",
@@ -477,14 +477,14 @@ mod tests {
             (r#"{"transport": "ipc", "ip": "k"}"#, elsewhere.clone()),
             (r#"{"transport": "udp"}"#, elsewhere),
         ] {
-            let found = parse(serde_json::from_str(changes).unwrap()).unwrap_err();
-            assert_eq!(found, error, "{changes}");
+            let actual = parse(serde_json::from_str(changes).unwrap()).unwrap_err();
+            assert_eq!(actual, error, "{changes}");
         }
         assert!(parse_shell_endpoint(b"[\"127.0.0.1\", \"tcp\", 5001, \"k3y\"]", "/k").is_err());
     }
 
     #[test]
-    fn a_key_that_others_can_read_is_not_read() {
+    fn a_key_readable_by_other_users_is_refused() {
         let proc = Proc::new();
         let root = proc.root_of(90);
         let file = root.join("k.json");
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_file_shows_where_its_client_is_and_keeps_no_key() {
+    fn a_connection_shows_whether_clients_are_local_without_the_key() {
         let parse = |text: &str| serde_json::from_str::<Connection>(text).unwrap();
         let local = parse(
             r#"{"ip": "127.0.0.1", "key": "k3y", "transport": "tcp", "jupyter_session": "/a.ipynb"}"#,

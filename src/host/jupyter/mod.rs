@@ -40,7 +40,7 @@ use files::{ServerFile, read_connection, read_server_file, read_token};
 use parent_server::{Starter, find_starter};
 use same_kernel::find_twin;
 
-/// The maximum length of a text that is kept from files and servers.
+/// Maximum length of a text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
 /// Variables of batch systems. A job may start a kernel from another machine, with that machine's environment,
@@ -90,12 +90,12 @@ pub struct Server {
 }
 
 impl Server {
-    fn of(
+    fn from_file(
         process: &OpenedProcess,
         environment: Option<&Environment>,
         file: ServerFile,
     ) -> Result<Self, ServerError> {
-        let variable = |name| environment.and_then(|own| own.get(name));
+        let variable = |name| environment.and_then(|environment| environment.get(name));
         let mut token = file
             .token
             .or_else(|| variable("JUPYTERHUB_API_TOKEN").and_then(Token::new))
@@ -136,18 +136,18 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
     if process.start_ticks != candidate.start_ticks {
         return None;
     }
-    let Some(known) = &candidate.jupyter else {
+    let Some(jupyter) = &candidate.jupyter else {
         return read_child_of_marimo(roots, candidate, &process);
     };
     let mut kernel = LocalKernel {
-        jupyter: (**known).clone(),
+        jupyter: (**jupyter).clone(),
         server: None,
         candidate: candidate.clone(),
         number: None,
         is_number_ours: false,
     };
     // marimo passes the notebook without leaving a file.
-    if known.application.as_deref() == Some("marimo") {
+    if jupyter.application.as_deref() == Some("marimo") {
         return Some(kernel);
     }
     if let Err(error) = kernel.read(roots, &process) {
@@ -194,14 +194,15 @@ impl LocalKernel {
         true
     }
 
-    /// Checks that the process is the one that its server knows by the kernel's id. Reads only /proc. Fails if the
+    /// Checks that this process is the kernel that its server knows by this id. Reads only /proc. Fails if the
     /// process is gone, or another process may be the kernel.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
-        let now = KernelCandidate::read(roots, pid, start_ticks);
-        let is_same = now.as_ref() == Some(&self.candidate);
+        let current = KernelCandidate::read(roots, pid, start_ticks);
+        let is_same = current.as_ref() == Some(&self.candidate);
         let process = OpenedProcess::open(roots, pid).ok().flatten();
-        let Some(process) = process.filter(|it| is_same && it.start_ticks == start_ticks) else {
+        let Some(process) = process.filter(|process| is_same && process.start_ticks == start_ticks)
+        else {
             return Err(ServerError::Replaced { pid });
         };
         let (Some(id), Some(server)) = (&self.jupyter.kernel_id, self.jupyter.server_pid) else {
@@ -270,8 +271,8 @@ impl LocalKernel {
             Starter::Gone | Starter::Unknown if is_batch => Ok(()),
             Starter::Gone => {
                 let folders = self.folders(&environment, None);
-                let found = find_server_file(process, &folders, number);
-                Err(ServerError::Gone { number, file: found.ok().flatten().map(|(path, _)| path) })
+                let file = find_server_file(process, &folders, number);
+                Err(ServerError::Gone { number, file: file.ok().flatten().map(|(path, _)| path) })
             }
             Starter::Unknown => Err(ServerError::Unseen { number }),
         }
@@ -301,16 +302,16 @@ impl LocalKernel {
         server: &OpenedProcess,
         number: u32,
     ) -> Result<(), ServerError> {
-        let own = server.environment();
-        let folders = self.folders(environment, own.as_ref());
+        let server_environment = server.environment();
+        let folders = self.folders(environment, server_environment.as_ref());
         let argv = server.command().unwrap_or_default();
         // If the kernel has its own container, its server's files are in another root.
-        let found = match find_server_file(server, &folders, number)? {
-            Some(found) => Some(found),
+        let server_file = match find_server_file(server, &folders, number)? {
+            Some(server_file) => Some(server_file),
             None if server.shares_root(process) => None,
             None => find_server_file(process, &folders, number)?,
         };
-        let Some((_, file)) = found else {
+        let Some((_, file)) = server_file else {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
@@ -329,7 +330,9 @@ impl LocalKernel {
             });
         };
         self.jupyter.server_pid = Some(server.pid);
-        let prefix = own.as_ref().and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
+        let prefix = server_environment
+            .as_ref()
+            .and_then(|environment| environment.get("JUPYTERHUB_SERVICE_PREFIX"));
         let is_hub = is_hub_server(&argv) || prefix.is_some();
         if is_hub && self.jupyter.application.as_deref() == Some("jupyter") {
             self.jupyter.application = Some("jupyterhub".into());
@@ -337,7 +340,7 @@ impl LocalKernel {
         self.jupyter.server_url = Some(clip(&url(&file)).into());
         self.jupyter.server_root = file.root.as_deref().map(|root| clip(root).into());
         self.make_relative(file.root.as_deref());
-        self.server = Some(Server::of(server, own.as_ref(), file)?);
+        self.server = Some(Server::from_file(server, server_environment.as_ref(), file)?);
         Ok(())
     }
 
@@ -351,7 +354,7 @@ impl LocalKernel {
         }
     }
 
-    /// Folders that may contain the server's file: that of the connection file, and those named by the
+    /// Folders that may contain the server's file: the connection file's folder, and the folders named in the
     /// environments.
     fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
         let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);

@@ -5,8 +5,8 @@
 //! container's server has pid 1 for its kernels and another pid here. A kernel wrapped by a shell or conda has its
 //! server further up.
 //!
-//! The starter counts as gone only if three conditions hold: no ancestor matches, no process with that pid is older
-//! than the kernel, and every candidate could be read. A younger process has reused the pid.
+//! The starter is considered gone only if three conditions hold: no ancestor matches, no process with that pid is
+//! older than the kernel, and every candidate could be read. A younger process has reused the pid.
 
 use rustix::fs::{Access, access};
 
@@ -23,7 +23,7 @@ pub enum Starter {
     Unknown,
 }
 
-/// Finds the process that started `kernel`, and whose pid in its own namespace is `number`.
+/// Finds the process that started `kernel`. `number` is its pid in its own namespace.
 pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
@@ -89,10 +89,12 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
             return Starter::Unknown;
         }
         match process.link(c"ns/pid") {
-            Some(other) if other == namespace && !matches!(process.state, 'Z' | 'X') => {
+            Some(process_namespace)
+                if process_namespace == namespace && !matches!(process.state, 'Z' | 'X') =>
+            {
                 return Starter::Alive(process);
             }
-            Some(other) if other != namespace => {}
+            Some(process_namespace) if process_namespace != namespace => {}
             _ => return Starter::Unknown,
         }
     }
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_a_parent_or_further_up() {
+    fn a_server_is_found_among_the_ancestors() {
         let server = (50, 1, 500, 'S', "50", "a");
         let expected = Found::Alive(50, 500);
         assert_eq!(find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50), expected);
@@ -146,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_server_is_known_by_its_number_there() {
+    fn a_containers_server_is_found_by_its_innermost_pid() {
         let container = [INIT, (50, 1, 500, 'S', "50 1", "b"), (90, 50, 900, 'S', "90 7", "b")];
         let expected = Found::Alive(50, 500);
         assert_eq!(find(&container, 1), expected);
     }
 
     #[test]
-    fn a_server_is_gone_where_no_older_process_has_its_number() {
+    fn a_server_is_gone_if_no_older_process_has_its_pid() {
         let orphan = (90, 1, 900, 'S', "90", "a");
         assert_eq!(find(&[INIT, orphan], 50), Found::Gone);
         let younger = (50, 1, 901, 'S', "50", "a");
@@ -164,20 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_only_its_own_processes_count() {
+    fn only_processes_of_the_kernels_container_can_be_its_server() {
         let first = (40, 1, 400, 'S', "40 1", "b");
         let orphan = (90, 40, 900, 'S', "90 9", "b");
         let elsewhere = (50, 1, 500, 'S', "50 7", "c");
         assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
-        let here = (51, 40, 500, 'S', "51 7", "b");
-        assert_eq!(find(&[INIT, first, orphan, elsewhere, here], 7), Found::Alive(51, 500));
+        let inside = (51, 40, 500, 'S', "51 7", "b");
+        assert_eq!(find(&[INIT, first, orphan, elsewhere, inside], 7), Found::Alive(51, 500));
         // The host has an older process with this pid, which may have started it in the container.
         let host = (7, 1, 70, 'S', "7", "a");
         assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
     }
 
     #[test]
-    fn what_cannot_be_seen_is_unknown() {
+    fn invisible_processes_make_the_starter_unknown() {
         let orphan = (90, 1, 900, 'S', "90", "a");
         // Other users' processes are hidden, or an ancestor has just exited.
         assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);

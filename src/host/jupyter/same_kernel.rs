@@ -24,16 +24,17 @@ pub fn find_twin(
     server: u32,
 ) -> Result<Option<u32>, ServerError> {
     let all = read_all(roots).map_err(|error| ServerError::Unsure { why: error.to_string() })?;
-    let parents: HashMap<u32, u32> = all.iter().filter_map(|it| Some((it.pid, it.ppid?))).collect();
+    let parents: HashMap<u32, u32> =
+        all.iter().filter_map(|process| Some((process.pid, process.ppid?))).collect();
     let is_below = |pid: u32, ancestor: u32| {
         let parent = |pid: &u32| parents.get(pid).copied();
         let mut above = std::iter::successors(parent(&pid), parent).take(ANCESTORS);
-        above.any(|it| it == ancestor)
+        above.any(|pid| pid == ancestor)
     };
-    let own = process.command();
+    let own_command = process.command();
     let is_servers = is_below(process.pid, server);
-    for it in all.iter().filter(|it| it.pid != process.pid) {
-        let Ok(Some(other)) = OpenedProcess::open(roots, it.pid) else {
+    for listed in all.iter().filter(|listed| listed.pid != process.pid) {
+        let Ok(Some(other)) = OpenedProcess::open(roots, listed.pid) else {
             continue;
         };
         let command = other.command();
@@ -41,15 +42,15 @@ pub fn find_twin(
         if kernel.and_then(|kernel| kernel.kernel_id).as_deref() != Some(kernel_id) {
             continue;
         }
-        let could_be = if is_below(process.pid, it.pid) {
+        let could_be = if is_below(process.pid, listed.pid) {
             // The other process forked this one, or only wraps it.
-            command == own
+            command == own_command
         } else {
             // A child of this process is not the kernel, and neither is a leftover of an earlier kernel.
-            !is_below(it.pid, process.pid) && (!is_servers || is_below(it.pid, server))
+            !is_below(listed.pid, process.pid) && (!is_servers || is_below(listed.pid, server))
         };
         if could_be {
-            return Ok(Some(it.pid));
+            return Ok(Some(listed.pid));
         }
     }
     Ok(None)
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_not_what_it_has_forked_or_what_wraps_it() {
+    fn forks_and_wrappers_of_a_kernel_are_not_twins() {
         let (server, kernel) = ((50, 1, ""), (90, 50, "python"));
         assert_eq!(twin(&[server, kernel]), None);
         assert_eq!(twin(&[server, kernel, (95, 90, "python")]), None);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_has_forked_is_not_the_kernel() {
+    fn a_fork_of_a_kernel_is_not_the_kernel() {
         let server = (50, 1, "");
         let parent = (70, 50, "python");
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));

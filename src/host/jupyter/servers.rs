@@ -14,9 +14,9 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// The maximum number of runtime folders that are read; a machine has fewer users with notebooks.
+/// Maximum number of runtime folders read; machines have fewer notebook users.
 const FOLDERS: usize = 256;
-/// The maximum number of servers listed for a folder. Running ones come first.
+/// Maximum number of servers listed for a folder. Running ones come first.
 const SERVERS: usize = 64;
 
 #[derive(Debug)]
@@ -54,8 +54,8 @@ pub struct FoundServer {
 /// Finds the runtime folders named by the environments of this user's processes (all users' for root), and the
 /// folders of their kernels' connection files. Empty if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
-    let own = rustix::process::geteuid();
-    let is_asked_for = |uid: u32| own.is_root() || uid == own.as_raw();
+    let caller = rustix::process::geteuid();
+    let is_included = |uid: u32| caller.is_root() || uid == caller.as_raw();
     let mut processes: HashMap<u32, HashMap<u32, Vec<NumberedServer>>> = HashMap::new();
     let mut folders = BTreeMap::new();
     let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes());
@@ -63,7 +63,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
         let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
             continue;
         };
-        let Some(uid) = process.uid.filter(|&uid| is_asked_for(uid)) else {
+        let Some(uid) = process.uid.filter(|&uid| is_included(uid)) else {
             continue;
         };
         let mounts = process.link(c"ns/mnt");
@@ -78,8 +78,8 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
             if is_new && folders.len() < FOLDERS {
                 let viewer = OpenedProcess::open(roots, pid);
                 let viewer = viewer.ok().flatten();
-                let same = viewer.filter(|viewer| viewer.start_ticks == process.start_ticks);
-                folders.extend(same.map(|viewer| ((uid, mounts.clone(), path), viewer)));
+                let opened = viewer.filter(|viewer| viewer.start_ticks == process.start_ticks);
+                folders.extend(opened.map(|viewer| ((uid, mounts.clone(), path), viewer)));
             }
         }
     }
@@ -95,7 +95,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
 
 fn named_folders(process: &OpenedProcess) -> Vec<String> {
     let environment = process.environment();
-    let named = environment.and_then(|own| own.runtime_folder());
+    let named = environment.and_then(|environment| environment.runtime_folder());
     let kernel = process.command().and_then(|argv| parse_kernel(&argv));
     let file = kernel.and_then(|kernel| kernel.connection_file);
     let beside = file.and_then(|file| Some(Path::new(&*file).parent()?.to_owned()));
@@ -121,34 +121,34 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // A server in another container may share the folder. It is found through its own processes.
-            let here = processes.iter().find(|it| it.mounts == self.mounts);
-            let Some(here) = here else {
+            // Skip a server in another container that shares the folder. It is found through its own processes.
+            let local = processes.iter().find(|server| server.mounts == self.mounts);
+            let Some(local) = local else {
                 continue;
             };
-            files.running.push(read_server(roots, here.pid, &path, number));
+            files.running.push(read_server(roots, local.pid, &path, number));
         }
         Ok(files)
     }
 }
 
 fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer {
-    let mut found = FoundServer { pid, url: None, server: Err(ServerError::Ended { pid }) };
+    let mut result = FoundServer { pid, url: None, server: Err(ServerError::Ended { pid }) };
     let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
-        return found;
+        return result;
     };
     let file = match read_server_file(&process, path, number) {
         Ok(Some(file)) => file,
         // The server has just exited and removed its file.
-        Ok(None) => return found,
+        Ok(None) => return result,
         Err(error) => {
-            found.server = Err(error);
-            return found;
+            result.server = Err(error);
+            return result;
         }
     };
-    found.url = Some(clip(&url(&file)));
-    found.server = Server::of(&process, process.environment().as_ref(), file);
-    found
+    result.url = Some(clip(&url(&file)));
+    result.server = Server::from_file(&process, process.environment().as_ref(), file);
+    result
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_found_by_the_folder_that_its_environment_names() {
+    fn a_server_is_found_in_the_folder_of_its_environment() {
         let proc = Proc::new();
         proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
         proc.write(50, "/rt/jpserver-50.json", FILE);
@@ -181,16 +181,16 @@ mod tests {
         };
         assert_eq!(path, "/rt");
         assert_eq!(files.stale, ["/rt/nbserver-60.json"]);
-        let [found] = &files.running[..] else {
+        let [found_server] = &files.running[..] else {
             panic!("{files:?}");
         };
-        assert_eq!(found.url.as_deref(), Some("http://localhost:8888/"));
-        assert_eq!(found.server.as_ref().unwrap().listener.pid, 50);
+        assert_eq!(found_server.url.as_deref(), Some("http://localhost:8888/"));
+        assert_eq!(found_server.server.as_ref().unwrap().listener.pid, 50);
         assert!(!format!("{read:?}").contains("s3cret"));
     }
 
     #[test]
-    fn a_running_server_is_found_among_many_stale_files_and_too_many_are_no_none() {
+    fn many_stale_files_hide_no_server_and_too_many_are_an_error() {
         let proc = Proc::new();
         proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
         proc.write(50, "/rt/jpserver-50.json", FILE);
@@ -200,7 +200,7 @@ mod tests {
         }
         let files = &read(&proc)[0].1;
         assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
-        // 65 536 files, which are links to one where the file system allows it.
+        // 65,536 files. They are hard links to one file if the file system allows it.
         let file = folder.join("jpserver-1000.json");
         for number in 0..1 << 16 {
             let name = folder.join(format!("kernel-{number}.json"));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_found_by_its_kernels_too_and_read_once() {
+    fn a_folder_named_by_kernels_is_read_once() {
         let proc = Proc::new();
         for pid in [50, 60] {
             proc.process(pid, 1, 500, &[]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_not_to_ask_and_foreign_files_are_reported() {
+    fn refused_servers_and_foreign_files_are_reported() {
         for (file, expected) in [
             (
                 FILE.replace("s3cret", "").replace("\"port\"", "\"password\": true, \"port\""),
@@ -241,14 +241,14 @@ mod tests {
             let proc = Proc::new();
             proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
             proc.write(50, "/rt/jpserver-50.json", &file);
-            let found = &read(&proc)[0].1.running[0];
-            assert_eq!(found.server.as_ref().unwrap_err(), &expected);
+            let found_server = &read(&proc)[0].1.running[0];
+            assert_eq!(found_server.server.as_ref().unwrap_err(), &expected);
         }
     }
 
     /// Damaged versions of a Jupyter Server 2 file. Each byte of its structure is lost, doubled or changed. Each
-    /// value replaces each other one, and each key is renamed to each other one. The file is cut at every length,
-    /// and its fields are written as an array.
+    /// value replaces every other value, and each key every other key. The file is cut at every length, and its
+    /// fields are written as an array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),
@@ -277,13 +277,14 @@ mod tests {
                 }
             }
         }
-        for one in 0..fields.len() {
-            for other in 0..fields.len() {
+        for first in 0..fields.len() {
+            for second in 0..fields.len() {
                 let (mut values, mut keys) = (fields.clone(), fields.clone());
-                (values[one].1, values[other].1) = (fields[other].1.clone(), fields[one].1.clone());
-                keys[one].0 = fields[other].0;
+                (values[first].1, values[second].1) =
+                    (fields[second].1.clone(), fields[first].1.clone());
+                keys[first].0 = fields[second].0;
                 let mut copied = fields.clone();
-                copied[one].1.clone_from(&fields[other].1);
+                copied[first].1.clone_from(&fields[second].1);
                 all.extend([text(&values), text(&keys), text(&copied)]);
             }
         }
@@ -307,17 +308,17 @@ mod tests {
             let process = OpenedProcess::open(&proc.roots(), 50).unwrap().unwrap();
             for file in all {
                 proc.write(50, "/rt/jpserver-50.json", &file);
-                let found = read_server(&proc.roots(), 50, "/rt/jpserver-50.json", 50);
+                let found_server = read_server(&proc.roots(), 50, "/rt/jpserver-50.json", 50);
                 let read = read_server_file(&process, "/rt/jpserver-50.json", 50);
-                let why = found.server.as_ref().err().map(ToString::to_string);
-                let shown = format!("{found:?} {read:?} {why:?}");
-                assert!(!shown.contains(&token[..12]), "{file}: {shown}");
+                let why = found_server.server.as_ref().err().map(ToString::to_string);
+                let debug = format!("{found_server:?} {read:?} {why:?}");
+                assert!(!debug.contains(&token[..12]), "{file}: {debug}");
             }
         }
     }
 
     #[test]
-    fn a_folder_that_is_not_there_holds_nothing() {
+    fn a_missing_folder_has_no_servers() {
         let proc = Proc::new();
         proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/rt"]);
         let read = read(&proc);

@@ -37,7 +37,7 @@ fn error(kernel: &LocalKernel) -> &str {
 }
 
 #[test]
-fn a_kernels_server_is_the_one_that_started_it() {
+fn a_kernels_server_is_its_starter() {
     let (proc, candidate) = machine(&[], &[]);
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     let jupyter = &kernel.jupyter;
@@ -51,12 +51,12 @@ fn a_kernels_server_is_the_one_that_started_it() {
     assert_eq!(error(&kernel), "");
     let server = kernel.server.as_ref().unwrap();
     assert_eq!((server.listener.pid, server.listener.start_ticks), (50, 500));
-    let shown = format!("{kernel:?}");
-    assert!(!shown.contains(TOKEN) && !shown.contains("k3y"), "{shown}");
+    let debug = format!("{kernel:?}");
+    assert!(!debug.contains(TOKEN) && !debug.contains("k3y"), "{debug}");
 }
 
 #[test]
-fn the_runtime_folder_is_that_of_the_servers_environment_where_it_is_not_beside() {
+fn the_servers_environment_names_another_runtime_folder() {
     let proc = Proc::new();
     proc.process(50, 1, 500, &["JUPYTER_RUNTIME_DIR=/elsewhere"]);
     proc.process(90, 50, 900, &["JPY_PARENT_PID=50", "HOME=/home/ann"]);
@@ -72,7 +72,7 @@ fn the_runtime_folder_is_that_of_the_servers_environment_where_it_is_not_beside(
 }
 
 #[test]
-fn a_hubs_token_is_in_its_environment() {
+fn a_hub_servers_token_is_read_from_its_environment() {
     let hub =
         ["JUPYTERHUB_SERVICE_PREFIX=/user/ann/", "JUPYTERHUB_API_TOKEN=hubs", "JUPYTER_TOKEN=own"];
     for (variables, application, token) in [
@@ -91,12 +91,12 @@ fn a_hubs_token_is_in_its_environment() {
 }
 
 #[test]
-fn a_kernel_that_names_anothers_server_is_not_that_ones() {
+fn another_users_server_is_not_used() {
     let (proc, candidate) = machine(&[], &[]);
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // A file of its own that names another user's process does not lead there either.
+    // Nor does the kernel's own file lead to another user's process.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -108,7 +108,7 @@ fn a_kernel_that_names_anothers_server_is_not_that_ones() {
 }
 
 #[test]
-fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
+fn a_token_is_read_from_the_file_named_by_the_environment() {
     let variables = ["JUPYTER_TOKEN_FILE=/run/secrets/token"];
     let (proc, candidate) = machine(&[], &variables);
     let file = server_file("").replace(TOKEN, "");
@@ -145,7 +145,7 @@ fn refresh(kernel: &mut LocalKernel, proc: &Proc) -> bool {
 }
 
 #[test]
-fn a_server_without_a_process_is_gone_and_its_file_is_stale() {
+fn a_server_without_a_process_has_a_stale_file() {
     let (proc, candidate) = orphan(&[], "127.0.0.1");
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -159,7 +159,7 @@ fn a_server_without_a_process_is_gone_and_its_file_is_stale() {
 }
 
 #[test]
-fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
+fn a_kernel_started_from_another_machine_is_not_orphaned() {
     for (variables, ip) in [(&["SLURM_JOB_ID=7"][..], "127.0.0.1"), (&[], "10.0.0.7"), (&[], "")] {
         let (proc, candidate) = orphan(variables, ip);
         let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -171,7 +171,7 @@ fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
 }
 
 #[test]
-fn a_server_that_ends_later_is_not_asked_any_more() {
+fn a_server_that_exits_is_no_longer_used() {
     let (proc, candidate) = machine(&[], &[]);
     let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(refresh(&mut kernel, &proc) && kernel.server.is_some());
@@ -187,7 +187,7 @@ fn a_server_that_ends_later_is_not_asked_any_more() {
 }
 
 #[test]
-fn what_starts_kernels_with_its_own_environment_is_not_their_server() {
+fn vscode_is_not_mistaken_for_the_inherited_server() {
     let (proc, _) = machine(&[], &[]);
     proc.write(90, "/rt/kernel-v2-1.json", r#"{"jupyter_session": "/a.ipynb"}"#);
     let kernel = read_kernel(&proc.roots(), &candidate("/rt/kernel-v2-1.json")).unwrap();
@@ -197,7 +197,7 @@ fn what_starts_kernels_with_its_own_environment_is_not_their_server() {
 }
 
 #[test]
-fn what_may_not_be_read_is_reported_and_what_argv_shows_stays() {
+fn an_unreadable_environment_is_reported_and_argv_is_kept() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.folder(90).join("environ")).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -207,7 +207,7 @@ fn what_may_not_be_read_is_reported_and_what_argv_shows_stays() {
 }
 
 #[test]
-fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
+fn only_a_known_server_without_a_file_is_an_error() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.root_of(50).join("rt/jpserver-50.json")).unwrap();
     for (command, application, server_pid, expected) in [
@@ -237,7 +237,7 @@ fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
 }
 
 #[test]
-fn a_kernel_of_marimos_is_known_by_its_parent() {
+fn a_marimo_kernel_is_recognised_by_its_parent() {
     let proc = Proc::new();
     proc.process(50, 1, 500, &[]);
     proc.command(50, "python /v/bin/marimo edit a.py");
@@ -252,7 +252,7 @@ fn a_kernel_of_marimos_is_known_by_its_parent() {
 }
 
 #[test]
-fn a_kernel_is_checked_before_it_is_ended() {
+fn check_detects_a_twin_and_a_replaced_process() {
     let (proc, candidate) = machine(&[], &[]);
     let roots = proc.roots();
     let line = format!("python -m ipykernel_launcher -f /rt/kernel-{ID}.json");

@@ -33,14 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_shown_by_nothing() {
+    fn debug_output_does_not_contain_the_token() {
         let token = Token::new("s3cret").unwrap();
         assert_eq!(format!("{token:?} {:?}", token.header()), "Token(…) Some(Sensitive)");
         assert_eq!(token.header().unwrap().as_bytes(), b"token s3cret");
     }
 
     #[test]
-    fn what_would_break_out_of_a_header_is_none() {
+    fn a_token_with_control_characters_has_no_header() {
         assert_eq!(Token::new(""), None);
         assert_eq!(Token::new("a\r\nHost: elsewhere").unwrap().header(), None);
     }

@@ -32,19 +32,19 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
 /// The free memory of a cgroup, including its page cache; `None` if it has no limit.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
-    let most: u64 = read("memory.max")?.trim().parse().ok()?;
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let current: u64 = read("memory.current")?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
     let files = ["active_file", "inactive_file"].map(|name| parse_line(&stat, name).unwrap_or(0));
     let taken = current.saturating_sub(files.iter().sum());
-    Some(most.saturating_sub(taken))
+    Some(limit.saturating_sub(taken))
 }
 
 fn parse_line(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        let is_it = words.next() == Some(name);
-        is_it.then(|| words.next()?.parse().ok())?
+        let is_match = words.next() == Some(name);
+        is_match.then(|| words.next()?.parse().ok())?
     })
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_least_of_machine_and_cgroups_is_what_can_be_taken() {
+    fn available_memory_is_the_minimum_of_machine_and_cgroups() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);

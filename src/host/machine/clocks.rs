@@ -93,13 +93,13 @@ pub fn read_clocks() -> Clocks {
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// The wall clock, which may be set. Use it for display, and for comparison with users' input.
+/// The wall clock, which users may set. Use it for display, and for comparison with users' input.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
 }
 
-/// The kind of system, as far as it affects troubleshooting advice: a container, WSL, or a plain machine.
+/// The kind of system, because troubleshooting advice depends on it: a container, WSL, or a plain machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
     /// The container's runtime, from its marker file: `docker`, `podman`. Other runtimes leave no marker.
@@ -109,10 +109,10 @@ pub struct Platform {
 }
 
 pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
-    let there = |path: &str| root.join(path).exists();
-    let container = if there(".dockerenv") {
+    let exists = |path: &str| root.join(path).exists();
+    let container = if exists(".dockerenv") {
         Some("docker")
-    } else if there("run/.containerenv") {
+    } else if exists("run/.containerenv") {
         Some("podman")
     } else {
         None
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_proc_the_rest_is_unknown() {
+    fn facts_are_unknown_without_proc() {
         let nowhere = Path::new("/nonexistent");
         let host =
             read_host(&Roots { proc: nowhere.into(), dev: nowhere.into(), root: nowhere.into() });
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_namespace_is_known_by_its_number() {
+    fn the_initial_pid_namespace_is_recognised_by_its_number() {
         for (link, namespace) in [
             ("pid:[4026531836]", Some(PidNamespace::Host)),
             ("pid:[4026532837]", Some(PidNamespace::Container)),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn time_suspended_is_whole_seconds_that_do_not_flicker() {
+    fn suspended_time_is_in_whole_seconds_without_jitter() {
         let clocks = |suspended_ns: u64| Clocks {
             boottime_ns: 50_000_000_000 + suspended_ns,
             monotonic_ns: 50_000_000_000,
@@ -163,12 +163,12 @@ mod tests {
         let backwards = Clocks { boottime_ns: 1, monotonic_ns: 2 };
         assert_eq!(backwards.suspended_seconds(None), 0);
 
-        let now = read_clocks();
-        assert!(now.boottime_ns >= now.monotonic_ns && now.monotonic_ns > 0);
+        let clocks = read_clocks();
+        assert!(clocks.boottime_ns >= clocks.monotonic_ns && clocks.monotonic_ns > 0);
     }
 
     #[test]
-    fn marks_show_what_it_is() {
+    fn marker_files_and_release_identify_the_platform() {
         let root = tempfile::tempdir().unwrap();
         let read = |kernel| read_platform(root.path(), kernel);
         assert_eq!(read(Some("6.12.8")), Platform::default());

@@ -6,18 +6,18 @@ use std::path::Path;
 
 use crate::host::proc::small_file::read_start;
 
-/// The maximum part of `mountinfo` that is read. A machine with a thousand containers has some ten thousand mounts.
+/// Maximum number of bytes read from `mountinfo`. A machine with a thousand containers has about ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
 /// The link of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// How much of other users' processes a proc file system hides (proc(5), mount options).
+/// What a proc file system hides of other users' processes (proc(5), mount options).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hidepid {
     Off,
     NoAccess,
     Invisible,
-    /// The existence of all processes that the reader may not trace.
+    /// Hides all processes that the reader may not trace.
     Ptraceable,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_proc_counts_and_only_where_it_is_looked_at() {
+    fn the_last_proc_mounted_at_the_path_decides() {
         let plain = "22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw\n";
         assert_eq!(parse(plain), (Some(Hidepid::Off), Cgroups::None));
         for (option, hidepid) in [
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_are_recognised_by_what_is_mounted() {
+    fn cgroup_versions_are_recognised_by_their_mounts() {
         let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
         let v2 = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(parse(v1).1, Cgroups::V1);

@@ -23,9 +23,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::ownership::{MOST_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
+use super::ownership::{MAX_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// How much of a file's name is used in the name of its replacement.
+/// Maximum number of bytes of a file's name in its temporary file's name.
 const LONGEST_STEM: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ enum UnsafeFile {
     Irregular,
     #[error("it belongs to {}", name(*uid))]
     Owner { uid: u32 },
-    #[error("it has other hard links, and they would change with it")]
+    #[error("it has other hard links, which would change too")]
     HardLinks,
 }
 
@@ -53,9 +53,9 @@ impl OutputFile {
         if let Some(file) = open_inherited(path) {
             return file.map(Self::Open);
         }
-        let place = Place::find(path)?;
-        place.check(None)?;
-        accessat(&place.folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty())?;
+        let output = OutputPath::find(path)?;
+        output.check(None)?;
+        accessat(&output.folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty())?;
         Ok(Self::Replaced(path.to_owned()))
     }
 
@@ -70,7 +70,7 @@ impl OutputFile {
     pub fn write(self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Open(mut file) => file.write_all(content),
-            Self::Replaced(path) => Place::find(&path)?.replace(content, mode),
+            Self::Replaced(path) => OutputPath::find(&path)?.replace(content, mode),
         }
     }
 }
@@ -85,9 +85,9 @@ fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Res
     if let Some(file) = open_inherited(path) {
         return file;
     }
-    let place = Place::find(path)?;
-    let owner = fstat(&place.folder)?.st_uid;
-    place.open(flags, mode, is_of_directory.then_some(owner))
+    let output = OutputPath::find(path)?;
+    let owner = fstat(&output.folder)?.st_uid;
+    output.open(flags, mode, is_of_directory.then_some(owner))
 }
 
 /// Replaces a file with this content and mode. Readers see either the old file or the new one, even after a power
@@ -129,16 +129,16 @@ fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-struct Place {
+struct OutputPath {
     folder: OwnedFd,
     name: OsString,
 }
 
-impl Place {
+impl OutputPath {
     /// Walks to the directory of a file. The file may be missing.
     fn find(path: &Path) -> io::Result<Self> {
-        let mut left = VecDeque::new();
-        push_front(&mut left, &std::path::absolute(path)?);
+        let mut components = VecDeque::new();
+        push_front(&mut components, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Keep the current directory and its parents, because another user may move a directory and so change its
         // `..`.
@@ -146,14 +146,14 @@ impl Place {
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
         let mut links = 0;
-        while let Some(name) = left.pop_front() {
+        while let Some(name) = components.pop_front() {
             if name == ".." {
                 folder = above.pop().unwrap_or(folder);
                 at.pop();
                 continue;
             }
             let next = match openat(&folder, &name, flags, Mode::empty()) {
-                Err(Errno::NOENT) if left.is_empty() => return Ok(Self { folder, name }),
+                Err(Errno::NOENT) if components.is_empty() => return Ok(Self { folder, name }),
                 next => next?,
             };
             let stat = fstat(&next)?;
@@ -164,7 +164,7 @@ impl Place {
                 }
                 FileType::Symlink => {
                     links += 1;
-                    if links > MOST_LINKS {
+                    if links > MAX_LINKS {
                         return Err(Errno::LOOP.into());
                     }
                     if !is_link_ours(&stat, &folder, &above) {
@@ -177,9 +177,9 @@ impl Place {
                         folder = above.drain(..).next().unwrap_or(folder);
                         at = PathBuf::from("/");
                     }
-                    push_front(&mut left, &target);
+                    push_front(&mut components, &target);
                 }
-                _ if left.is_empty() => return Ok(Self { folder, name }),
+                _ if components.is_empty() => return Ok(Self { folder, name }),
                 _ => return Err(Errno::NOTDIR.into()),
             }
         }
@@ -208,8 +208,8 @@ impl Place {
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         let mode = mode.or(self.check(None)?);
-        // The pid is included because two processes may write the same file at once. A long name is cut to leave
-        // room.
+        // The pid is included because two processes may write the same file simultaneously. A long name is cut to
+        // leave room.
         let name = self.name.as_bytes();
         let mut new = OsString::from(".");
         new.push(OsStr::from_bytes(&name[..name.len().min(LONGEST_STEM)]));
@@ -260,7 +260,7 @@ fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let mut above = above.iter();
     is_ours(link.st_uid)
         && (!has_more_rights()
-            || (is_folder_ours(folder, false) && above.all(|it| is_folder_ours(it, true))))
+            || (is_folder_ours(folder, false) && above.all(|folder| is_folder_ours(folder, true))))
 }
 
 fn check(stat: &Stat, other_owner: Option<u32>) -> Result<(), UnsafeFile> {
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// The id of a user who does not exist here, and is not root.
+    /// The id of a user that does not exist and is not root.
     const OTHER_USER: u32 = 4242;
 
     fn mode(path: &Path) -> u32 {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_left_alone() {
+    fn a_file_is_replaced_completely_or_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("elsewhere"), "untouched").unwrap();
@@ -317,15 +317,15 @@ mod tests {
             replace_file(path, b"newer", 0o644).unwrap_err();
             open_output(path, OFlags::APPEND, 0o644).unwrap_err();
         }
-        let mut left: Vec<_> =
-            fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["again", "elsewhere", "folder", "page"]);
+        let mut names: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["again", "elsewhere", "folder", "page"]);
         assert_eq!(fs::read_to_string(at("page")).unwrap(), "new");
     }
 
     #[test]
-    fn a_link_is_followed_where_only_the_caller_can_change_it() {
+    fn a_link_is_followed_if_only_the_caller_can_change_it() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("a/b")).unwrap();

@@ -24,57 +24,57 @@ use crate::host::machine::rights::has_gained_rights;
 pub(super) const OTHERS_WRITE: u32 = 0o022;
 /// The bit that lets only the owner of an entry, or of the directory, replace it.
 pub(super) const STICKY: u32 = 0o1000;
-/// The maximum number of links that are followed: the kernel's limit (`MAXSYMLINKS`).
-pub(super) const MOST_LINKS: usize = 40;
-/// The maximum number of entries checked in a state directory, which normally has a handful.
-const MOST_ENTRIES: usize = 4096;
+/// Maximum number of links followed: the kernel's limit (`MAXSYMLINKS`).
+pub(super) const MAX_LINKS: usize = 40;
+/// Maximum number of entries checked in a state directory, which normally has a handful.
+const MAX_ENTRIES: usize = 4096;
 
 /// Why a file or directory is not obeyed: the component that others may change, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
     #[error(
-        "{} belongs to {} (mode {mode:04o}), and not to {}; {}",
+        "{} belongs to {} (mode {mode:04o}), not to {}; {}",
         component.display(),
         name(*uid),
-        ours(*own),
+        allowed_owners(*own_uid),
         if *is_directory {
-            format!("put it where only {} may write", name(*own))
+            format!("put it where only {} may write", name(*own_uid))
         } else {
-            format!("if you trust what is in it: chown {} {}", name(*own), component.display())
+            format!("if you trust its content: chown {} {}", name(*own_uid), component.display())
         }
     )]
     Owner {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// The only user besides root who may own it.
-        own: u32,
+        /// The only user other than root who may own it.
+        own_uid: u32,
         /// A directory needs more than a change of owner.
         is_directory: bool,
     },
     #[error(
-        "others may write to {} (of {}, mode {mode:04o}); {}",
+        "{} is writable by others (owner {}, mode {mode:04o}); {}",
         component.display(),
         name(*uid),
         match is_special {
             true => "it is a device or a pipe; name a regular file".to_owned(),
-            false => format!("if you trust what is in it: chmod go-w {}", component.display()),
+            false => format!("if you trust its content: chmod go-w {}", component.display()),
         }
     )]
     Writable {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Neither a file nor a directory, so others use it, too.
+        /// Neither a file nor a directory; other users may use it, too.
         is_special: bool,
     },
     #[error(
-        "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
+        "{} is a shared directory (owner {}, mode {mode:04o}); move it to a directory of its own",
         component.display(),
         name(*uid)
     )]
     Shared { component: PathBuf, uid: u32, mode: u32 },
-    #[error("who may write to {} is not known: {cause}; see that it can be read", component.display())]
+    #[error("cannot check who may write to {}: {cause}; make it readable", component.display())]
     Unknown { component: PathBuf, cause: io::Error },
 }
 
@@ -89,10 +89,10 @@ pub(super) fn name(uid: u32) -> String {
     }
 }
 
-fn ours(own: u32) -> String {
-    match own {
+fn allowed_owners(own_uid: u32) -> String {
+    match own_uid {
         0 => "root".to_owned(),
-        own => format!("root or {}", name(own)),
+        own_uid => format!("root or {}", name(own_uid)),
     }
 }
 
@@ -106,7 +106,7 @@ pub fn has_more_rights() -> bool {
 /// stake. The error is the first component that others may change.
 pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
-        true => prove(path, rustix::process::geteuid().as_raw()),
+        true => check_path(path, rustix::process::geteuid().as_raw()),
         false => Ok(()),
     }
 }
@@ -114,7 +114,7 @@ pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
 /// Like [`prove_ours`], for a directory and its direct entries.
 pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
-        true => prove_directory(folder, rustix::process::geteuid().as_raw()),
+        true => check_directory(folder, rustix::process::geteuid().as_raw()),
         false => Ok(()),
     }
 }
@@ -123,40 +123,41 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
-    prove_one(path, &metadata, rustix::process::geteuid().as_raw())
+    check_component(path, &metadata, rustix::process::geteuid().as_raw())
 }
 
-fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
-    prove(folder, own)?;
+fn check_directory(folder: &Path, own_uid: u32) -> Result<(), NotOurs> {
+    check_path(folder, own_uid)?;
     let unknown = |cause| NotOurs::Unknown { component: folder.to_owned(), cause };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(()),
         Err(error) => return Err(unknown(error)),
     };
-    for entry in entries.take(MOST_ENTRIES) {
+    for entry in entries.take(MAX_ENTRIES) {
         let entry = entry.map_err(unknown)?;
         // Check the entry itself; the target of a link is never opened. A missing entry passes.
         if let Ok(metadata) = entry.metadata()
             && !metadata.is_symlink()
         {
-            prove_one(&entry.path(), &metadata, own)?;
+            check_component(&entry.path(), &metadata, own_uid)?;
         }
     }
     Ok(())
 }
 
 /// Resolves a path as the kernel would, and checks every directory and link on the way.
-fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
+fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
     let unknown =
         |component: &Path, cause| NotOurs::Unknown { component: component.to_owned(), cause };
     let path = std::path::absolute(path).map_err(|cause| unknown(path, cause))?;
-    let mut left: VecDeque<OsString> = VecDeque::new();
-    push_front(&mut left, &path);
+    let mut components: VecDeque<OsString> = VecDeque::new();
+    push_front(&mut components, &path);
     let mut at = PathBuf::from("/");
     let mut links = 0;
-    let mut shared = prove_step(&at, &metadata_of(&at).map_err(|cause| unknown(&at, cause))?, own)?;
-    while let Some(component) = left.pop_front() {
+    let mut shared =
+        check_ancestor(&at, &metadata_of(&at).map_err(|cause| unknown(&at, cause))?, own_uid)?;
+    while let Some(component) = components.pop_front() {
         if component == ".." {
             // The parent was checked on the way down.
             at.pop();
@@ -171,26 +172,26 @@ fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
         };
         if metadata.is_symlink() {
             // The mode of a link has no effect. Its directory, already checked, decides who may replace it.
-            if metadata.uid() != 0 && metadata.uid() != own {
-                return Err(owner(&next, &metadata, own));
+            if metadata.uid() != 0 && metadata.uid() != own_uid {
+                return Err(not_owned(&next, &metadata, own_uid));
             }
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err(unknown(&next, rustix::io::Errno::LOOP.into()));
             }
             let target = fs::read_link(&next).map_err(|cause| unknown(&next, cause))?;
             if target.is_absolute() {
                 at = PathBuf::from("/");
             }
-            push_front(&mut left, &target);
+            push_front(&mut components, &target);
             continue;
         }
         at = next;
-        if metadata.is_dir() && !left.is_empty() {
-            shared = prove_step(&at, &metadata, own)?;
+        if metadata.is_dir() && !components.is_empty() {
+            shared = check_ancestor(&at, &metadata, own_uid)?;
             continue;
         }
-        prove_one(&at, &metadata, own)?;
+        check_component(&at, &metadata, own_uid)?;
         if let (Some(metadata), false) = (&shared, metadata.is_dir()) {
             return Err(NotOurs::Shared {
                 component: at.parent().unwrap_or(&at).to_owned(),
@@ -206,11 +207,11 @@ fn metadata_of(path: &Path) -> io::Result<Metadata> {
     fs::symlink_metadata(path)
 }
 
-pub(super) fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
+pub(super) fn push_front(components: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
-            Component::Normal(name) => left.push_front(name.to_owned()),
-            Component::ParentDir => left.push_front("..".into()),
+            Component::Normal(name) => components.push_front(name.to_owned()),
+            Component::ParentDir => components.push_front("..".into()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
@@ -218,18 +219,22 @@ pub(super) fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
 
 /// Checks a directory on the path. A world-writable directory passes if it is sticky, because users cannot replace
 /// each other's files in it; its metadata is then returned.
-fn prove_step(path: &Path, metadata: &Metadata, own: u32) -> Result<Option<Metadata>, NotOurs> {
+fn check_ancestor(
+    path: &Path,
+    metadata: &Metadata,
+    own_uid: u32,
+) -> Result<Option<Metadata>, NotOurs> {
     let is_shared = metadata.mode() & STICKY != 0 && metadata.mode() & OTHERS_WRITE != 0;
-    if is_shared && (metadata.uid() == 0 || metadata.uid() == own) {
+    if is_shared && (metadata.uid() == 0 || metadata.uid() == own_uid) {
         return Ok(Some(metadata.clone()));
     }
-    prove_one(path, metadata, own).map(|()| None)
+    check_component(path, metadata, own_uid).map(|()| None)
 }
 
-fn prove_one(path: &Path, metadata: &Metadata, own: u32) -> Result<(), NotOurs> {
+fn check_component(path: &Path, metadata: &Metadata, own_uid: u32) -> Result<(), NotOurs> {
     let uid = metadata.uid();
-    if uid != 0 && uid != own {
-        return Err(owner(path, metadata, own));
+    if uid != 0 && uid != own_uid {
+        return Err(not_owned(path, metadata, own_uid));
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
         return Err(NotOurs::Writable {
@@ -242,12 +247,12 @@ fn prove_one(path: &Path, metadata: &Metadata, own: u32) -> Result<(), NotOurs> 
     Ok(())
 }
 
-fn owner(path: &Path, metadata: &Metadata, own: u32) -> NotOurs {
+fn not_owned(path: &Path, metadata: &Metadata, own_uid: u32) -> NotOurs {
     NotOurs::Owner {
         component: path.to_owned(),
         uid: metadata.uid(),
         mode: metadata.mode() & 0o7777,
-        own,
+        own_uid,
         is_directory: metadata.is_dir(),
     }
 }
@@ -262,14 +267,14 @@ mod tests {
 
     use super::*;
 
-    /// The id of a user who does not exist here, and is not root.
+    /// The id of a user that does not exist and is not root.
     const OTHER_USER: u32 = 4242;
 
-    fn own() -> u32 {
+    fn own_uid() -> u32 {
         rustix::process::geteuid().as_raw()
     }
 
-    fn mode(path: &Path, mode: u32) {
+    fn set_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
@@ -278,45 +283,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
         fs::create_dir(path.join("etc")).unwrap();
-        mode(&path.join("etc"), 0o755);
+        set_mode(&path.join("etc"), 0o755);
         fs::write(path.join("etc/config.toml"), "").unwrap();
-        mode(&path.join("etc/config.toml"), 0o644);
+        set_mode(&path.join("etc/config.toml"), 0o644);
         (folder, path)
     }
 
     #[test]
-    fn what_only_we_may_write_to_is_ours() {
+    fn paths_writable_only_by_the_caller_pass() {
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
-        prove(&file, own()).unwrap();
-        prove(&path.join("etc"), own()).unwrap();
-        prove_directory(&path.join("etc"), own()).unwrap();
-        prove(&path.join("etc/../etc/./config.toml"), own()).unwrap();
+        check_path(&file, own_uid()).unwrap();
+        check_path(&path.join("etc"), own_uid()).unwrap();
+        check_directory(&path.join("etc"), own_uid()).unwrap();
+        check_path(&path.join("etc/../etc/./config.toml"), own_uid()).unwrap();
         // A missing file passes, and is checked once it exists.
-        prove(&path.join("etc/absent/config.toml"), own()).unwrap();
-        prove(&file.join("below-a-file"), own()).unwrap();
+        check_path(&path.join("etc/absent/config.toml"), own_uid()).unwrap();
+        check_path(&file.join("below-a-file"), own_uid()).unwrap();
         symlink("etc/config.toml", path.join("link")).unwrap();
-        prove(&path.join("link"), own()).unwrap();
+        check_path(&path.join("link"), own_uid()).unwrap();
         symlink(path.join("link"), path.join("etc/again")).unwrap();
-        prove(&path.join("etc/again"), own()).unwrap();
+        check_path(&path.join("etc/again"), own_uid()).unwrap();
     }
 
     #[test]
-    fn what_others_may_write_to_on_the_way_is_named() {
-        for (what, bits) in
+    fn the_component_writable_by_others_is_named() {
+        for (component, bits) in
             [("etc", 0o775), ("etc", 0o757), ("etc/config.toml", 0o664), ("etc/config.toml", 0o646)]
         {
             let (_folder, path) = tree();
-            mode(&path.join(what), bits);
+            set_mode(&path.join(component), bits);
             symlink("etc/config.toml", path.join("link")).unwrap();
-            for by in ["etc/config.toml", "link"] {
-                let error = prove(&path.join(by), own()).unwrap_err();
+            for path_used in ["etc/config.toml", "link"] {
+                let error = check_path(&path.join(path_used), own_uid()).unwrap_err();
                 assert!(
-                    matches!(&error, NotOurs::Writable { component, .. } if *component == path.join(what)),
-                    "{by}: {error}"
+                    matches!(&error, NotOurs::Writable { component, .. } if *component == path.join(component)),
+                    "{path_used}: {error}"
                 );
                 let text = error.to_string();
-                let next = format!("chmod go-w {}", path.join(what).display());
+                let next = format!("chmod go-w {}", path.join(component).display());
                 assert!(text.contains(&format!("mode {bits:04o}")), "{text}");
                 assert!(text.ends_with(&next), "{text}");
             }
@@ -324,75 +329,75 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_is_a_way_and_no_place() {
+    fn a_sticky_directory_passes_only_as_an_ancestor() {
         let (_folder, path) = tree();
-        mode(&path.join("etc"), 0o1777);
+        set_mode(&path.join("etc"), 0o1777);
         let file = path.join("etc/config.toml");
-        let error = prove(&file, own()).unwrap_err();
+        let error = check_path(&file, own_uid()).unwrap_err();
         assert!(matches!(&error, NotOurs::Shared { .. }), "{error}");
         fs::create_dir(path.join("etc/own")).unwrap();
-        mode(&path.join("etc/own"), 0o700);
+        set_mode(&path.join("etc/own"), 0o700);
         fs::write(path.join("etc/own/config.toml"), "").unwrap();
-        mode(&path.join("etc/own/config.toml"), 0o600);
-        prove(&path.join("etc/own/config.toml"), own()).unwrap();
-        prove_directory(&path.join("etc/own"), own()).unwrap();
-        assert!(prove(&path.join("etc"), own()).is_err());
-        assert!(prove_directory(&path.join("etc"), own()).is_err());
+        set_mode(&path.join("etc/own/config.toml"), 0o600);
+        check_path(&path.join("etc/own/config.toml"), own_uid()).unwrap();
+        check_directory(&path.join("etc/own"), own_uid()).unwrap();
+        assert!(check_path(&path.join("etc"), own_uid()).is_err());
+        assert!(check_directory(&path.join("etc"), own_uid()).is_err());
     }
 
     #[test]
-    fn a_directory_of_state_is_as_good_as_what_lies_in_it() {
+    fn a_state_directory_passes_only_with_its_entries() {
         let (_folder, path) = tree();
-        mode(&path.join("etc/config.toml"), 0o666);
-        prove(&path.join("etc"), own()).unwrap();
-        assert!(prove_directory(&path.join("etc"), own()).is_err());
+        set_mode(&path.join("etc/config.toml"), 0o666);
+        check_path(&path.join("etc"), own_uid()).unwrap();
+        assert!(check_directory(&path.join("etc"), own_uid()).is_err());
         fs::remove_file(path.join("etc/config.toml")).unwrap();
         symlink("/dev/null", path.join("etc/config.toml")).unwrap();
-        prove_directory(&path.join("etc"), own()).unwrap();
-        prove_directory(&path.join("absent"), own()).unwrap();
+        check_directory(&path.join("etc"), own_uid()).unwrap();
+        check_directory(&path.join("absent"), own_uid()).unwrap();
     }
 
     #[test]
-    fn links_that_lead_nowhere_end() {
+    fn a_cycle_of_links_ends() {
         let (_folder, path) = tree();
         symlink("b", path.join("a")).unwrap();
         symlink("a", path.join("b")).unwrap();
-        let error = prove(&path.join("a"), own()).unwrap_err();
+        let error = check_path(&path.join("a"), own_uid()).unwrap_err();
         assert!(matches!(error, NotOurs::Unknown { .. }), "{error}");
     }
 
     #[test]
-    fn what_belongs_to_somebody_else_is_not_ours() {
+    fn paths_of_another_user_are_refused() {
         // Checked for a user who owns none of these files.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
-        if own() != 0 {
-            let error = prove(&file, OTHER_USER).unwrap_err();
+        if own_uid() != 0 {
+            let error = check_path(&file, OTHER_USER).unwrap_err();
             assert!(matches!(error, NotOurs::Owner { .. }), "{error}");
             return;
         }
-        prove(&file, OTHER_USER).unwrap();
-        for what in ["", "etc", "etc/config.toml"] {
+        check_path(&file, OTHER_USER).unwrap();
+        for changed in ["", "etc", "etc/config.toml"] {
             let (_folder, path) = tree();
-            let what = path.join(what).components().collect::<PathBuf>();
-            chown(&what, Some(OTHER_USER), None).unwrap();
-            let error = prove(&path.join("etc/config.toml"), 0).unwrap_err();
+            let changed = path.join(changed).components().collect::<PathBuf>();
+            chown(&changed, Some(OTHER_USER), None).unwrap();
+            let error = check_path(&path.join("etc/config.toml"), 0).unwrap_err();
             assert!(
                 matches!(&error, NotOurs::Owner { component, uid, .. }
-                    if *component == what && *uid == OTHER_USER),
+                    if *component == changed && *uid == OTHER_USER),
                 "{error}"
             );
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
-            prove(&path.join("etc/config.toml"), OTHER_USER).unwrap();
+            check_path(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
         // Another user's link to a file of root, in a shared directory.
         let (_folder, path) = tree();
         let shared = path.join("shared");
         fs::create_dir(&shared).unwrap();
-        mode(&shared, 0o1777);
+        set_mode(&shared, 0o1777);
         symlink(path.join("etc/config.toml"), shared.join("link")).unwrap();
-        prove(&shared.join("link"), 0).unwrap();
+        check_path(&shared.join("link"), 0).unwrap();
         std::os::unix::fs::lchown(shared.join("link"), Some(OTHER_USER), None).unwrap();
-        assert!(prove(&shared.join("link"), 0).is_err());
+        assert!(check_path(&shared.join("link"), 0).is_err());
     }
 }

@@ -15,12 +15,12 @@ use crate::host::proc::small_file::read_start;
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// The maximum number of processes that are tried to find one of another user.
-const MOST_TRIED: usize = 4096;
-/// The maximum part of a status file that is read; it has some 60 lines.
+/// Maximum number of processes checked to find another user's.
+const MAX_TRIED: usize = 4096;
+/// Maximum number of bytes read from a status file, which has about 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
-/// The result of trying to read which files a process holds open.
+/// The result of trying to read a process's open files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
     Seen,
@@ -39,17 +39,17 @@ pub struct Rights {
 }
 
 pub fn read_rights(proc: &Path) -> Rights {
-    let own = geteuid().as_raw();
+    let own_uid = geteuid().as_raw();
     Rights {
-        is_root: own == 0,
+        is_root: own_uid == 0,
         can_trace: read_can_trace(proc),
-        first: look_at(&proc.join("1/fd")),
-        other_user: look_at_another_users(proc, own),
+        first: try_descriptors(&proc.join("1/fd")),
+        other_user: try_other_users(proc, own_uid),
     }
 }
 
 /// Tries to read a descriptor in an `fd` folder. One is enough, because the kernel decides per process.
-fn look_at(folder: &Path) -> Visibility {
+fn try_descriptors(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -68,7 +68,7 @@ fn look_at(folder: &Path) -> Visibility {
     Visibility::NoProcess
 }
 
-fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
+fn try_other_users(proc: &Path, own_uid: u32) -> Visibility {
     let Ok(entries) = fs::read_dir(proc) else {
         return Visibility::NoProcess;
     };
@@ -78,9 +78,9 @@ fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
             let name = entry.file_name();
             name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
         })
-        .take(MOST_TRIED)
-        .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own))
-        .map(|entry| look_at(&entry.path().join("fd")))
+        .take(MAX_TRIED)
+        .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own_uid))
+        .map(|entry| try_descriptors(&entry.path().join("fd")))
         .find(|sight| *sight != Visibility::NoProcess)
         .unwrap_or(Visibility::NoProcess)
 }
@@ -103,7 +103,7 @@ pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
-/// Whether the program's setuid or setgid bit gave it another user or group than its caller's.
+/// Whether the program's setuid or setgid bit gave it a user or group other than its caller's.
 pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
@@ -124,7 +124,8 @@ pub fn has_gained_rights() -> bool {
 fn gained_capabilities() -> CapabilitySet {
     // Reading the current thread's capabilities cannot fail.
     let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
-    let is_gained = |&one: &CapabilitySet| !capability_is_in_ambient_set(one).unwrap_or(false);
+    let is_gained =
+        |&capability: &CapabilitySet| !capability_is_in_ambient_set(capability).unwrap_or(false);
     permitted.iter().filter(is_gained).collect()
 }
 
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_capability_is_a_bit_of_a_line() {
+    fn the_trace_capability_is_a_bit_of_capeff() {
         let status = |bits: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\nCapBnd:\t0\n");
         for (bits, can) in [
             ("000001ffffffffff", Some(true)),
@@ -172,26 +173,26 @@ mod tests {
     }
 
     #[test]
-    fn one_descriptor_that_can_be_read_is_enough_and_none_proves_nothing() {
+    fn one_readable_descriptor_is_enough() {
         let proc = tempfile::tempdir().unwrap();
         let folder = proc.path().join("1/fd");
-        assert_eq!(look_at(&folder), Visibility::NoProcess);
+        assert_eq!(try_descriptors(&folder), Visibility::NoProcess);
         fs::create_dir_all(&folder).unwrap();
-        assert_eq!(look_at(&folder), Visibility::NoProcess);
+        assert_eq!(try_descriptors(&folder), Visibility::NoProcess);
         std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
-        assert_eq!(look_at(&folder), Visibility::Seen);
+        assert_eq!(try_descriptors(&folder), Visibility::Seen);
         let rights = read_rights(proc.path());
         assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
 
-        let own = fs::metadata(proc.path()).unwrap().uid();
-        assert_eq!(look_at_another_users(proc.path(), own), Visibility::NoProcess);
-        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::Seen);
+        let owner = fs::metadata(proc.path()).unwrap().uid();
+        assert_eq!(try_other_users(proc.path(), owner), Visibility::NoProcess);
+        assert_eq!(try_other_users(proc.path(), owner + 1), Visibility::Seen);
         fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
-        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::NoProcess);
+        assert_eq!(try_other_users(proc.path(), owner + 1), Visibility::NoProcess);
     }
 
     #[test]
-    fn a_program_that_is_nothing_special_has_gained_nothing() {
+    fn a_plain_program_has_gained_no_rights() {
         assert!(!has_gained_ids() && !has_gained_rights());
         let before = capabilities(None).unwrap();
         give_up_reading().unwrap();

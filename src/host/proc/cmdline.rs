@@ -8,10 +8,10 @@ use rustix::io;
 use crate::host::proc::folder::Folder;
 use crate::host::secrets;
 
-/// The maximum length of argv in every snapshot, recording and document. A process may have 4 MiB.
+/// Maximum length of argv in snapshots, recordings and reports. A process may have 4 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// The maximum number of arguments. Each one is an allocation, and may be a single byte.
+/// Maximum number of arguments. Each takes an allocation, even for a single byte.
 const ARGUMENTS: usize = 1024;
 
 /// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument that is kept ends with `…`.
@@ -68,9 +68,9 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_left_out() {
-        let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
-        assert_eq!(kept, ["server", "--token=***", "--api-key", "***"]);
+    fn secrets_in_argv_are_masked() {
+        let arguments_kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
+        assert_eq!(arguments_kept, ["server", "--token=***", "--api-key", "***"]);
         // This applies even if argv was cut inside a secret.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
@@ -91,19 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn the_padding_of_a_title_is_no_argument() {
+    fn the_padding_after_a_title_is_dropped() {
         assert_eq!(arguments(b"ray::train()\0\0\0\0\0\0").unwrap(), ["ray::train()"]);
         assert_eq!(arguments(b"nginx: worker process").unwrap(), ["nginx: worker process"]);
     }
 
     #[test]
-    fn without_argv_there_is_no_command() {
+    fn an_empty_argv_is_none() {
         assert_eq!(arguments(b""), None);
         assert_eq!(arguments(b"\0\0\0"), None);
     }
 
     #[test]
-    fn what_is_longer_is_cut_and_shows_it() {
+    fn long_argv_is_cut_and_marked() {
         let whole = [b'x'; CMDLINE_BYTES];
         assert_eq!(arguments(&whole).unwrap()[0].len(), CMDLINE_BYTES);
 
@@ -114,9 +114,9 @@ mod tests {
         assert_eq!((cut.len(), &*cut[0]), (2, "prog"));
         assert!(cut[1].ends_with("x…"), "{:?}", &cut[1][cut[1].len() - 8..]);
 
-        let many = arguments(&[0; CMDLINE_BYTES + 1]).unwrap();
-        assert_eq!((many.len(), &*many[ARGUMENTS - 1]), (ARGUMENTS, "…"));
-        let many = arguments(&b"a\0".repeat(ARGUMENTS + 1)).unwrap();
-        assert_eq!((many.len(), &*many[ARGUMENTS - 1]), (ARGUMENTS, "a…"));
+        let arguments_kept = arguments(&[0; CMDLINE_BYTES + 1]).unwrap();
+        assert_eq!((arguments_kept.len(), &*arguments_kept[ARGUMENTS - 1]), (ARGUMENTS, "…"));
+        let arguments_kept = arguments(&b"a\0".repeat(ARGUMENTS + 1)).unwrap();
+        assert_eq!((arguments_kept.len(), &*arguments_kept[ARGUMENTS - 1]), (ARGUMENTS, "a…"));
     }
 }

@@ -4,7 +4,7 @@
 //! executed another program, and twice a minute (`visit`). Samples share unchanged strings.
 //!
 //! Reading argv, environment or maps takes the lock of the process's memory map. A process stuck in a driver (state
-//! D) may hold that lock forever, so they are not read in this state. Meanwhile only the short name is known.
+//! D) may hold that lock forever, so they are not read in this state. Until then, only the short name is known.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::host::proc::parent::ReadParent;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
 use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat, terminal_name};
-use crate::host::proc::thread::left_thread;
+use crate::host::proc::thread::find_remaining_thread;
 use crate::host::proc::traffic::{SocketBytes, Traffic};
 use crate::host::proc::visit::LiveThread;
 use crate::host::{HostError, Roots};
@@ -57,12 +57,12 @@ pub struct ProcessEntry {
     /// Device number of its terminal.
     terminal: u32,
     pub ticks: Ticks,
-    /// When `ticks` were read; `None` before the first time.
+    /// When `ticks` were read; `None` before the first sample.
     sampled_ns: Option<u64>,
     moved_ns: u64,
     /// Its parent has changed. Only a process that adopts orphans can become a parent later.
     is_adopted: bool,
-    /// Time since boot at which it started, or was seen to have executed another program.
+    /// Time since boot at which it started, or at which gpumem noticed that it had executed another program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
     /// Visits since it executed its program or changed its name.
@@ -95,7 +95,7 @@ impl ProcessEntry {
     }
 
     /// Whether the process sleeps and has used no CPU for [`REST_NS`].
-    fn rests(&self) -> bool {
+    fn is_resting(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
     }
@@ -104,7 +104,7 @@ impl ProcessEntry {
 #[derive(Debug)]
 pub struct Surroundings {
     pub roots: Roots,
-    /// Whether /proc shows all processes, so that one that is not listed does not exist.
+    /// Whether /proc shows all processes. If so, a process that is not listed does not exist.
     pub sees_all: bool,
     pub has_gpu_device_files: bool,
     devices_ns: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Surroundings {
     pub(in crate::host) jobs: Jobs,
     pub(in crate::host) listening: Listening,
     pub(in crate::host) traffic: Traffic,
-    /// Listening processes that belong together with the watched ones.
+    /// Listening processes related to the watched ones.
     pub(in crate::host) relatives: Relatives,
     /// Whether each group or session leader read in this sample is alive. The flag is true for an adopted process.
     leaders: HashMap<(u32, bool), Option<bool>>,
@@ -185,12 +185,17 @@ impl Surroundings {
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Updates a known process from its stat if nothing else is due, which is the usual case. This takes three
-    /// system calls for each of hundreds of processes, and none for a resting one that was read recently. Returns
-    /// `false` if a full update is needed.
-    pub fn renew(&mut self, entry: &mut ProcessEntry, proc: &Folder, now_ns: u64) -> bool {
+    /// Updates a known process from its stat if nothing else is due, which is the usual case. This takes three system
+    /// calls per process, and none for a resting process that was read recently. Returns `false` if a full update is
+    /// needed.
+    pub fn update_from_stat(
+        &mut self,
+        entry: &mut ProcessEntry,
+        proc: &Folder,
+        now_ns: u64,
+    ) -> bool {
         let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
-        if !is_due && entry.rests() && now_ns < entry.sampled_ns.unwrap_or(0) + RESTING_NS {
+        if !is_due && entry.is_resting() && now_ns < entry.sampled_ns.unwrap_or(0) + RESTING_NS {
             return true;
         }
         let mut content = [0; STAT_BYTES];
@@ -208,8 +213,8 @@ impl Surroundings {
         if !is_same || !is_usual || is_due {
             return false;
         }
-        self.relate(entry, &stat, false);
-        self.measure(entry, &stat, now_ns);
+        self.update_relations(entry, &stat, false);
+        self.update_usage(entry, &stat, now_ns);
         // The process is runnable now, or has run since the last sample.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
@@ -249,15 +254,15 @@ impl Surroundings {
             (entry.visits, entry.revisit_ns) = (0, 0);
         }
         let is_due = now_ns >= entry.revisit_ns;
-        self.relate(entry, stat, is_due);
-        self.measure(entry, stat, now_ns);
-        let left = left_thread(folder, stat);
-        let left_stat = left.as_ref().and_then(|left| parse_stat(&left.content));
-        let alive = match (&left, &left_stat) {
-            (Some(left), Some(stat)) => LiveThread { folder: &left.folder, stat },
+        self.update_relations(entry, stat, is_due);
+        self.update_usage(entry, stat, now_ns);
+        let live_thread = find_remaining_thread(folder, stat);
+        let live_stat = live_thread.as_ref().and_then(|thread| parse_stat(&thread.content));
+        let alive = match (&live_thread, &live_stat) {
+            (Some(thread), Some(stat)) => LiveThread { folder: &thread.folder, stat },
             _ => LiveThread { folder, stat },
         };
-        self.see_wait(&mut entry.process, left_stat.as_ref().map(|stat| stat.state), alive.folder);
+        self.read_wait(&mut entry.process, live_stat.as_ref().map(|stat| stat.state), alive.folder);
         if alive.stat.is_exiting {
             // The files that an exiting process still holds cannot be read.
             entry.process.gpu_files = None;
@@ -280,10 +285,10 @@ impl Surroundings {
         }
     }
 
-    /// Reads the kernel function in which a process in uninterruptible sleep waits.
-    fn see_wait(&mut self, process: &mut Process, left_state: Option<char>, alive: &Folder) {
-        process.left_thread_state = left_state;
-        let is_blocked = left_state.or(process.state) == Some('D');
+    /// Reads the kernel function that a process in uninterruptible sleep waits in.
+    fn read_wait(&mut self, process: &mut Process, thread_state: Option<char>, alive: &Folder) {
+        process.left_thread_state = thread_state;
+        let is_blocked = thread_state.or(process.state) == Some('D');
         let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
         let wchan = is_blocked.then(read).flatten();
         // The kernel prints 0 to an unprivileged reader (`proc_pid_wchan` in Linux's `fs/proc/base.c`).
@@ -291,7 +296,7 @@ impl Surroundings {
         process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
 
-    fn relate(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
+    fn update_relations(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
         let process = &mut entry.process;
         let is_new = entry.sampled_ns.is_none();
         let has_new_parent = process.ppid != stat.ppid;
@@ -308,13 +313,13 @@ impl Surroundings {
         }
 
         // While a group or session exists, its id is not reused as a pid, so a dead leader stays dead.
-        let gone = |known, is_same| is_same && known == Some(false);
-        if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
+        let is_known_dead = |alive, is_same| is_same && alive == Some(false);
+        if !is_known_dead(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
             let leader = (stat.process_group, process.parent_is_reaper);
             process.group_leader_alive = self.has_leader(process.pid, leader);
         }
-        if !gone(process.session_leader_alive, process.session == stat.session) {
+        if !is_known_dead(process.session_leader_alive, process.session == stat.session) {
             process.session = stat.session;
             let leader = (stat.session, process.parent_is_reaper);
             process.session_leader_alive = self.has_leader(process.pid, leader);
@@ -326,18 +331,18 @@ impl Surroundings {
         }
     }
 
-    fn measure(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
+    fn update_usage(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
         let process = &mut entry.process;
         let ticks_per_second = self.ticks_per_second as f64;
         if let Some(sampled_ns) = entry.sampled_ns
             && let elapsed_ns @ 1.. = now_ns.saturating_sub(sampled_ns)
         {
-            let ticks = stat.cpu_ticks.saturating_sub(entry.ticks.own);
+            let ticks = stat.cpu_ticks.saturating_sub(entry.ticks.own_ticks);
             let used_seconds = ticks as f64 / ticks_per_second;
             let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
             process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
         }
-        let ticks = Ticks::of(stat);
+        let ticks = Ticks::from_stat(stat);
         if entry.sampled_ns.is_none() || entry.ticks != ticks {
             entry.moved_ns = now_ns;
         }
@@ -351,11 +356,11 @@ impl Surroundings {
 
     /// Requests the names that were unknown in this sample. Returns whether new names are known; then the caller
     /// calls [`Surroundings::name`] for each process.
-    pub fn settle_names(&mut self) -> bool {
+    pub fn update_names(&mut self) -> bool {
         self.names.settle()
     }
 
-    /// Fills in the names of the process's container and pod, if known by now.
+    /// Fills in the names of the process's container and pod, if known.
     pub fn name(&mut self, entry: &mut ProcessEntry) {
         if entry.whereabouts.may_have_names() {
             entry.whereabouts.fill(&mut entry.process, &mut self.names);
@@ -367,16 +372,16 @@ impl Surroundings {
     /// process, so only then is this read.
     fn has_leader(
         &mut self,
-        own: u32,
+        pid: u32,
         (leader, is_adopted): (Option<u32>, Option<bool>),
     ) -> Option<bool> {
         let leader = leader?;
-        if leader == own {
+        if leader == pid {
             return Some(true);
         }
         let is_adopted = is_adopted != Some(false);
-        if let Some(known) = self.leaders.get(&(leader, is_adopted)) {
-            return *known;
+        if let Some(is_alive) = self.leaders.get(&(leader, is_adopted)) {
+            return *is_alive;
         }
         let is_alive = match access(self.path(leader), Access::EXISTS) {
             Ok(()) => Some(!(is_adopted && is_zombie(&self.roots, leader))),

@@ -13,22 +13,22 @@ use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 use crate::model::owners;
 
-/// The maximum part that is read: twice the limit of execve(2), which is a quarter of the usual stack of 8 MiB.
+/// Maximum number of bytes read: twice the limit of execve(2), which is a quarter of the usual 8 MiB stack.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// The variable with which an owner keeps a process (`model::keep`).
+/// The variable by which an owner protects a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
-/// Variables that count even if the rest of the environment is lost.
-const KEPT_OF_PART: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
+/// Variables that are used even if the rest of the environment is lost.
+const KEPT_IF_INCOMPLETE: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
 
 /// Variables that are ignored in a set-uid program: its caller chose them, and the loader ignores the last two.
-const OF_CALLER: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
+const CALLER_CHOSEN: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
 
-/// The maximum part of the auxiliary vector that is read; it has some 25 entries of two words.
+/// Maximum number of bytes read from the auxiliary vector, which has about 25 entries of two words.
 const AUXV_BYTES: usize = 1024;
 
-/// The maximum length of a value. A longer one is cut and ends with `…`.
+/// Maximum length of a value. A longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
 const NAMES: [&str; 50] = [
@@ -93,8 +93,8 @@ pub(in crate::host) fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
-/// Parses the listed variables from `/proc/PID/environ`, whose end may be missing. If a name occurs several times,
-/// the first one counts, as for getenv(3). Invalid UTF-8 is replaced.
+/// Parses the listed variables from `/proc/PID/environ`, which may be truncated. If a name occurs several times, the
+/// first value is used, as in getenv(3). Invalid UTF-8 is replaced.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
     let mut rest = bytes;
@@ -106,7 +106,7 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
             continue;
         };
         let (name, value) = (&variable[..at], &variable[at + 1..]);
-        if let Ok(index) = KEPT_NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
+        if let Ok(index) = KEPT_NAMES.binary_search_by(|kept| kept.as_bytes().cmp(name))
             && !variables.contains_key(KEPT_NAMES[index])
         {
             variables.insert(Arc::from(KEPT_NAMES[index]), text(value));
@@ -120,10 +120,10 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
-    let is_written_over = bytes.starts_with(b"\0") || bytes.windows(2).any(|two| two == b"\0\0");
-    let is_whole = bytes.len() < ENVIRON_BYTES && !is_written_over;
+    let is_overwritten = bytes.starts_with(b"\0") || bytes.windows(2).any(|two| two == b"\0\0");
+    let is_whole = bytes.len() < ENVIRON_BYTES && !is_overwritten;
     let variables = parse_environ(bytes);
-    let is_known = is_whole || KEPT_OF_PART.iter().any(|name| variables.contains_key(*name));
+    let is_known = is_whole || KEPT_IF_INCOMPLETE.iter().any(|name| variables.contains_key(*name));
     is_known.then(|| Arc::new(variables))
 }
 
@@ -134,12 +134,12 @@ pub(in crate::host) fn parse_own_environ(
     folder: &Folder,
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
     let mut variables = parse_whole_environ(bytes)?;
-    if OF_CALLER.iter().any(|name| variables.contains_key(*name)) {
+    if CALLER_CHOSEN.iter().any(|name| variables.contains_key(*name)) {
         let mut auxv = Vec::new();
         let read = folder.read(c"auxv", &mut auxv, AUXV_BYTES);
         if read.is_err() || is_set_uid(&auxv) != Some(false) {
             let variables = Arc::make_mut(&mut variables);
-            variables.retain(|name, _| !OF_CALLER.contains(&&**name));
+            variables.retain(|name, _| !CALLER_CHOSEN.contains(&&**name));
         }
     }
     Some(variables)
@@ -192,24 +192,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_over_or_is_too_long_tells_nothing_but_a_keep() {
-        let known = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
-        assert!(known(b"") && known(b"RANK=1\0HOME=/root\0"));
+    fn an_overwritten_or_long_environ_keeps_only_the_keep() {
+        let is_complete = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
+        assert!(is_complete(b"") && is_complete(b"RANK=1\0HOME=/root\0"));
         // Written by setproctitle: the end of a title, and zeros.
-        for over in
+        for bytes in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {
-            assert!(!known(over), "{over:?}");
+            assert!(!is_complete(bytes), "{bytes:?}");
         }
-        assert!(known(b"GPUMEM_KEEP=night run\0\0\0\0"));
-        assert!(known(b"LD_PRELOAD=/home/ann/x.so\0\0\0\0"));
+        assert!(is_complete(b"GPUMEM_KEEP=night run\0\0\0\0"));
+        assert!(is_complete(b"LD_PRELOAD=/home/ann/x.so\0\0\0\0"));
         let mut long = b"PADDING=".to_vec();
         long.resize(ENVIRON_BYTES, b'x');
-        assert!(!known(&long));
+        assert!(!is_complete(&long));
     }
 
     #[test]
-    fn the_list_is_sorted_and_holds_no_secret() {
+    fn the_kept_names_are_sorted_and_not_secret() {
         assert!(NAMES.is_sorted() && KEPT_NAMES.is_sorted());
         for name in &*KEPT_NAMES {
             for part in ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_list_is_kept_and_nothing_else() {
+    fn only_listed_variables_are_kept() {
         let bytes = b"HOME=/root\0RANK=3\0JUPYTER_TOKEN=abc\0AWS_SECRET_ACCESS_KEY=x\0\
             RANKS=9\0RAN=1\0rank=2\0TF_GPU_ALLOCATOR=a=b\0WORLD_SIZE=\0";
         let expected = [("RANK", "3"), ("TF_GPU_ALLOCATOR", "a=b"), ("WORLD_SIZE", "")];
@@ -228,27 +228,27 @@ mod tests {
     }
 
     #[test]
-    fn every_name_on_the_list_is_found() {
+    fn every_listed_name_is_found() {
         let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
         // No listed name has this length, and the length alone does not decide.
-        let others = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
-        assert_eq!(variables(others.as_bytes()), []);
+        let other_names = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
+        assert_eq!(variables(other_names.as_bytes()), []);
     }
 
     #[test]
-    fn the_first_of_a_name_counts() {
+    fn the_first_value_of_a_name_is_used() {
         assert_eq!(variables(b"RANK=0\0RANK=1\0"), [("RANK".to_owned(), "0".to_owned())]);
     }
 
     #[test]
-    fn a_secret_in_a_value_is_left_out() {
+    fn a_secret_in_a_value_is_masked() {
         let bytes = b"GPUMEM_KEEP=for https://ann:s3cret@host until 12:00\0";
         assert_eq!(variables(bytes)[0].1, "for https://ann:***@host until 12:00");
     }
 
     #[test]
-    fn what_is_cut_torn_or_hostile_is_bounded_and_valid() {
+    fn hostile_environ_is_bounded_and_valid_utf8() {
         for bytes in [&b""[..], b"\0\0\0", b"RANK=1", b"RANK\0", b"=\0", b"=RANK=1\0", b"\xff=1\0"]
         {
             assert_eq!(variables(bytes), [], "{}", bytes.escape_ascii());
@@ -261,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn set_uid_is_what_the_kernel_says() {
+    fn set_uid_is_read_from_the_auxiliary_vector() {
         let entry = |kind: u64, value: u64| [kind.to_ne_bytes(), value.to_ne_bytes()].concat();
         let of = |value| [entry(6, 4096), entry(23, value), entry(0, 0)].concat();
         assert_eq!(is_set_uid(&of(0)), Some(false));
         assert_eq!(is_set_uid(&of(1)), Some(true));
         assert_eq!(is_set_uid(&of(1)[..24]), None, "cut");
         assert_eq!(is_set_uid(b""), None);
-        let own = std::fs::read("/proc/self/auxv").unwrap();
-        assert_eq!(is_set_uid(&own), Some(false));
+        let auxv = std::fs::read("/proc/self/auxv").unwrap();
+        assert_eq!(is_set_uid(&auxv), Some(false));
     }
 }

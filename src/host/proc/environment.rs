@@ -11,7 +11,7 @@ use crate::host::proc::environ::{ENVIRON_BYTES, has_memory, is_kept};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::{HostError, Roots, has_gained_rights, secrets};
 
-/// The maximum length of a displayed value. A longer one is cut and ends with `…`.
+/// Maximum length of a displayed value. A longer one is cut and ends with `…`.
 const VALUE_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum EnvironmentError {
     HeldUp,
     /// gpumem may read the environment, but its caller may not.
     #[error(
-        "it is another user's, and gpumem has rights that you have not (capabilities of its file); \
+        "it is another user's, and gpumem has capabilities that you lack (from its program file); \
         run it as root"
     )]
     NotYours,
@@ -70,8 +70,8 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Parses `/proc/PID/environ` by name. If a name occurs several times, the first one counts. Entries without a name
-/// are dropped, because the process has overwritten them with a title.
+/// Parses `/proc/PID/environ` by name. If a name occurs several times, the first value is used. Entries without a
+/// name are dropped, because the process has overwritten them with a title.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
@@ -83,7 +83,7 @@ fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
             continue;
         };
         let name = String::from_utf8_lossy(&variable[..at]).into_owned();
-        if name.is_empty() || variables.iter().any(|(known, _)| *known == name) {
+        if name.is_empty() || variables.iter().any(|(existing, _)| *existing == name) {
             continue;
         }
         let mut value = String::from_utf8_lossy(&variable[at + 1..]);
@@ -113,12 +113,12 @@ mod tests {
     use crate::host::read_start_ticks;
 
     #[test]
-    fn only_what_is_known_to_be_harmless_is_shown() {
+    fn only_harmless_variables_are_shown() {
         let bytes = b"HOME=/root\0PATH=/a:https://ann:s3cret@host\0RANK=3\0NCCL_DEBUG=INFO\0GITHUB_PAT=x\0\
             NPM_AUTH=x\0MNEMONIC=a b\0UNHEARD_OF=5\0HF_TOKEN=hf_abc\0AWS_SECRET_ACCESS_KEY=x/y\0DB_PASSWORD=p\0\
             GOOGLE_APPLICATION_CREDENTIALS=/k.json\0my_api_key=1\0PGPASS=q\0\
             http_proxy=http://ann:s3cret@proxy:3128\0EMPTY_TOKEN=\0=nothing\0title\0HOME=2\0CUT=sec";
-        let shown = parse_environment(bytes);
+        let parsed = parse_environment(bytes);
         let expected = [
             ("AWS_SECRET_ACCESS_KEY", "***"),
             ("DB_PASSWORD", "***"),
@@ -138,11 +138,11 @@ mod tests {
             ("my_api_key", "***"),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(shown, expected);
+        assert_eq!(parsed, expected);
     }
 
     #[test]
-    fn rights_of_the_programs_file_show_no_other_users_environment() {
+    fn gained_rights_do_not_show_other_users_environments() {
         assert!(may_show(false, 1, 1000), "the kernel decides");
         assert!(may_show(true, 1000, 1000));
         assert!(!may_show(true, 1, 1000) && !may_show(true, 0, 1000));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_process_is_read_and_not_who_has_its_number_later() {
+    fn a_real_process_is_read_but_not_a_reused_pid() {
         let mut child = Command::new("sleep")
             .arg("60")
             .env_clear()
@@ -167,20 +167,20 @@ mod tests {
             .unwrap();
         let roots = Roots::default();
         let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
-        let seen = loop {
+        let variables = loop {
             // Before exec, the child still has the test's environment.
-            let seen = read_environment(&roots, child.id(), ticks).unwrap();
-            if seen.len() == 2 {
-                break seen;
+            let variables = read_environment(&roots, child.id(), ticks).unwrap();
+            if variables.len() == 2 {
+                break variables;
             }
         };
-        assert_eq!(seen[1], ("LC_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
-        assert_eq!(seen[0].1, "***");
-        let other = read_environment(&roots, child.id(), ticks + 1);
-        assert_eq!(other, Err(EnvironmentError::Gone));
+        assert_eq!(variables[1], ("LC_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
+        assert_eq!(variables[0].1, "***");
+        let reused = read_environment(&roots, child.id(), ticks + 1);
+        assert_eq!(reused, Err(EnvironmentError::Gone));
         child.kill().unwrap();
         child.wait().unwrap();
-        let gone = read_environment(&roots, child.id(), ticks);
-        assert_eq!(gone, Err(EnvironmentError::Gone));
+        let exited = read_environment(&roots, child.id(), ticks);
+        assert_eq!(exited, Err(EnvironmentError::Gone));
     }
 }

@@ -22,8 +22,8 @@ const FIRST_BYTES: usize = 16 << 10;
 
 const OTHERS_WRITE: u16 = 0o022;
 
-/// The maximum number of listed processes, a quarter of the kernel's own limit.
-pub const MOST_PROCESSES: usize = 1 << 20;
+/// Maximum number of listed processes: a quarter of the kernel's own limit.
+pub const MAX_PROCESSES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcEntry {
@@ -99,7 +99,7 @@ impl Folder {
         self.read_one(name, content, limit, false)
     }
 
-    /// Like [`read`](Self::read), for a file that the kernel writes line by line and returns in parts of at most a
+    /// Like [`read`](Self::read), for a file that the kernel writes line by line and returns in parts of up to a
     /// page.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, true)
@@ -112,7 +112,7 @@ impl Folder {
         limit: usize,
         is_list: bool,
     ) -> io::Result<()> {
-        let by_child = memory_reader::NAMES.iter().position(|known| *known == name);
+        let by_child = memory_reader::NAMES.iter().position(|memory_file| *memory_file == name);
         let by_child = by_child.and_then(|at| {
             let mut limits = [0; memory_reader::NAMES.len()];
             limits[at] = limit;
@@ -184,13 +184,13 @@ impl Folder {
         self.entries(|name, _| each(name))
     }
 
-    /// Lists all processes, sorted by pid, up to `MOST_PROCESSES`. `self` must be /proc.
+    /// Lists all processes, sorted by pid, up to `MAX_PROCESSES`. `self` must be /proc.
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
             let pid = name.to_str().ok().and_then(|name| name.parse().ok());
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
-            listing.len() < MOST_PROCESSES
+            listing.len() < MAX_PROCESSES
         })?;
         // The kernel's listing is sorted; a test's folder is not.
         listing.sort_unstable();
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shorter_than_its_room_is_not_asked_for_its_end() {
+    fn a_short_file_takes_one_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_is_read_on_up_to_the_limit() {
+    fn a_long_file_is_read_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let long: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
         std::fs::write(folder.path().join("environ"), &long).unwrap();
@@ -289,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_to_its_end_and_one_record_at_once() {
-        let own = Folder::own(Path::new("/proc")).unwrap();
+    fn lists_are_read_to_the_end_and_records_in_one_read() {
+        let folder = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
         // More than the kernel returns in one read.
-        own.read_list(c"smaps", &mut list, 4 << 20).unwrap();
+        folder.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
         for name in [c"stat", c"status", c"cgroup", c"cmdline", c"environ"] {
-            own.read(name, &mut record, 1 << 20).unwrap();
+            folder.read(name, &mut record, 1 << 20).unwrap();
             let path = Path::new("/proc/self").join(name.to_str().unwrap());
             let whole = std::fs::read(path).unwrap();
             // Some of these numbers change between reads.

@@ -1,8 +1,8 @@
 //! Detects the framework that a process has loaded, from the names of its mapped files and its program.
 //!
-//! A process's framework is the one whose allocator holds its memory, because this determines how to free the
-//! memory. A serving engine precedes the training library, which precedes the library it is built on. CUDA itself
-//! is used if no other framework is known. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate
+//! A process's framework is the one whose allocator holds its memory, because this determines how to free the memory.
+//! A serving engine takes precedence over the training library, and this over the library it is built on. If no other
+//! framework is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate
 //! through one of these and are listed in addition.
 //!
 //! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read, because
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::model::program::file_name;
 
-/// The maximum part of the maps that is read: some 40 000 lines.
+/// Maximum number of bytes read from the maps: about 40,000 lines.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
@@ -65,7 +65,7 @@ const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds its memory; `None` if no known framework does.
+    /// The framework that holds the process's memory; `None` if unknown.
     pub framework: Option<&'static str>,
     pub version: Option<String>,
     /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray`.
@@ -87,7 +87,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
     // A line without its newline may lack part of its path.
-    for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|it| it.ends_with(b"\n")) {
+    for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
             continue;
@@ -106,22 +106,22 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
             }
         }
     }
-    let seen = || {
-        let marks = TABLE.marks.iter().zip(&marks).filter(|(_, is_seen)| **is_seen);
+    let found_marks = || {
+        let marks = TABLE.marks.iter().zip(&marks).filter(|(_, is_found)| **is_found);
         marks.map(|(mark, _)| mark).filter(|mark| has_driver || !mark.needs_driver)
     };
-    let mapped = seen().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
+    let mapped = found_marks().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
     // A program's name proves nothing unless a GPU library is loaded.
     let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
     let mut libraries: Vec<&str> = Vec::new();
-    for mark in seen() {
-        let is_other = framework.is_some_and(|framework| is_beside(mark, framework));
+    for mark in found_marks() {
+        let is_other = framework.is_some_and(|framework| is_other_framework(mark, framework));
         if is_other && !libraries.contains(&&*mark.name) {
             libraries.push(&mark.name);
         }
     }
     libraries.extend(LIBRARIES.into_iter().filter(|library| {
-        seen().any(|mark| mark.name == *library)
+        found_marks().any(|mark| mark.name == *library)
             || match *library {
                 "deepspeed" => framework.is_some() && is_deepspeed(command),
                 "ray" => framework.is_some() && is_ray(command),
@@ -143,7 +143,7 @@ fn version_of_file(name: &[u8]) -> Option<String> {
 
 /// Whether a mark shows a framework other than the one that holds the memory. All frameworks use CUDA, and many
 /// CPU-only programs use Numba.
-fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
+fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = TABLE.built_on.get(framework);
     let is_for_cpus = mark.name == "numba" && mark.folder == "/numba/";
     mark.name != framework
@@ -155,30 +155,30 @@ fn is_beside(mark: &FrameworkMark, framework: &str) -> bool {
 
 // Detects an engine by its command line, if its libraries only show what it is built on.
 //
-// Only whole names count: of the program, of an interpreter's script, of the module after `-m`, and of the titles
-// that workers set. Arguments such as a model's name prove nothing.
+// Only these names are compared, as a whole: the program, an interpreter's script, the module after `-m`, and the
+// titles that workers set. Arguments prove nothing, because a model may have the same name.
 
 /// Python options with a separate value.
-const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
+const OPTIONS_WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
-/// The engine that runs with this argv; `None` if it is not known.
+/// Recognises an engine by its argv; `None` if unknown.
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
     if let Some((_, engine)) = titled {
         return Some(engine);
     }
-    let engine = match runs(command)? {
-        Runs::Program(name) => TABLE.programs.get(name),
-        Runs::Module(module) => TABLE.modules.get(module.split('.').next()?),
+    let engine = match parse_program(command)? {
+        Program::File(name) => TABLE.programs.get(name),
+        Program::Module(module) => TABLE.modules.get(module.split('.').next()?),
     };
     engine.map(String::as_str)
 }
 
 fn is_deepspeed(command: &[Arc<str>]) -> bool {
-    match runs(command) {
-        Some(Runs::Program("deepspeed")) => return true,
-        Some(Runs::Module(module)) if module.starts_with("deepspeed.") => return true,
+    match parse_program(command) {
+        Some(Program::File("deepspeed")) => return true,
+        Some(Program::Module(module)) if module.starts_with("deepspeed.") => return true,
         _ => {}
     }
     command.iter().any(|argument| {
@@ -190,27 +190,27 @@ fn is_ray(command: &[Arc<str>]) -> bool {
     command.first().is_some_and(|title| title.starts_with("ray::"))
 }
 
-enum Runs<'a> {
-    Program(&'a str),
+enum Program<'a> {
+    File(&'a str),
     Module(&'a str),
 }
 
-fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
+fn parse_program(command: &[Arc<str>]) -> Option<Program<'_>> {
     let (program, arguments) = command.split_first()?;
     let program = file_name(program);
     if !program.starts_with("python") {
-        return Some(Runs::Program(program));
+        return Some(Program::File(program));
     }
     let mut arguments = arguments.iter().map(|argument| &**argument);
     while let Some(argument) = arguments.next() {
         match argument {
-            "-m" => return arguments.next().map(Runs::Module),
+            "-m" => return arguments.next().map(Program::Module),
             "-c" => return None,
-            _ if WITH_VALUE.contains(&argument) => {
+            _ if OPTIONS_WITH_VALUE.contains(&argument) => {
                 arguments.next();
             }
             _ if argument.starts_with('-') => {}
-            _ => return Some(Runs::Program(file_name(argument))),
+            _ => return Some(Program::File(file_name(argument))),
         }
     }
     None
@@ -255,7 +255,7 @@ mod tests {
     const RUNTIME: &str = "/v/nvidia/cuda_runtime/lib/libcudart.so.12";
 
     #[test]
-    fn each_framework_has_its_marks() {
+    fn each_framework_is_detected_by_its_marks() {
         for (path, expected) in [
             (TORCH, "pytorch"),
             ("/v/torch/lib/libc10_cuda.so (deleted)", "pytorch"),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_named_has_advice() {
+    fn every_named_framework_has_advice() {
         let table = parse().unwrap();
         let engines = table.programs.values().chain(table.modules.values());
         let engines = engines.chain(table.titles.values());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_specific_wins_whatever_the_order() {
+    fn the_more_specific_framework_wins_in_any_order() {
         let vllm = "/v/vllm/cumem_allocator.abi3.so";
         let whisper = "/v/ctranslate2.libs/libctranslate2-1.so.4";
         let rmm = "/v/librmm/lib64/librmm.so";
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_builds_without_cuda_share_needs_the_driver() {
+    fn files_shared_with_cpu_builds_require_the_driver() {
         for path in [
             "/v/tensorflow/libtensorflow_framework.so.2",
             "/v/onnxruntime/capi/onnxruntime_pybind11_state.so",
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_nothing_but_cuda_is_cuda() {
+    fn a_process_with_only_cuda_libraries_is_cuda() {
         assert_eq!(framework(&[DRIVER]), Some("cuda"));
         assert_eq!(framework(&[RUNTIME]), Some("cuda"));
         assert_eq!(framework(&["/usr/lib/libnvidia-ml.so.1"]), None);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one_is_only_cuda() {
+    fn similar_file_names_are_not_frameworks() {
         for path in [
             "/home/vllm/data.bin",
             "/home/vllm/venv/site-packages/numpy/_multiarray_umath.so",
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_known_by_its_program_too() {
+    fn an_engine_is_recognised_by_its_program() {
         for (words, expected) in [
             ("/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m", "tgi"),
             ("/usr/src/.venv/bin/text-generation-server serve m", "tgi"),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_and_links_are_listed_beside_the_framework() {
+    fn launchers_and_libraries_are_listed_in_addition() {
         let nccl = "/v/nvidia/nccl/lib/libnccl.so.2";
         let ray = "/v/ray/_raylet.so";
         let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frameworks_of_a_process_are_named() {
+    fn all_loaded_frameworks_are_listed() {
         let flow = "/v/tensorflow/libtensorflow_framework.so.2";
         let jax = "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
         let cupy = "/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so";
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_has_the_version_that_its_name_ends_with() {
+    fn a_library_version_is_the_suffix_of_its_name() {
         for (path, expected) in [
             ("/v/tensorflow/libtensorflow_framework.so.2", Some("2")),
             ("/v/tensorflow/libtensorflow_framework.so", None),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_framework_that_is_named() {
+    fn the_version_belongs_to_the_detected_framework() {
         let paths = [
             "/usr/local/cuda/lib64/libcudart.so.12.4.127",
             "/v/tensorflow/libtensorflow_framework.so.2",

@@ -1,8 +1,8 @@
 //! Reads a process just before an action on it: its owner, its protections, whether it is blocked.
 //!
-//! The live source watches only GPU processes. Here any process can be read once, and nothing is kept. Its folder
-//! is held open during the read, so that all values belong to one process. `reclaim` decides whether the process
-//! may be touched.
+//! The live source watches only GPU processes. Here any process can be read once, and nothing is kept. Its folder is
+//! held open during the read, so that all values belong to one process. `reclaim` decides whether an action is
+//! allowed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,9 +20,9 @@ use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
-/// The maximum number of ancestors that are followed. Nested shells make a chain long.
-const MOST_ANCESTORS: usize = 128;
-const MOST_THREADS: usize = 4096;
+/// Maximum number of ancestors followed. Nested shells make a chain long.
+const MAX_ANCESTORS: usize = 128;
+const MAX_THREADS: usize = 4096;
 /// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
 const CAP_KILL: u32 = 5;
 
@@ -55,7 +55,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Whether the process handles no signal before SIGCONT. This excludes a traced process (`t`), which its tracer
+    /// Whether the process handles no signals until SIGCONT. This excludes a traced process (`t`), which its tracer
     /// resumes.
     pub fn is_stopped(&self) -> bool {
         self.state == Some('T')
@@ -143,7 +143,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     if guarded.environment.as_deref().is_some_and(is_preloaded) {
         guarded.executable_is_roots = guarded.executable_is_roots.map(|_| false);
     }
-    guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
+    guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|files| files.gpu_files);
     Ok(Some(guarded))
 }
 
@@ -160,23 +160,23 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
-    let own = read_guarded(roots, pid)?.ok_or_else(malformed)?;
+    let guarded = read_guarded(roots, pid)?.ok_or_else(malformed)?;
     let mut ancestors = Vec::new();
-    let mut next = own.ppid;
+    let mut next = guarded.ppid;
     while let Some(parent) = next {
         ancestors.push(parent);
-        if ancestors.len() == MOST_ANCESTORS {
+        if ancestors.len() == MAX_ANCESTORS {
             break;
         }
         // The ancestors of an exited ancestor are unknown.
-        next = read_guarded(roots, parent).ok().flatten().and_then(|it| it.ppid);
+        next = read_guarded(roots, parent).ok().flatten().and_then(|parent| parent.ppid);
     }
     let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
     let host = read_host(roots);
     Ok(Ourselves {
         pid,
         uid: rustix::process::geteuid().as_raw(),
-        session: own.session,
+        session: guarded.session,
         ancestors,
         may_signal_others: may_kill(&status),
         pid_namespace: host.pid_namespace,
@@ -200,7 +200,7 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
 /// Whether a process is a descendant of another, by parent links; `false` if a link cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
-    std::iter::successors(parent(&pid), parent).take(MOST_ANCESTORS).any(|it| it == ancestor)
+    std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS).any(|pid| pid == ancestor)
 }
 
 fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Option<T> {
@@ -251,11 +251,11 @@ pub(in crate::host) fn read_each(
     Ok(())
 }
 
-/// The kernel function in which a thread of the process is in uninterruptible sleep. `None` if no thread is; `"?"`
-/// if the kernel hides the function from a caller other than root.
+/// The kernel function that a thread in uninterruptible sleep waits in. `None` if there is no such thread; `"?"` if
+/// the kernel hides the function from a caller other than root.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
-    for task in fs::read_dir(tasks).ok()?.take(MOST_THREADS).flatten() {
+    for task in fs::read_dir(tasks).ok()?.take(MAX_THREADS).flatten() {
         let stat = fs::read(task.path().join("stat")).unwrap_or_default();
         if parse_stat(&stat).is_none_or(|stat| stat.state != 'D') {
             continue;
@@ -277,13 +277,13 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// The first word of a status line. An incomplete line does not count.
+/// The first word of a status line. An incomplete line is ignored.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
         .filter_map(|line| line.strip_suffix(b"\n"))
         .find_map(|line| line.strip_prefix(name))
-        .and_then(|rest| std::str::from_utf8(rest).ok()?.split_whitespace().next())
+        .and_then(|value| std::str::from_utf8(value).ok()?.split_whitespace().next())
 }
 
 fn number(status: &[u8], name: &[u8]) -> Option<u32> {
@@ -300,24 +300,24 @@ mod tests {
     use crate::host::testing::{FakeProc, StatLine};
 
     #[test]
-    fn this_process_knows_itself() {
+    fn the_current_process_is_read() {
         let roots = Roots::default();
         let ourselves = read_ourselves(&roots).unwrap();
-        let own = read_guarded(&roots, ourselves.pid).unwrap().unwrap();
-        assert_eq!(own.is_process, Some(true));
-        assert!(!own.is_kernel_thread && own.oom_score_adj.is_some());
-        assert!(own.executable.is_some() && own.command.is_some());
-        assert!(ourselves.ancestors.contains(&own.ppid.unwrap()));
+        let guarded = read_guarded(&roots, ourselves.pid).unwrap().unwrap();
+        assert_eq!(guarded.is_process, Some(true));
+        assert!(!guarded.is_kernel_thread && guarded.oom_score_adj.is_some());
+        assert!(guarded.executable.is_some() && guarded.command.is_some());
+        assert!(ourselves.ancestors.contains(&guarded.ppid.unwrap()));
         assert!(!ourselves.ancestors.contains(&ourselves.pid));
         let all = read_all(&roots).unwrap();
-        let listed = all.iter().find(|it| it.pid == ourselves.pid).unwrap();
-        assert_eq!(listed.start_ticks, own.start_ticks);
+        let listed = all.iter().find(|process| process.pid == ourselves.pid).unwrap();
+        assert_eq!(listed.start_ticks, guarded.start_ticks);
         assert_eq!(read_wait_channel(&roots, u32::MAX), None);
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
     /// Process 7 with this state and status.
-    fn seven(state: char, status: &str) -> FakeProc {
+    fn process_seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });
         fake.put(7, "status", status);
@@ -328,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_unknown() {
-        let proc = seven('S', "Tgid:\t9\nUid:\t1000\t0\t0\t0");
+    fn missing_values_are_unknown() {
+        let proc = process_seven('S', "Tgid:\t9\nUid:\t1000\t0\t0\t0");
         let guarded = read_guarded(&proc, 7).unwrap().unwrap();
         assert_eq!((guarded.start_ticks, guarded.uid), (55, None));
         assert_eq!(guarded.is_process, Some(false), "a thread's number");
         assert_eq!((guarded.oom_score_adj, guarded.executable), (None, None));
-        assert_eq!(guarded.command.map(|it| it.len()), Some(2));
+        assert_eq!(guarded.command.map(|command| command.len()), Some(2));
         proc.put(7, "oom_score_adj", "-1000\n");
         let guarded = read_guarded(&proc, 7).unwrap().unwrap();
         assert_eq!(guarded.oom_score_adj, Some(-1000));
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_blocked_process_is_shown_with_its_wait_channel() {
-        let proc = seven('D', "");
+        let proc = process_seven('D', "");
         assert_eq!(read_guarded(&proc, 7).unwrap().unwrap().command, None);
         assert_eq!(read_wait_channel(&proc, 7).as_deref(), Some("?"));
         for (content, channel) in
@@ -353,12 +353,12 @@ mod tests {
             proc.put(7, "task/7/wchan", content);
             assert_eq!(read_wait_channel(&proc, 7).as_deref(), Some(channel));
         }
-        let proc = seven('S', "");
+        let proc = process_seven('S', "");
         assert_eq!(read_wait_channel(&proc, 7), None);
     }
 
     #[test]
-    fn the_right_to_signal_others_is_a_bit() {
+    fn the_kill_capability_is_a_bit_of_capeff() {
         assert!(may_kill(b"CapEff:\t000001ffffffffff\n"));
         assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
         for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
@@ -368,7 +368,7 @@ mod tests {
 
     /// A program that runs as another account, with libraries or a signal chosen by the caller.
     #[test]
-    fn what_a_caller_chose_for_a_set_uid_program_does_not_count_and_a_preload_takes_its_name() {
+    fn set_uid_programs_ignore_the_callers_variables() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let is_root = rustix::process::geteuid().is_root();

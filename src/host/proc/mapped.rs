@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 
 use std::ffi::OsStr;
 
-/// The maximum part of gpumem's own maps that is read; it maps some hundred files.
+/// Maximum number of bytes read from gpumem's own maps, which list about a hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// The first file mapped by gpumem for which `is_it` is true; `None` if there is none, or the maps cannot be read.
-pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+/// The first file mapped by gpumem for which `is_wanted` returns `true`; `None` if there is none, or the maps cannot
+/// be read.
+pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
     lines.find_map(|line| {
         let line = line.ok()?;
-        parse_mapped_file(&line).filter(|path| is_it(path)).map(Path::to_owned)
+        parse_mapped_file(&line).filter(|path| is_wanted(path)).map(Path::to_owned)
     })
 }
 
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_what_follows_five_fields() {
+    fn a_mapped_path_follows_five_fields() {
         let parse = |line: &str| parse_mapped_file(line.as_bytes()).map(Path::to_owned);
         let start = "7f0c1a200000-7f0c1a3f5000 r-xp 00028000 08:01 1053";
         for (end, path) in [
@@ -54,10 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_mapped_its_own_program() {
-        let own = std::fs::canonicalize(std::env::current_exe().unwrap()).unwrap();
-        let found = read_own_mapped_file(Path::new("/proc"), |path| path == own);
-        assert_eq!(found, Some(own));
+    fn the_current_process_has_mapped_its_program() {
+        let program = std::fs::canonicalize(std::env::current_exe().unwrap()).unwrap();
+        let mapped = read_own_mapped_file(Path::new("/proc"), |path| path == program);
+        assert_eq!(mapped, Some(program));
         assert_eq!(read_own_mapped_file(Path::new("/proc"), |_| false), None);
         assert_eq!(read_own_mapped_file(Path::new("/nonexistent"), |_| true), None);
     }

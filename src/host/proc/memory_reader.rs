@@ -1,5 +1,5 @@
-//! Reads files of /proc that come from a process's own memory (argv, environment) or need its lock (maps), in a
-//! child that can be abandoned.
+//! Reads files in /proc that the kernel reads from a process's own memory (argv, environment) or need its lock
+//! (maps), in a child that can be abandoned.
 //!
 //! A process can cause its lock to be held forever. It maps a file on its user's own file system that never
 //! answers. Another process reads that page through `/proc/PID/mem`, and one of the first process's threads waits
@@ -31,17 +31,17 @@ use crate::host::proc::folder::Folder;
 const ARGUMENT: &str = "__read";
 /// The files; the last is a list.
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// The maximum wait for an answer. Pages may have to be read from a disk.
+/// Maximum wait for an answer. The kernel may have to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// The maximum wait for a child to start, which depends only on how busy the machine is.
+/// Maximum wait for a child to start, which depends only on how busy the machine is.
 const STARTS: Duration = Duration::from_secs(20);
 /// How long to avoid a process that did not answer.
 const PAUSE: Duration = Duration::from_secs(300);
 /// After this many abandoned children, all of the user's processes are avoided.
-const MOST_OF_ONE: usize = 4;
+const MAX_PER_USER: usize = 4;
 /// A request is a byte limit for each file. One request covers all files of a process, because a round trip takes
 /// longer than the kernel takes to write a file.
-const QUESTION_BYTES: usize = NAMES.len() * 8;
+const REQUEST_BYTES: usize = NAMES.len() * 8;
 /// The header of an answer: for each file an error number and a length.
 const HEAD_BYTES: usize = NAMES.len() * 8;
 /// How much of an answer is read together with its header.
@@ -55,12 +55,12 @@ static READER: Mutex<Option<Reader>> = Mutex::new(None);
 #[derive(Debug, Default)]
 struct Reader {
     child: Option<(Child, UnixStream)>,
-    left: Vec<Left>,
+    abandoned: Vec<AbandonedChild>,
 }
 
 /// An abandoned child, and the folder it was reading: the inode number, unique to the process, and the owner.
 #[derive(Debug)]
-struct Left {
+struct AbandonedChild {
     child: Child,
     inode: u64,
     uid: u32,
@@ -93,7 +93,7 @@ impl Drop for ReadingChild {
 
 /// If the arguments start a reading child, serves requests until the parent exits, and returns `true`.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    let is_child = arguments.nth(1).is_some_and(|it| it == *OsStr::new(ARGUMENT));
+    let is_child = arguments.nth(1).is_some_and(|argument| argument == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
         // An error means that the parent has exited.
         let _ = serve();
@@ -106,21 +106,22 @@ pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
 pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Contents> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
     let reader = reader.as_mut()?;
-    reader.left.retain_mut(|it| {
-        let is_gone = it.child.try_wait().is_ok_and(|status| status.is_some());
-        !is_gone || it.at.elapsed() < PAUSE
+    reader.abandoned.retain_mut(|abandoned| {
+        let is_gone = abandoned.child.try_wait().is_ok_and(|status| status.is_some());
+        !is_gone || abandoned.at.elapsed() < PAUSE
     });
     let (inode, uid) = match fstat(folder) {
         Ok(stat) => (stat.st_ino, stat.st_uid),
         Err(errno) => return Some(NAMES.map(|_| Err(errno))),
     };
-    let of_user = reader.left.iter().filter(|it| it.uid == uid).count();
-    if of_user >= MOST_OF_ONE || reader.left.iter().any(|it| it.inode == inode) {
+    let of_user = reader.abandoned.iter().filter(|abandoned| abandoned.uid == uid).count();
+    if of_user >= MAX_PER_USER || reader.abandoned.iter().any(|abandoned| abandoned.inode == inode)
+    {
         return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
     }
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
-            Some(known) => known,
+            Some(child) => child,
             // Without a child, the caller reads the files itself.
             None => start().ok()?,
         };
@@ -133,7 +134,7 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
                 let mut child = child;
                 // A blocked child may survive SIGKILL.
                 let _ = child.kill();
-                reader.left.push(Left { child, inode, uid, at: Instant::now() });
+                reader.abandoned.push(AbandonedChild { child, inode, uid, at: Instant::now() });
                 return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
             }
             // Another process killed the child.
@@ -188,19 +189,19 @@ fn ask(
             more => got += more,
         }
     }
-    let (head, come) = begin[..got].split_at(HEAD_BYTES);
+    let (head, received) = begin[..got].split_at(HEAD_BYTES);
     let (heads, _) = head.as_chunks::<8>();
     let lengths = heads.iter().map(|&[.., l0, l1, l2, l3]| u32::from_le_bytes([l0, l1, l2, l3]));
-    let mut rest = come.to_vec();
-    rest.resize(lengths.map(|length| length as usize).sum(), 0);
-    socket.read_exact(rest.get_mut(come.len()..).unwrap_or_default())?;
+    let mut unread = received.to_vec();
+    unread.resize(lengths.map(|length| length as usize).sum(), 0);
+    socket.read_exact(unread.get_mut(received.len()..).unwrap_or_default())?;
     let mut contents = NAMES.map(|_| Ok(Vec::new()));
     for (content, &[e0, e1, e2, e3, l0, l1, l2, l3]) in contents.iter_mut().zip(heads) {
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        let after = rest.split_off(length.min(rest.len()));
+        let following = unread.split_off(length.min(unread.len()));
         let errno = i32::from_le_bytes([e0, e1, e2, e3]);
-        let read = std::mem::replace(&mut rest, after);
-        *content = if errno == 0 { Ok(read) } else { Err(Errno::from_raw_os_error(errno)) };
+        let bytes = std::mem::replace(&mut unread, following);
+        *content = if errno == 0 { Ok(bytes) } else { Err(Errno::from_raw_os_error(errno)) };
     }
     Ok(contents)
 }
@@ -212,7 +213,7 @@ fn serve() -> io::Result<()> {
     socket.write_all(&[0])?;
     let mut content = Vec::new();
     loop {
-        let mut question = [0; QUESTION_BYTES];
+        let mut question = [0; REQUEST_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut question)];
@@ -222,7 +223,7 @@ fn serve() -> io::Result<()> {
             RecvAncillaryMessage::ScmRights(mut folders) => folders.next(),
             _ => None,
         });
-        let Some(folder) = folder.filter(|_| got.bytes == QUESTION_BYTES).map(Folder::from) else {
+        let Some(folder) = folder.filter(|_| got.bytes == REQUEST_BYTES).map(Folder::from) else {
             return Ok(());
         };
         let (limits, _) = question.as_chunks::<8>();

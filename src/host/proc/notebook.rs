@@ -1,9 +1,9 @@
 //! Recognises a Jupyter kernel, and the program that runs it, from argv alone.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments. If ID
-//! is a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last
-//! (papermill, nbconvert) give the file another name and keep no history; only the parent's argv shows which of
-//! them it is. This module reads no files: `jupyter` reads files and asks the server.
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments. If ID is
+//! a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last
+//! (papermill, nbconvert) give the file another name and keep no history; only the parent's argv shows which program
+//! it is. This module reads no files: `jupyter` reads files and asks the server.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ const READERS: [&str; 16] = [
     "tail", "vi", "vim",
 ];
 
-/// The kernel with this argv; `None` if it is not a kernel's. A kernel's clients (`--existing`) are excluded.
+/// Recognises a kernel by its argv; `None` for other programs, including a kernel's clients (`--existing`).
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let is_reader =
         arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
@@ -67,7 +67,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         }
         // Some languages' kernels have no flag for the file: IJulia takes it as an argument, IRkernel after
         // `--args`.
-        let is_kernels = |name| is_uuid(name) || is_vscodes(name);
+        let is_kernels = |name| is_uuid(name) || is_from_vscode(name);
         if !is_reader && kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
         }
@@ -78,7 +78,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
             }
         }
         if argument == MARIMO_LAUNCHER {
-            return Some(of_application("marimo"));
+            return Some(with_application("marimo"));
         }
         let program = program(argument);
         if LAUNCHERS.contains(&program) {
@@ -97,7 +97,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         Some("colab")
     } else if launcher == Some(DATABRICKS_LAUNCHER) {
         Some("databricks")
-    } else if name.is_some_and(is_vscodes) {
+    } else if name.is_some_and(is_from_vscode) {
         Some("vscode")
     } else if name.is_some() {
         Some("jupyter")
@@ -128,41 +128,42 @@ pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
 /// The kernel that a spawned process is, from its parent's argv: `marimo edit notebook.py`. `None` if the parent is
 /// not a marimo editor. (`marimo run` runs notebooks in its own threads.)
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
-    let (program, rest) = started(parent)?;
+    let (program, arguments) = parse_program(parent)?;
     if program != "marimo" {
         return None;
     }
-    let mut rest = rest
+    let mut arguments = arguments
         .iter()
         .map(AsRef::as_ref)
         .skip_while(|argument| !matches!(*argument, "edit" | "new" | "tutorial"));
-    let command = rest.next()?;
-    let notebook = rest.find(|argument| argument.ends_with(".py") || argument.ends_with(".md"));
+    let command = arguments.next()?;
+    let notebook =
+        arguments.find(|argument| argument.ends_with(".py") || argument.ends_with(".md"));
     Some(Jupyter {
         notebook_path: notebook.filter(|_| command == "edit").map(Arc::from),
-        ..of_application("marimo")
+        ..with_application("marimo")
     })
 }
 
 /// From argv, the program that runs a notebook from first cell to last, and the notebook: `papermill in.ipynb
 /// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` for an unknown program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
-    let (program, rest) = started(arguments).unwrap_or(("", &[]));
+    let (program, arguments) = parse_program(arguments).unwrap_or(("", &[]));
     let application = match program {
         "papermill" => "papermill",
         "nbconvert" | "jupyter-nbconvert" => "nbconvert",
         _ => "batch",
     };
-    let notebook = rest
+    let notebook = arguments
         .iter()
         .map(AsRef::as_ref)
         .find(|argument| argument.ends_with(".ipynb") && !argument.starts_with('-'));
     (application, notebook)
 }
 
-/// The console with this argv, if it starts kernels itself without serving them; `None` for any other program.
+/// Recognises a console that starts kernels itself without serving them; `None` for any other program.
 pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
-    Some(match started(arguments)?.0 {
+    Some(match parse_program(arguments)?.0 {
         "jupyter-console" | "jupyter_console" => "jupyter-console",
         "jupyter-qtconsole" | "qtconsole" => "jupyter-qtconsole",
         "spyder" | "spyder3" | "spyder.app.start" => "spyder",
@@ -170,9 +171,9 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
-/// The kernel server with this argv, if it leaves no file with its address; `None` for any other program.
+/// Recognises a kernel server that leaves no file with its address; `None` for any other program.
 pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
-    Some(match started(arguments)?.0 {
+    Some(match parse_program(arguments)?.0 {
         "voila" | "jupyter-voila" => "voila",
         "kernel_gateway" | "kernelgateway" | "jupyter-kernelgateway" => "kernelgateway",
         _ => return None,
@@ -190,21 +191,21 @@ pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
         "jupyter-server",
         "jupyter_server",
     ];
-    started(arguments).is_some_and(|(program, _)| names.contains(&program))
+    parse_program(arguments).is_some_and(|(program, _)| names.contains(&program))
         || parse_fileless_server(arguments).is_some()
         || is_hub_server(arguments)
 }
 
 pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     matches!(
-        started(arguments),
+        parse_program(arguments),
         Some(("jupyterhub-singleuser" | "jupyterhub.singleuser" | "jupyter-labhub" | "labhub", _))
     )
 }
 
 /// The program that argv starts, and its arguments. This is the target rather than Python itself, and `nbconvert`
 /// for `jupyter nbconvert`.
-fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
+fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
     if program(at(index)?).starts_with("python") {
@@ -221,11 +222,11 @@ fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     if program(at(index)?) == "jupyter" {
         index += 1;
     }
-    let rest = arguments.get(index + 1..).unwrap_or_default();
-    Some((program(at(index)?), rest))
+    let following = arguments.get(index + 1..).unwrap_or_default();
+    Some((program(at(index)?), following))
 }
 
-fn of_application(name: &str) -> Jupyter {
+fn with_application(name: &str) -> Jupyter {
     Jupyter { application: Some(name.into()), ..Jupyter::default() }
 }
 
@@ -242,7 +243,7 @@ fn kernel_name(path: &str) -> Option<&str> {
 
 /// Whether ID is from VS Code, which starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
 /// `kernelProcess.node.ts`).
-fn is_vscodes(name: &str) -> bool {
+fn is_from_vscode(name: &str) -> bool {
     let version = name.strip_prefix('v');
     version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_known_by_their_connection_files() {
+    fn kernels_are_recognised_by_their_connection_files() {
         let file = format!("/home/ann/.local/share/jupyter/runtime/kernel-{ID}.json");
         let expected = Some((Some(ID.to_owned()), Some(file.clone())));
         for line in [
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_a_kernel_is_recognised_by_its_argv() {
+    fn the_kernels_application_is_recognised_by_its_argv() {
         let launch = "/opt/conda/bin/python -m ipykernel_launcher";
         for (line, expected) in [
             (format!("{launch} -f /run/kernel-{ID}.json"), Some("jupyter")),
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_named_as_kernels_are_needs_a_kernel_to_read_it() {
+    fn other_file_names_count_only_for_kernel_programs() {
         assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
         assert_eq!(kernel("python train.py kernel-3x3.json"), None);
         assert_eq!(kernel("python train.py --size kernel-v.json"), None);
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_a_batch_is_recognised_by_its_own_argv() {
+    fn batch_runners_are_recognised_by_their_argv() {
         for (line, expected) in [
             ("/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb", ("papermill", Some("a.ipynb"))),
             ("python -m papermill -p x 1 in/a.ipynb out.ipynb", ("papermill", Some("in/a.ipynb"))),
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn marimos_kernels_are_recognised_by_their_parent() {
+    fn marimo_kernels_are_recognised_by_the_parents_argv() {
         let spawned = ["python", "-c", "from multiprocessing.spawn …", SPAWNED];
         assert!(may_be_marimo(&spawned) && parse_kernel(&spawned).is_none());
         assert!(!may_be_marimo(&["python", "train.py"]));
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hubs_server_is_recognised_by_its_argv() {
+    fn hub_servers_are_recognised_by_their_argv() {
         for (line, expected) in [
             ("/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1", true),
             ("python -m jupyterhub.singleuser", true),
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_talks_to_a_kernel_is_none() {
+    fn clients_of_a_kernel_are_not_kernels() {
         for line in [
             format!("jupyter-console --existing kernel-{ID}.json"),
             format!("vim /run/kernel-{ID}.json"),

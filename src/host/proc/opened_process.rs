@@ -16,7 +16,7 @@ use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
-/// The maximum length of an environment. Linux allows 6 MiB for argv and environment together.
+/// Maximum length of an environment. Linux allows 6 MiB for argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
 const VALUE_BYTES: usize = 4096;
 
@@ -73,14 +73,14 @@ impl OpenedProcess {
         Ok(self.root.get_or_init(|| root).as_fd())
     }
 
-    /// Whether both processes have the same root folder, so that a path leads both to the same file.
+    /// Whether both processes have the same root folder. If so, a path means the same file for both.
     pub fn shares_root(&self, other: &Self) -> bool {
         let identity = |process: &Self| {
             let stat = fstat(process.root().ok()?).ok()?;
             Some((stat.st_dev, stat.st_ino))
         };
-        let own = identity(self);
-        own.is_some() && own == identity(other)
+        let own_identity = identity(self);
+        own_identity.is_some() && own_identity == identity(other)
     }
 
     /// Whether its memory can be read without blocking on a driver or a disk.
@@ -118,7 +118,7 @@ impl Environment {
     /// The value of a variable: UTF-8, not empty, at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
-            variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+            variable.strip_prefix(name.as_bytes()).and_then(|value| value.strip_prefix(b"="))
         })?;
         let value = std::str::from_utf8(value).ok()?;
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_folder_follows_jupyters_own_order() {
+    fn the_runtime_folder_follows_jupyters_precedence() {
         for (environment, expected) in [
             ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d JUPYTER_RUNTIME_DIR=/r", Some("/r")),
             ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d", Some("/d/runtime")),

@@ -1,5 +1,5 @@
-//! Finds the starter of a process: its parent, unless the parent has only adopted it. Also finds adopters of
-//! orphans.
+//! Finds the starter of a process: its parent, unless the parent has only adopted it. Also recognises processes that
+//! adopt orphans.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ impl ReadParent {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();
         // A parent that started later has reused the pid of the real parent.
-        let parent = self.parent.as_ref().filter(|it| it.start_ticks <= process.start_ticks);
+        let parent =
+            self.parent.as_ref().filter(|parent| parent.start_ticks <= process.start_ticks);
         if let Some(parent) = parent.filter(|_| is_starter)
             && process.parent.as_deref() != Some(&**parent)
         {
@@ -80,7 +81,8 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
 // prctl(2)), or else to the first process of their pid namespace. The kernel shows a namespace's first process: the
 // last number of its `NSpid` is 1 (pid_namespaces(7)). It does not show subreapers, so they are recognised by name.
 
-/// Short names (the kernel keeps 15 bytes) of programs that request orphans or are intended as a first process.
+/// Short names (the kernel keeps 15 bytes) of programs that adopt orphans or usually run as a namespace's first
+/// process.
 const NAMES: [&[u8]; 13] = [
     // systemd, and each user's systemd --user (systemd: src/core/main.c).
     b"systemd",
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn firsts_and_subreapers_adopt_and_shells_do_not() {
+    fn first_processes_and_subreapers_adopt_orphans() {
         let process =
             |name, innermost_pid| ProcStatus { name, innermost_pid, ..ProcStatus::default() };
         for (status, adopts) in [
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_as_long_as_the_kernel_keeps_them() {
+    fn reaper_names_fit_the_kernels_limit() {
         assert!(NAMES.iter().all(|name| name.len() <= 15));
     }
 }

@@ -41,29 +41,31 @@ impl Processes {
     }
 
     /// Whether the machine had GPU device files, or gpumem held one open, at the last check (twice a minute). If
-    /// neither, every process's `gpu_files` is unknown and proves nothing.
+    /// neither, every process's `gpu_files` is unknown.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
 
     /// Reads the processes with these unique pids, and drops all others.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). CPU use counts from the previous call.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). CPU use is measured since the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
-        let mut before = std::mem::take(&mut self.entries);
+        let mut old_entries = std::mem::take(&mut self.entries);
         let processes = Vec::with_capacity(pids.len());
         let mut sample = ProcessSample { processes, ..ProcessSample::default() };
         let proc = Folder::list(&self.around.roots.proc).ok();
         for &pid in pids {
-            let mut entry = before.remove(&pid);
-            let known = entry.as_mut().zip(proc.as_ref());
-            if known.is_some_and(|(known, proc)| self.around.renew(known, proc, boottime_ns)) {
+            let mut entry = old_entries.remove(&pid);
+            let renewable = entry.as_mut().zip(proc.as_ref());
+            if renewable
+                .is_some_and(|(entry, proc)| self.around.update_from_stat(entry, proc, boottime_ns))
+            {
                 sample.processes.extend(entry.as_ref().map(|entry| entry.process.clone()));
                 self.entries.extend(entry.map(|entry| (pid, entry)));
                 continue;
             }
-            match self.look_at(pid, &mut entry, boottime_ns) {
+            match self.read_process(pid, &mut entry, boottime_ns) {
                 Ok(Presence::Here) => {
                     sample.processes.extend(entry.as_ref().map(|entry| entry.process.clone()));
                 }
@@ -75,7 +77,7 @@ impl Processes {
             }
             self.entries.extend(entry.map(|entry| (pid, entry)));
         }
-        if self.around.settle_names() {
+        if self.around.update_names() {
             for process in &mut sample.processes {
                 if let Some(entry) = self.entries.get_mut(&process.pid) {
                     self.around.name(entry);
@@ -102,7 +104,7 @@ impl Processes {
     }
 
     /// Reads one process. `entry` is its current entry, if any, and is replaced if the pid was reused.
-    fn look_at(
+    fn read_process(
         &mut self,
         pid: u32,
         entry: &mut Option<Box<ProcessEntry>>,
@@ -128,8 +130,9 @@ impl Processes {
             Err(errno) => return Err(HostError::Read { path, errno }),
         }
         let stat = parse_stat(&self.content).ok_or(HostError::Malformed { path })?;
-        let known = entry.take().filter(|it| it.process.start_ticks == Some(stat.start_ticks));
-        let mut known = known.unwrap_or_else(|| {
+        let old_entry =
+            entry.take().filter(|entry| entry.process.start_ticks == Some(stat.start_ticks));
+        let mut new_entry = old_entry.unwrap_or_else(|| {
             let process = Process {
                 pid,
                 start_ticks: Some(stat.start_ticks),
@@ -138,8 +141,8 @@ impl Processes {
             };
             Box::new(ProcessEntry::new(process, self.around.started_ns(stat.start_ticks)))
         });
-        let presence = self.around.update(&mut known, &stat, &folder, now_ns)?;
-        *entry = Some(known);
+        let presence = self.around.update(&mut new_entry, &stat, &folder, now_ns)?;
+        *entry = Some(new_entry);
         Ok(presence)
     }
 }

@@ -311,7 +311,7 @@ mod tests {
 
         fn relatives(&mut self, process: &Process) -> Vec<(u32, Relation, String)> {
             self.around.begin(self.now_ns);
-            self.holders.look_at_parents(self.now_ns);
+            self.holders.refresh_tree(self.now_ns);
             self.holders.fill_descendants(&mut [], |_| None, self.now_ns);
             let mut processes = [process.clone()];
             self.around.fill_relatives(&mut processes, self.holders.tree(), self.now_ns);

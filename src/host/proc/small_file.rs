@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_read_than_was_asked_for() {
+    fn reading_stops_at_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, b"12\n3\xff").unwrap();

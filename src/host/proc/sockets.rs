@@ -25,7 +25,7 @@ const VALID_NS: u64 = 60_000_000_000;
 
 /// The maximum number of network namespaces with valid tables. Any user may create namespaces, and each costs a
 /// walk. Beyond this limit, the listening addresses of a process are unknown.
-pub(in crate::host) const MOST_NAMESPACES: usize = 256;
+pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
 /// The maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
@@ -205,7 +205,7 @@ impl Listening {
             let Some(namespace) = read_namespace(folder, c"ns/net") else {
                 return Ok(Listens::default());
             };
-            let is_full = self.namespaces.len() >= MOST_NAMESPACES;
+            let is_full = self.namespaces.len() >= MAX_NAMESPACES;
             if is_full && !self.namespaces.contains_key(&namespace) {
                 return Ok(Listens::default());
             }

@@ -1,4 +1,4 @@
-//! Parses `/proc/PID/stat`: a process's identity, and its most variable values.
+//! Parses `/proc/PID/stat`: a process's identity, and the values that change often.
 //!
 //! This is the only file that is read in each sample, by `processes`. The address of the stack (`start_stack`) also
 //! shows, at no cost, whether the process has executed another program.
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
 
-/// The maximum length of a line: 52 numbers of 20 digits and a name.
+/// Maximum length of a line: 52 numbers of 20 digits and a name.
 pub(in crate::host) const STAT_BYTES: usize = 2048;
 
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
@@ -37,8 +37,8 @@ pub struct Stat<'a> {
     pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
-    /// CPU time of its reaped children, and of theirs, in clock ticks.
-    pub waited_ticks: u64,
+    /// CPU time of reaped children and their descendants, in clock ticks.
+    pub reaped_ticks: u64,
     /// Number of threads; `None` if none is left.
     pub threads: Option<u32>,
     /// Start time in clock ticks since boot.
@@ -63,9 +63,9 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let open = bytes.iter().position(|&byte| byte == b'(')?;
     let close = bytes.iter().rposition(|&byte| byte == b')')?;
     let comm = bytes.get(open + 1..close)?;
-    let rest = bytes.get(close + 1..)?.strip_prefix(b" ")?;
+    let after_comm = bytes.get(close + 1..)?.strip_prefix(b" ")?;
 
-    let mut fields = rest.split(|&byte| byte == b' ');
+    let mut fields = after_comm.split(|&byte| byte == b' ');
     let state = match fields.next()? {
         [state] if state.is_ascii_alphabetic() => char::from(*state),
         _ => return None,
@@ -99,7 +99,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
         is_kernel_thread: flags & KERNEL_THREAD != 0,
         is_exiting: flags & EXITING != 0 || matches!(state, 'Z' | 'X'),
         cpu_ticks: user_ticks.saturating_add(system_ticks),
-        waited_ticks: waited_user_ticks.saturating_add(waited_system_ticks),
+        reaped_ticks: waited_user_ticks.saturating_add(waited_system_ticks),
         threads: u32::try_from(threads).ok().filter(|&threads| threads != 0),
         start_ticks,
         rss_pages,
@@ -149,7 +149,7 @@ pub fn terminal_name(device: u32) -> Option<String> {
 }
 
 /// When the process with this pid started, in clock ticks since boot. Together with the pid, this identifies the
-/// process. `None` if there is no such process.
+/// process. `None` if the process does not exist.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -170,14 +170,14 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
     pub start: u64,
-    pub own: u64,
-    /// CPU time of its reaped children, and of theirs.
-    pub waited: u64,
+    pub own_ticks: u64,
+    /// CPU time of reaped children and their descendants.
+    pub reaped_ticks: u64,
 }
 
 impl Ticks {
-    pub(in crate::host) fn of(stat: &Stat<'_>) -> Self {
-        Self { start: stat.start_ticks, own: stat.cpu_ticks, waited: stat.waited_ticks }
+    pub(in crate::host) fn from_stat(stat: &Stat<'_>) -> Self {
+        Self { start: stat.start_ticks, own_ticks: stat.cpu_ticks, reaped_ticks: stat.reaped_ticks }
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
                 is_kernel_thread: false,
                 is_exiting: false,
                 cpu_ticks: 168,
-                waited_ticks: 13,
+                reaped_ticks: 13,
                 threads: Some(3),
                 start_ticks: 987_654,
                 rss_pages: 2500,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn a_name_may_contain_any_bytes() {
         for comm in
             [&b"a) S 1 1 1 (b"[..], b") R 1 2 3", b"line\nbreak", b"((((", b"", b"\xff\xfe\x1b[31m"]
         {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_the_namespace_is_unknown() {
+    fn ids_outside_the_namespace_are_unknown() {
         let bytes = line(b"x", "S 0 0 0");
         let stat = parse_stat(&bytes).unwrap();
         assert_eq!((stat.ppid, stat.process_group, stat.session), (None, None, None));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_show_what_the_state_does_not() {
+    fn exiting_processes_and_kernel_threads_are_recognised_by_flags() {
         let line = |flags: u32| {
             format!("1 (x) D 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0")
         };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_is_no_line() {
+    fn a_cut_stat_line_is_refused() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
             // In a shorter line, the last required field may lack digits.
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_linux_does_not_write_is_refused() {
+    fn malformed_stat_lines_are_refused() {
         for bytes in [
             &b""[..],
             b"()",
@@ -285,15 +285,15 @@ mod tests {
             assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
         }
         // Extreme numbers are kept; their sum does not overflow.
-        let most = u64::MAX;
+        let max = u64::MAX;
         let bytes =
-            format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {most} {most} 0 0 20 0 1 0 {most} 0 0 0 0 0 0 0");
+            format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {max} {max} 0 0 20 0 1 0 {max} 0 0 0 0 0 0 0");
         let stat = parse_stat(bytes.as_bytes()).unwrap();
-        assert_eq!((stat.cpu_ticks, stat.start_ticks), (most, most));
+        assert_eq!((stat.cpu_ticks, stat.start_ticks), (max, max));
     }
 
     #[test]
-    fn terminals_have_their_names() {
+    fn terminal_names_follow_from_device_numbers() {
         for (device, name) in [
             (0, None),
             (0x8803, Some("pts/3")),
@@ -309,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn a_process_differs_from_a_later_one_with_its_number() {
+    fn start_ticks_identify_a_process() {
         let proc = Path::new("/proc");
-        let own = read_start_ticks(proc, std::process::id()).unwrap();
-        assert!(own.is_some_and(|ticks| ticks > 0));
-        assert_eq!(own, read_start_ticks(proc, std::process::id()).unwrap());
+        let ticks = read_start_ticks(proc, std::process::id()).unwrap();
+        assert!(ticks.is_some_and(|ticks| ticks > 0));
+        assert_eq!(ticks, read_start_ticks(proc, std::process::id()).unwrap());
         assert_eq!(read_start_ticks(proc, u32::MAX).unwrap(), None);
     }
 }

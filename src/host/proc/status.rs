@@ -2,12 +2,12 @@
 
 use crate::host::proc::folder::Folder;
 
-/// The maximum part that is read. The groups precede `NSpid`, and a user may be in many groups.
+/// Maximum number of bytes read. The groups precede `NSpid`, and a user may be in many groups.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
-    /// The short name, in which the kernel escapes `\` and newlines.
+    /// The short name. The kernel escapes `\` and newlines in it.
     pub name: Option<&'a [u8]>,
     pub uid: Option<u32>,
     /// Pid in the innermost pid namespace; 1 for a container's first process.
@@ -47,8 +47,8 @@ impl SignalMasks {
 }
 
 fn bit(mask: u64, number: u32) -> bool {
-    let at = number.checked_sub(1).and_then(|at| mask.checked_shr(at));
-    at.is_some_and(|rest| rest & 1 == 1)
+    let shifted = number.checked_sub(1).and_then(|shifted| mask.checked_shr(shifted));
+    shifted.is_some_and(|bits| bits & 1 == 1)
 }
 
 /// Parses `SigBlk` and `SigCgt` of `/proc/PID/status`; `None` if either is missing.
@@ -61,7 +61,7 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     Some(SignalMasks { caught: mask(b"SigCgt:\t")?, blocked: mask(b"SigBlk:\t")? })
 }
 
-/// Parses `/proc/PID/status`, whose end may be missing.
+/// Parses `/proc/PID/status`, which may be truncated.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
     // A line without its newline may lack digits.
@@ -83,7 +83,7 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     status
 }
 
-/// The maximum part of `/proc/PID/uid_map` that is read; the kernel accepts at most 340 lines.
+/// Maximum number of bytes read from `/proc/PID/uid_map`; the kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
 /// The user who may end a process: its real user, or the creator of its user namespace, as for a rootless
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_real_user_and_the_innermost_pid_are_taken() {
+    fn the_real_user_and_the_innermost_pid_are_parsed() {
         let bytes = b"Name:\tsystemd\nUmask:\t0022\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
         assert_eq!(
             parse_status(bytes),
@@ -131,17 +131,17 @@ mod tests {
             }
         );
         assert_eq!(parse_status(bytes).pids(), [42, 7, 1]);
-        let own = parse_status(b"Name:\tx\nNSpid:\t42\n");
-        assert_eq!((own.innermost_pid, own.namespace_pid), (Some(42), None));
-        assert_eq!(own.pids(), [42]);
+        let status = parse_status(b"Name:\tx\nNSpid:\t42\n");
+        assert_eq!((status.innermost_pid, status.namespace_pid), (Some(42), None));
+        assert_eq!(status.pids(), [42]);
     }
 
     #[test]
-    fn handlers_are_read_from_their_bits() {
+    fn signal_handlers_are_parsed_from_bit_masks() {
         let bytes =
             b"SigBlk:\t0000000000000200\nSigIgn:\t0000000001001000\nSigCgt:\t0000000000000a02\n";
         let masks = parse_signal_masks(bytes).unwrap();
-        let caught: Vec<u32> = (0..70).filter(|&it| masks.catches(it)).collect();
+        let caught: Vec<u32> = (0..70).filter(|&signal| masks.catches(signal)).collect();
         assert_eq!(caught, [2, 10, 12]);
         assert!(masks.blocks(10) && !masks.blocks(12));
         for cut in [&bytes[..bytes.len() - 1], &bytes[..30], b"", b"SigCgt:\tx\nSigBlk:\t0\n"] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_strange_is_unknown() {
+    fn incomplete_or_malformed_status_is_unknown() {
         assert_eq!(parse_status(b""), ProcStatus::default());
         for unknown in [&b""[..], b"NSpid:\t\n", b"NSpid:\t42\tx\n", b"NSpid:\t42\t7"] {
             assert!(parse_status(unknown).pids().is_empty());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_is_its_makers() {
+    fn a_user_namespace_belongs_to_its_creator() {
         for (map, owner) in [
             ("         0          0 4294967295\n", None),
             // `unshare -r`, and rootless podman, by default and with the user's own uid kept.

@@ -8,17 +8,20 @@ use rustix::fs::{Mode, OFlags, openat};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 
-const MOST: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 #[derive(Debug)]
-pub(in crate::host) struct LeftThread {
+pub(in crate::host) struct RemainingThread {
     pub folder: Folder,
     pub content: Vec<u8>,
 }
 
 /// Finds a live thread of a process whose first thread has exited, preferably one that is not in state D. `None` if
 /// the first thread is alive or there is no other. `stat` was read through `process`.
-pub(in crate::host) fn left_thread(process: &Folder, stat: &Stat<'_>) -> Option<LeftThread> {
+pub(in crate::host) fn find_remaining_thread(
+    process: &Folder,
+    stat: &Stat<'_>,
+) -> Option<RemainingThread> {
     if stat.state != 'Z' || stat.threads.is_none_or(|count| count < 2) {
         return None;
     }
@@ -26,10 +29,10 @@ pub(in crate::host) fn left_thread(process: &Folder, stat: &Stat<'_>) -> Option<
     let mut names: Vec<CString> = Vec::new();
     let listed = tasks.names(|name| {
         names.push(name.to_owned());
-        names.len() < MOST
+        names.len() < MAX_THREADS
     });
     listed.ok()?;
-    let mut left = None;
+    let mut blocked = None;
     for name in names {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(folder) = openat(&tasks, &name, flags, Mode::empty()).map(Folder::from) else {
@@ -42,9 +45,9 @@ pub(in crate::host) fn left_thread(process: &Folder, stat: &Stat<'_>) -> Option<
         let state = parse_stat(&content).map(|stat| stat.state);
         match state {
             None | Some('Z' | 'X') => {}
-            Some('D') => left = Some(LeftThread { folder, content }),
-            Some(_) => return Some(LeftThread { folder, content }),
+            Some('D') => blocked = Some(RemainingThread { folder, content }),
+            Some(_) => return Some(RemainingThread { folder, content }),
         }
     }
-    left
+    blocked
 }

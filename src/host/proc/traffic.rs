@@ -16,14 +16,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::host::Roots;
 use crate::host::proc::folder::Folder;
-use crate::host::proc::sockets::{MOST_NAMESPACES, read_namespace, shares_network};
+use crate::host::proc::sockets::{MAX_NAMESPACES, read_namespace, shares_network};
 
 /// How long a namespace's result is valid: less than the time between two full reads of a process.
 const VALID_NS: u64 = 20_000_000_000;
 
-/// The maximum number of connections read in a namespace: a fifth of a second's work. Any user can open more; then
-/// the traffic of the namespace's processes is unknown.
-const MOST_CONNECTIONS: usize = 128 << 10;
+/// Maximum number of connections read in a namespace: a fifth of a second's work. Users can open more; then the
+/// traffic of the namespace's processes is unknown.
+const MAX_CONNECTIONS: usize = 128 << 10;
 
 /// Bytes acknowledged and received, by the socket's inode number.
 pub(in crate::host) type BySocket = HashMap<u64, u64>;
@@ -35,7 +35,7 @@ pub(in crate::host) struct Traffic {
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct SocketBytes {
-    known: BySocket,
+    last: BySocket,
     total: u64,
 }
 
@@ -52,16 +52,16 @@ impl Traffic {
         if inodes.is_empty() {
             return Ok(sum.total);
         }
-        let now = self.of(process, inodes, now_ns)?;
-        for (inode, bytes) in &now {
-            let before = sum.known.get(inode).copied().unwrap_or(0);
-            sum.total = sum.total.saturating_add(bytes.saturating_sub(before));
+        let sockets = self.read(process, inodes, now_ns)?;
+        for (inode, bytes) in &sockets {
+            let last = sum.last.get(inode).copied().unwrap_or(0);
+            sum.total = sum.total.saturating_add(bytes.saturating_sub(last));
         }
-        sum.known = now;
+        sum.last = sockets;
         Ok(sum.total)
     }
 
-    pub(in crate::host) fn of(
+    pub(in crate::host) fn read(
         &mut self,
         (roots, folder): (&Roots, &Folder),
         inodes: &[u64],
@@ -72,7 +72,7 @@ impl Traffic {
         }
         let namespace = read_namespace(folder, c"ns/net").ok_or(Errno::ACCESS)?;
         self.namespaces.retain(|_, (read_ns, _)| now_ns.saturating_sub(*read_ns) < VALID_NS);
-        if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(&namespace) {
+        if self.namespaces.len() >= MAX_NAMESPACES && !self.namespaces.contains_key(&namespace) {
             return Err(Errno::NOBUFS);
         }
         let read = || (now_ns, read_within(roots, folder));
@@ -85,19 +85,19 @@ impl Traffic {
 /// Queries a process's namespace, on a separate thread if it is not gpumem's own.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
-        return read_table(MOST_CONNECTIONS);
+        return read_table(MAX_CONNECTIONS);
     }
     let namespace: OwnedFd = folder.file(c"ns/net")?;
     let reading = move || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        read_table(MOST_CONNECTIONS)
+        read_table(MAX_CONNECTIONS)
     };
     let thread = thread::Builder::new().name("network".to_owned()).spawn(reading);
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-/// Reads all connections in this thread's namespace. Fails with `NOBUFS` if there are more than `most`.
-fn read_table(most: usize) -> io::Result<BySocket> {
+/// Reads all connections in this thread's namespace. Fails with `NOBUFS` if there are more than `limit`.
+fn read_table(limit: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =
         socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
@@ -110,7 +110,7 @@ fn read_table(most: usize) -> io::Result<BySocket> {
             if !parse(&message[..length.min(message.len())], &mut sockets)? {
                 break;
             }
-            if sockets.len() > most {
+            if sockets.len() > limit {
                 return Err(Errno::NOBUFS);
             }
         }
@@ -143,10 +143,10 @@ fn request(family: AddressFamily) -> [u8; 72] {
     message
 }
 
-fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
-    while let Some((length, kind)) = u32_at(rest, 0).zip(u16_at(rest, 4)) {
+fn parse(mut answers: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
+    while let Some((length, kind)) = u32_at(answers, 0).zip(u16_at(answers, 4)) {
         let length = length as usize;
-        let Some(answer) = rest.get(HEADER_BYTES..length) else {
+        let Some(answer) = answers.get(HEADER_BYTES..length) else {
             return Err(Errno::BADMSG);
         };
         match kind {
@@ -155,7 +155,7 @@ fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
             BY_FAMILY => sockets.extend(parse_socket(answer)),
             _ => {}
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        answers = answers.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(true)
 }
@@ -163,16 +163,16 @@ fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
 /// Parses an `inet_diag_msg` and its attributes: inode number and bytes.
 fn parse_socket(answer: &[u8]) -> Option<(u64, u64)> {
     let inode = u32_at(answer, SOCKET_BYTES - 4)?;
-    let mut rest = answer.get(SOCKET_BYTES..)?;
-    while let Some((length, kind)) = u16_at(rest, 0).zip(u16_at(rest, 2)) {
+    let mut attributes = answer.get(SOCKET_BYTES..)?;
+    while let Some((length, kind)) = u16_at(attributes, 0).zip(u16_at(attributes, 2)) {
         let length = usize::from(length);
         if kind == INFO {
             // Kernels before 4.1 lack these fields of `tcp_info`.
-            let info = rest.get(4..length)?;
+            let info = attributes.get(4..length)?;
             let bytes = u64_at(info, 120)?.checked_add(u64_at(info, 128)?)?;
             return Some((inode.into(), bytes));
         }
-        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+        attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
     }
     None
 }
@@ -199,12 +199,12 @@ mod tests {
 
     /// The kernel's counts for a real connection.
     #[test]
-    fn what_a_connection_carries_is_counted_by_its_socket() {
+    fn bytes_of_a_connection_are_counted_by_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
         let roots = Roots::default();
-        let own = Folder::own(&roots.proc).unwrap();
+        let own_folder = Folder::own(&roots.proc).unwrap();
         let inode = |stream: &TcpStream| {
             let link = std::fs::read_link(format!("/proc/self/fd/{}", stream.as_raw_fd())).unwrap();
             let name = link.to_str().unwrap();
@@ -214,17 +214,17 @@ mod tests {
         let mut traffic = Traffic::default();
         let mut sums = [SocketBytes::default(), SocketBytes::default()];
         let mut carried = |now_ns| {
-            let at = |place: usize| {
-                traffic.add(&mut sums[place], (&roots, &own), &inodes[place..=place], now_ns)
+            let add = |index: usize| {
+                traffic.add(&mut sums[index], (&roots, &own_folder), &inodes[index..=index], now_ns)
             };
-            [0, 1].map(at).map(Result::unwrap)
+            [0, 1].map(add).map(Result::unwrap)
         };
-        // Sent bytes count once they are acknowledged. The first packet of a connection counts, too.
+        // Sent bytes are counted once acknowledged, including a connection's first packet.
         assert_eq!(carried(0), [1, 0]);
         let sent = [7; 100_000];
         sender.write_all(&sent[..60_000]).unwrap();
         receiver.read_exact(&mut [0; 60_000]).unwrap();
-        assert_eq!(carried(VALID_NS / 2), [1, 0], "the table still stands");
+        assert_eq!(carried(VALID_NS / 2), [1, 0], "the cached table is used");
         assert_eq!(carried(VALID_NS)[1], 60_000);
         sender.write_all(&sent).unwrap();
         receiver.read_exact(&mut [0; 100_000]).unwrap();
@@ -234,17 +234,17 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_than_are_read_are_unknown() {
+    fn traffic_beyond_the_connection_limit_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The kernel returns some hundred connections at a time.
+        // The kernel returns about a hundred connections at a time.
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _open: Vec<_> = (0..300).map(|_| (open(), listener.accept().unwrap())).collect();
         assert_eq!(read_table(500), Err(Errno::NOBUFS));
-        assert!(read_table(MOST_CONNECTIONS).unwrap().len() >= 600);
+        assert!(read_table(MAX_CONNECTIONS).unwrap().len() >= 600);
     }
 
     #[test]
-    fn answers_that_are_cut_or_lie_about_their_length_are_refused() {
+    fn cut_or_inconsistent_answers_are_refused() {
         let mut answer = vec![0u8; 16 + SOCKET_BYTES + 4 + 136];
         let length = u32::try_from(answer.len()).unwrap();
         answer[..4].copy_from_slice(&length.to_ne_bytes());

@@ -1,16 +1,16 @@
 //! The process tree of the whole machine, and the activity of a watched process's family: its descendants and the
 //! others in its process group.
 //!
-//! Some processes only wait: for their children (rollouts, loaders, compilers), or at either end of a pipe
-//! (`prep.py | infer.py`). So the work of the family counts as the process's own. A shell with job control gives
-//! each pipeline its own group; a script is one group with all processes that it starts. A parent changes only when
-//! a process appears or a parent dies. `holders` lists /proc every five seconds anyway. After a listing, one stat
-//! file is read for each process that is new or has lost its parent. A sample reads one stat file for each family
-//! member that is not watched. The family's I/O is read twice a minute.
+//! Some processes only wait: for their children (rollouts, loaders, compilers), or at either end of a pipe (`prep.py
+//! | infer.py`). So the family's work is attributed to the process. A shell with job control gives each pipeline its
+//! own group; a script is one group with all processes that it starts. A parent changes only when a process appears
+//! or a parent dies. `holders` lists /proc every five seconds anyway. After a listing, one stat file is read for each
+//! process that is new or has lost its parent. A sample reads one stat file for each family member that is not
+//! watched. The family's I/O is read twice a minute.
 //!
 //! The CPU time of an exited child is not lost: the process that reaped it has the time in its own stat (fields 16
 //! and 17). If no process reaps the child, because its parent ignores SIGCHLD, the kernel drops the time. Then the
-//! last sampled time counts.
+//! last sampled time is used.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::process::Descendants;
 
-const MOST: usize = 4096;
+const MAX_DESCENDANTS: usize = 4096;
 
-/// The maximum number of other members of a process group that are read, lowest pids first. Otherwise a thousand
-/// ranks in one group would be read a thousand times each.
-const MOST_OF_GROUP: usize = 64;
+/// Maximum number of other members of a process group that are read, lowest pids first. Otherwise a thousand ranks in
+/// one group would be read a thousand times each.
+const MAX_PER_GROUP: usize = 64;
 
-const MOST_ANCESTORS: usize = 16;
+const MAX_ANCESTORS: usize = 16;
 
 const IO_NS: u64 = 30_000_000_000;
 
@@ -44,8 +44,8 @@ pub(in crate::host) struct Tree {
     /// CPU time of families at the last sample, by pid.
     used: HashMap<u32, Ticks>,
     sums: HashMap<u32, Sum>,
-    looked_ns: Option<u64>,
-    io_looked_ns: Option<u64>,
+    sampled_ns: Option<u64>,
+    io_sampled_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,23 +79,23 @@ impl Tree {
             groups: HashMap::new(),
             used: HashMap::new(),
             sums: HashMap::new(),
-            looked_ns: None,
-            io_looked_ns: None,
+            sampled_ns: None,
+            io_sampled_ns: None,
         }
     }
 
     pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
-        let before = std::mem::take(&mut self.nodes);
+        let old_nodes = std::mem::take(&mut self.nodes);
         let is_same = |pid: u32| {
-            let node = before.get(&pid);
+            let node = old_nodes.get(&pid);
             let listed = node.map(|node| ProcEntry { pid, inode: node.inode });
             listed.is_some_and(|listed| listing.binary_search(&listed).is_ok())
         };
         let mut content = [0; STAT_BYTES];
         for &ProcEntry { pid, inode } in listing {
-            let known = before.get(&pid).filter(|_| is_same(pid)).copied();
+            let old_node = old_nodes.get(&pid).filter(|_| is_same(pid)).copied();
             // The children of an exited process have a new parent.
-            let node = known.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
+            let node = old_node.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
                 let stat = read_stat(proc, pid, &mut content)?;
                 Some(Node {
                     inode,
@@ -110,14 +110,15 @@ impl Tree {
         self.children.clear();
         self.groups.clear();
         for (&pid, node) in self.nodes.iter().filter(|(_, node)| !node.is_kernel) {
-            let places = [(&mut self.children, node.ppid), (&mut self.groups, node.process_group)];
-            for (members, place) in places {
-                members.entry(place.unwrap_or(0)).or_default().push(pid);
+            let memberships =
+                [(&mut self.children, node.ppid), (&mut self.groups, node.process_group)];
+            for (members, group) in memberships {
+                members.entry(group.unwrap_or(0)).or_default().push(pid);
             }
         }
         for members in self.groups.values_mut() {
             members.sort_unstable();
-            members.truncate(MOST_OF_GROUP);
+            members.truncate(MAX_PER_GROUP);
         }
     }
 
@@ -126,29 +127,29 @@ impl Tree {
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// A process's descendants, children first, up to `MOST`.
+    /// A process's descendants, children first, up to `MAX_DESCENDANTS`.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
-        let mut found: Vec<u32> = Vec::new();
+        let mut descendants: Vec<u32> = Vec::new();
         if !self.children.contains_key(&pid) {
-            return found;
+            return descendants;
         }
         // Reused pids may make a process look like its own ancestor.
-        let mut seen = HashSet::from_iter([pid]);
+        let mut visited = HashSet::from_iter([pid]);
         let mut next = Some(pid);
         let mut at = 0;
         while let Some(parent) = next {
             let children = self.children.get(&parent).into_iter().flatten().copied();
-            found.extend(children.filter(|&child| seen.insert(child)));
-            next = found.get(at).copied().filter(|_| found.len() < MOST);
+            descendants.extend(children.filter(|&child| visited.insert(child)));
+            next = descendants.get(at).copied().filter(|_| descendants.len() < MAX_DESCENDANTS);
             at += 1;
         }
-        found
+        descendants
     }
 
-    /// Ancestors from the parent up, without the first process, up to `MOST_ANCESTORS`.
+    /// Ancestors from the parent up, without the first process, up to `MAX_ANCESTORS`.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
-        std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
+        std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
     }
 
     /// Fills in the activity of each process's family. It remains unknown if /proc cannot be read or was never
@@ -160,13 +161,17 @@ impl Tree {
         watched: impl Fn(u32) -> Option<Ticks>,
         now_ns: u64,
     ) {
-        let elapsed_ns = self.looked_ns.replace(now_ns).map(|then| now_ns.saturating_sub(then));
-        let is_watched: HashSet<u32> =
-            processes.iter().filter(|it| it.start_ticks.is_some()).map(|it| it.pid).collect();
+        let elapsed_ns =
+            self.sampled_ns.replace(now_ns).map(|last_ns| now_ns.saturating_sub(last_ns));
+        let is_watched: HashSet<u32> = processes
+            .iter()
+            .filter(|process| process.start_ticks.is_some())
+            .map(|process| process.pid)
+            .collect();
         let mut content = [0; STAT_BYTES];
         let mut used: HashMap<u32, Ticks> = HashMap::new();
         let mut families: Vec<(&mut Process, u64, Vec<u32>, usize)> = Vec::new();
-        let is_io_due = self.io_looked_ns.is_none_or(|at| now_ns.saturating_sub(at) >= IO_NS);
+        let is_io_due = self.io_sampled_ns.is_none_or(|at| now_ns.saturating_sub(at) >= IO_NS);
         let mut io_bytes: HashMap<u32, u64> = HashMap::new();
         let mut read_groups: HashSet<u32> = HashSet::default();
         for process in processes {
@@ -181,20 +186,20 @@ impl Tree {
             family.extend(self.descendants(process.pid));
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
-            let known = family.clone();
+            let descendants = family.clone();
             // gpumem's own work does not belong to the script that started it.
-            let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
-            let others = group.into_iter().flatten().filter(is_other);
-            family.extend(others);
+            let is_other = |pid: &&u32| !descendants.contains(pid) && **pid != self.own_pid;
+            let other_members = group.into_iter().flatten().filter(is_other);
+            family.extend(other_members);
             // The members of a group are read with the first of its watched processes.
             let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
             let unread = if is_read { &family[..=count] } else { &family[..] };
             for &pid in unread {
                 if !used.contains_key(&pid) {
                     let mut read =
-                        || read_stat(proc, pid, &mut content).map(|stat| Ticks::of(&stat));
-                    let known = watched(pid).filter(|_| is_watched.contains(&pid));
-                    used.extend(known.or_else(&mut read).map(|ticks| (pid, ticks)));
+                        || read_stat(proc, pid, &mut content).map(|stat| Ticks::from_stat(&stat));
+                    let ticks = watched(pid).filter(|_| is_watched.contains(&pid));
+                    used.extend(ticks.or_else(&mut read).map(|ticks| (pid, ticks)));
                 }
                 let is_others = pid != process.pid || family.len() > count + 1;
                 if is_io_due && is_others && !io_bytes.contains_key(&pid) {
@@ -204,32 +209,33 @@ impl Tree {
             families.push((process, start_ticks, family, count));
         }
         if is_io_due {
-            self.io_looked_ns = Some(now_ns);
+            self.io_sampled_ns = Some(now_ns);
         }
         let changes = self.changes(&used);
-        let mut before = std::mem::take(&mut self.sums);
+        let mut old_sums = std::mem::take(&mut self.sums);
         for (process, start_ticks, family, count) in families {
-            let before = before.remove(&process.pid).filter(|it| it.start_ticks == start_ticks);
-            let (ticks, owed_ticks) = self.newly_used(before.as_ref(), &family, &used, &changes);
-            let total = before.as_ref().map_or(0, |sum| sum.ticks).saturating_add(ticks);
+            let old_sum =
+                old_sums.remove(&process.pid).filter(|sum| sum.start_ticks == start_ticks);
+            let (ticks, owed_ticks) = self.newly_used(old_sum.as_ref(), &family, &used, &changes);
+            let total = old_sum.as_ref().map_or(0, |sum| sum.ticks).saturating_add(ticks);
             let seconds = |ticks: u64| ticks as f64 / self.ticks_per_second as f64;
-            let elapsed_ns = before.as_ref().and(elapsed_ns).filter(|&ns| ns > 0);
-            let others = || family.iter().skip(1);
-            let moved = || others().filter_map(|pid| io_bytes.get(pid)).sum();
-            let moved = is_io_due.then(moved);
-            let below = others().take(count).copied();
-            let mut listed: Vec<u32> = below.filter(|pid| is_watched.contains(pid)).collect();
+            let elapsed_ns = old_sum.as_ref().and(elapsed_ns).filter(|&ns| ns > 0);
+            let other_members = || family.iter().skip(1);
+            let io_sum = || other_members().filter_map(|pid| io_bytes.get(pid)).sum();
+            let io_sum = is_io_due.then(io_sum);
+            let descendants = other_members().take(count).copied();
+            let mut listed: Vec<u32> = descendants.filter(|pid| is_watched.contains(pid)).collect();
             listed.sort_unstable();
             let result = Descendants {
                 count: u32::try_from(count).ok(),
                 cpu_percent: elapsed_ns
                     .map(|ns| hundredths(100.0 * seconds(ticks) / (ns as f64 / 1e9))),
                 cpu_seconds: Some(hundredths(seconds(total))),
-                io_bytes: moved.or(before.as_ref().and_then(|sum| sum.result.io_bytes)),
+                io_bytes: io_sum.or(old_sum.as_ref().and_then(|sum| sum.result.io_bytes)),
                 listed,
             };
-            let same = before.map(|sum| sum.result).filter(|it| **it == result);
-            let result = same.unwrap_or_else(|| Arc::new(result));
+            let unchanged = old_sum.map(|sum| sum.result).filter(|last| **last == result);
+            let result = unchanged.unwrap_or_else(|| Arc::new(result));
             process.descendants = Some(Arc::clone(&result));
             let sum = Sum { start_ticks, family, ticks: total, owed_ticks, result };
             self.sums.insert(process.pid, sum);
@@ -237,73 +243,78 @@ impl Tree {
         self.used = used;
     }
 
-    fn changes(&self, now: &HashMap<u32, Ticks>) -> Changes {
-        let moved = now.iter().filter_map(|(&pid, used)| {
-            let then = self.used.get(&pid).filter(|then| then.start == used.start);
-            let newly = newly(used, then);
-            (newly != (0, 0)).then_some((pid, newly))
+    fn changes(&self, current: &HashMap<u32, Ticks>) -> Changes {
+        let used = current.iter().filter_map(|(&pid, used)| {
+            let last = self.used.get(&pid).filter(|last| last.start == used.start);
+            let difference = ticks_since(used, last);
+            (difference != (0, 0)).then_some((pid, difference))
         });
-        let is_same =
-            |pid: &u32, then: &Ticks| now.get(pid).is_some_and(|it| it.start == then.start);
-        let ended = self.used.iter().filter(|(pid, then)| !is_same(pid, then));
-        Changes { moved: moved.collect(), ended: ended.map(|(&pid, &then)| (pid, then)).collect() }
+        let is_same = |pid: &u32, last: &Ticks| {
+            current.get(pid).is_some_and(|ticks| ticks.start == last.start)
+        };
+        let ended = self.used.iter().filter(|(pid, last)| !is_same(pid, last));
+        Changes { used: used.collect(), ended: ended.map(|(&pid, &last)| (pid, last)).collect() }
     }
 
     /// CPU time since the last sample of the family, and of its children that have exited since. In the first
     /// sample, their total CPU time. Also returns the new `owed_ticks`.
     fn newly_used(
         &self,
-        before: Option<&Sum>,
+        last: Option<&Sum>,
         family: &[u32],
-        now: &HashMap<u32, Ticks>,
+        current: &HashMap<u32, Ticks>,
         changes: &Changes,
     ) -> (u64, u64) {
-        let (mut own, mut waited, mut ended) = (0u64, 0u64, 0u64);
+        let (mut own_ticks, mut reaped_ticks, mut ended_ticks) = (0u64, 0u64, 0u64);
         for (at, pid) in family.iter().enumerate() {
-            let newly = match before {
-                Some(_) if changes.moved.is_empty() => break,
-                Some(_) => changes.moved.get(pid).copied(),
-                None => now.get(pid).map(|used| newly(used, None)),
+            let difference = match last {
+                Some(_) if changes.used.is_empty() => break,
+                Some(_) => changes.used.get(pid).copied(),
+                None => current.get(pid).map(|used| ticks_since(used, None)),
             };
-            let (newly_own, newly_waited) = newly.unwrap_or_default();
+            let (new_own, new_reaped) = difference.unwrap_or_default();
             if at > 0 {
-                own = own.saturating_add(newly_own);
+                own_ticks = own_ticks.saturating_add(new_own);
             }
-            waited = waited.saturating_add(newly_waited);
+            reaped_ticks = reaped_ticks.saturating_add(new_reaped);
         }
-        let others = before.filter(|_| !changes.ended.is_empty());
-        for pid in others.iter().flat_map(|sum| sum.family.iter().skip(1)) {
+        let last_sum = last.filter(|_| !changes.ended.is_empty());
+        for pid in last_sum.iter().flat_map(|sum| sum.family.iter().skip(1)) {
             // An adopted process has not ended, so its time is not in any parent's total.
             let has_left = |used: &Ticks| {
-                let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start);
+                let node = self.nodes.get(pid).filter(|node| node.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
             };
             if let Some(used) = changes.ended.get(pid).filter(|used| !has_left(used)) {
-                ended = ended.saturating_add(used.own.saturating_add(used.waited));
+                ended_ticks =
+                    ended_ticks.saturating_add(used.own_ticks.saturating_add(used.reaped_ticks));
             }
         }
         // The sampled time of ended processes was counted while they ran.
-        let counted = ended.saturating_add(before.map_or(0, |sum| sum.owed_ticks));
-        let ticks = own.saturating_add(waited.saturating_sub(counted));
-        (ticks, ended.saturating_sub(waited))
+        let counted = ended_ticks.saturating_add(last.map_or(0, |sum| sum.owed_ticks));
+        let ticks = own_ticks.saturating_add(reaped_ticks.saturating_sub(counted));
+        (ticks, ended_ticks.saturating_sub(reaped_ticks))
     }
 }
 
 /// Changes between two samples, by pid. Unchanged processes are absent.
 struct Changes {
     /// CPU time of a process, and of its reaped children, since the last sample.
-    moved: HashMap<u32, (u64, u64)>,
+    used: HashMap<u32, (u64, u64)>,
     /// CPU time, at the last sample, of processes that have ended since.
     ended: HashMap<u32, Ticks>,
 }
 
 /// CPU time used since `then` by a process, and by its reaped children.
-fn newly(used: &Ticks, then: Option<&Ticks>) -> (u64, u64) {
-    let then = then.copied().unwrap_or_default();
-    (used.own.saturating_sub(then.own), used.waited.saturating_sub(then.waited))
+fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
+    let last = last.copied().unwrap_or_default();
+    (
+        used.own_ticks.saturating_sub(last.own_ticks),
+        used.reaped_ticks.saturating_sub(last.reaped_ticks),
+    )
 }
 
-/// Reads the current stat of the process with this pid; `None` if there is no such process.
+/// Reads the current stat of the process with this pid; `None` if the process does not exist.
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)

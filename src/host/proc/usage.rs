@@ -1,8 +1,8 @@
-//! Measures what a job has used so far: CPU, files and network, of some processes and of all processes that work
+//! Measures what a job has used so far: CPU, files and network, of the given processes and of all processes that work
 //! for them. The difference of two readings shows whether the job worked in between.
 //!
-//! Unlike `tree`, which follows every watched process at little cost, this reads all values at once, so the result
-//! is current. A job includes the processes' descendants and the others in their process groups. It also includes
+//! Unlike `tree`, which follows every watched process at little cost, this reads all values now, so the result is
+//! current. A job includes the processes' descendants and the others in their process groups. It also includes
 //! helpers that have left: processes that belonged to the job at an earlier reading, and later orphans of the same
 //! user with the inherited environment.
 
@@ -20,14 +20,14 @@ use crate::host::proc::stat::Ticks;
 use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::host::proc::traffic::{BySocket, Traffic};
 
-const MOST: usize = 4096;
-/// The maximum number of orphans whose environment is read. A user may start any number of them.
-const MOST_ORPHANS: usize = 256;
-/// The maximum length of an environment that is compared; a longer one counts as unknown.
+const MAX_MEMBERS: usize = 4096;
+/// Maximum number of orphans whose environment is read. Users may start any number of them.
+const MAX_ORPHANS: usize = 256;
+/// Maximum length of an environment to compare; a longer one is treated as unknown.
 const ENVIRONMENT_BYTES: usize = 128 << 10;
-/// The maximum ratio of waiting for a CPU to running that counts as work. On a busy machine, a process that only
-/// polls waits each time.
-const MOST_STARVED: f64 = 10.0;
+/// Maximum CPU wait that is counted as work, as a multiple of the running time. On a busy machine, a process that
+/// only polls waits each time.
+const MAX_WAIT_RATIO: f64 = 10.0;
 /// Variables that a shell sets for each program.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
@@ -35,8 +35,8 @@ const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobUsage {
     read_ns: u64,
-    /// All processes of the machine, so that one that joins the job later is compared with its own earlier values.
-    all: Arc<BTreeMap<u32, Listed>>,
+    /// All processes of the machine. A process that joins the job later is compared with its earlier values.
+    machine: Arc<BTreeMap<u32, Listed>>,
     job: BTreeMap<u32, JobMember>,
     /// Bytes transferred over the job's connections, which its processes share.
     sockets: BySocket,
@@ -68,36 +68,42 @@ pub struct JobWork {
 impl JobUsage {
     pub fn since(&self, before: &Self) -> JobWork {
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
-        let (mut own, mut reaped, mut ended) = (0u64, 0u64, 0u64);
+        let (mut own_ticks, mut reaped_ticks, mut ended_ticks) = (0u64, 0u64, 0u64);
         let (mut wait_seconds, mut bytes) = (0.0, 0u64);
         for (pid, member) in &self.job {
-            let Some(now) = self.all.get(pid).map(|it| it.ticks) else {
+            let Some(ticks) = self.machine.get(pid).map(|listed| listed.ticks) else {
                 continue;
             };
-            let known = before.all.get(pid).map(|it| it.ticks).filter(|it| it.start == now.start);
-            let then = known.unwrap_or_default();
-            let newly = now.own.saturating_sub(then.own);
-            own = own.saturating_add(newly);
-            reaped = reaped.saturating_add(now.waited.saturating_sub(then.waited));
+            let last_ticks = before
+                .machine
+                .get(pid)
+                .map(|listed| listed.ticks)
+                .filter(|last| last.start == ticks.start);
+            let before_ticks = last_ticks.unwrap_or_default();
+            let new_ticks = ticks.own_ticks.saturating_sub(before_ticks.own_ticks);
+            own_ticks = own_ticks.saturating_add(new_ticks);
+            reaped_ticks = reaped_ticks
+                .saturating_add(ticks.reaped_ticks.saturating_sub(before_ticks.reaped_ticks));
             // The I/O of an older process before it joined the job is unknown.
-            let then = match known {
+            let last = match last_ticks {
                 None => JobMember::default(),
                 Some(_) => before.job.get(pid).copied().unwrap_or(*member),
             };
-            let waited = (member.wait_seconds - then.wait_seconds).max(0.0);
-            wait_seconds += waited.min(MOST_STARVED * newly as f64 / ticks_per_second);
-            bytes = bytes.saturating_add(member.io_bytes.saturating_sub(then.io_bytes));
+            let wait = (member.wait_seconds - last.wait_seconds).max(0.0);
+            wait_seconds += wait.min(MAX_WAIT_RATIO * new_ticks as f64 / ticks_per_second);
+            bytes = bytes.saturating_add(member.io_bytes.saturating_sub(last.io_bytes));
         }
-        for (inode, now) in &self.sockets {
-            let then = before.sockets.get(inode).copied().unwrap_or_default();
-            bytes = bytes.saturating_add(now.saturating_sub(then));
+        for (inode, bytes_now) in &self.sockets {
+            let bytes_before = before.sockets.get(inode).copied().unwrap_or_default();
+            bytes = bytes.saturating_add(bytes_now.saturating_sub(bytes_before));
         }
         // A parent that reaps a child takes over its CPU time, most of which may be old.
         for pid in before.job.keys().filter(|&&pid| before.start_of(pid) != self.start_of(pid)) {
-            let ticks = before.all.get(pid).map(|it| it.ticks).unwrap_or_default();
-            ended = ended.saturating_add(ticks.own.saturating_add(ticks.waited));
+            let ticks = before.machine.get(pid).map(|listed| listed.ticks).unwrap_or_default();
+            ended_ticks =
+                ended_ticks.saturating_add(ticks.own_ticks.saturating_add(ticks.reaped_ticks));
         }
-        let ticks = own.saturating_add(reaped.saturating_sub(ended));
+        let ticks = own_ticks.saturating_add(reaped_ticks.saturating_sub(ended_ticks));
         JobWork {
             seconds: self.read_ns.saturating_sub(before.read_ns) as f64 / 1e9,
             cpu_seconds: ticks as f64 / ticks_per_second + wait_seconds,
@@ -106,17 +112,17 @@ impl JobUsage {
     }
 
     fn start_of(&self, pid: u32) -> Option<u64> {
-        self.all.get(&pid).map(|it| it.ticks.start)
+        self.machine.get(&pid).map(|listed| listed.ticks.start)
     }
 
     /// The usage of one process that started in tick 0.
     #[cfg(test)]
     pub fn of_one(pid: u32, seconds: f64, cpu_ticks: u64, io_bytes: u64) -> Self {
-        let ticks = Ticks { start: 0, own: cpu_ticks, waited: 0 };
+        let ticks = Ticks { start: 0, own_ticks: cpu_ticks, reaped_ticks: 0 };
         let listed = Listed { ppid: None, process_group: None, has_memory: true, ticks };
         Self {
             read_ns: (seconds * 1e9) as u64,
-            all: Arc::new(BTreeMap::from([(pid, listed)])),
+            machine: Arc::new(BTreeMap::from([(pid, listed)])),
             job: BTreeMap::from([(pid, JobMember { io_bytes, wait_seconds: 0.0 })]),
             sockets: BySocket::default(),
         }
@@ -127,40 +133,44 @@ impl JobUsage {
 pub struct UsageReader<'a> {
     roots: &'a Roots,
     read_ns: u64,
-    all: Arc<BTreeMap<u32, Listed>>,
+    machine: Arc<BTreeMap<u32, Listed>>,
     children: HashMap<u32, Vec<u32>>,
 }
 
 impl<'a> UsageReader<'a> {
     /// Lists all processes. The list is empty if /proc cannot be read.
     pub fn new(roots: &'a Roots) -> Self {
-        let mut all = BTreeMap::new();
+        let mut machine = BTreeMap::new();
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         let listed = read_each(roots, |pid, stat| {
             let (ppid, process_group) = (stat.ppid, stat.process_group);
-            let (has_memory, ticks) = (stat.has_memory(), Ticks::of(stat));
-            all.insert(pid, Listed { ppid, process_group, has_memory, ticks });
+            let (has_memory, ticks) = (stat.has_memory(), Ticks::from_stat(stat));
+            machine.insert(pid, Listed { ppid, process_group, has_memory, ticks });
             children.entry(ppid.unwrap_or(0)).or_default().push(pid);
         });
         if listed.is_err() {
-            all.clear();
+            machine.clear();
         }
-        Self { roots, read_ns: read_clocks().boottime_ns, all: Arc::new(all), children }
+        Self { roots, read_ns: read_clocks().boottime_ns, machine: Arc::new(machine), children }
     }
 
     /// Reads the usage of the job of these processes, given as pid and start ticks. `before` is an earlier reading
     /// of the same job.
     pub fn read(&self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
-        let start_of = |pid: u32| self.all.get(&pid).map(|it| it.ticks.start);
+        let start_of = |pid: u32| self.machine.get(&pid).map(|listed| listed.ticks.start);
         let is_alive = |(pid, start): &&(u32, u64)| start_of(*pid) == Some(*start);
-        let named: Vec<u32> = processes.iter().filter(is_alive).map(|it| it.0).collect();
-        let group_of = |pid: &u32| self.all.get(pid)?.process_group;
+        let named: Vec<u32> = processes.iter().filter(is_alive).map(|process| process.0).collect();
+        let group_of = |pid: &u32| self.machine.get(pid)?.process_group;
         let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
-        let is_of_group = |it: &Listed| it.process_group.is_some_and(|it| groups.contains(&it));
+        let is_of_group =
+            |listed: &Listed| listed.process_group.is_some_and(|group| groups.contains(&group));
         // gpumem and its own children do not belong to a script's job.
         let own_pid = std::process::id();
-        let is_own = |pid: u32, it: &Listed| pid == own_pid || it.ppid == Some(own_pid);
-        let of_groups = self.all.iter().filter(|(pid, it)| is_of_group(it) && !is_own(**pid, it));
+        let is_own = |pid: u32, listed: &Listed| pid == own_pid || listed.ppid == Some(own_pid);
+        let of_groups = self
+            .machine
+            .iter()
+            .filter(|(pid, listed)| is_of_group(listed) && !is_own(**pid, listed));
         let of_groups = of_groups.map(|(pid, _)| *pid);
         let earlier = before.into_iter().flat_map(|before| {
             let pids = before.job.keys().copied();
@@ -171,10 +181,13 @@ impl<'a> UsageReader<'a> {
         self.add_descendants(&mut job);
         job.extend(self.helpers(&named, &job));
         self.add_descendants(&mut job);
-        let mut usage =
-            JobUsage { read_ns: self.read_ns, all: Arc::clone(&self.all), ..JobUsage::default() };
+        let mut usage = JobUsage {
+            read_ns: self.read_ns,
+            machine: Arc::clone(&self.machine),
+            ..JobUsage::default()
+        };
         let mut traffic = Traffic::default();
-        for pid in job.into_iter().take(MOST) {
+        for pid in job.into_iter().take(MAX_MEMBERS) {
             let member = self.read_member(pid, &mut traffic, &mut usage.sockets);
             usage.job.insert(pid, member.unwrap_or_default());
         }
@@ -185,7 +198,7 @@ impl<'a> UsageReader<'a> {
         let mut due: Vec<u32> = job.iter().copied().collect();
         while let Some(parent) = due.pop() {
             let children = self.children.get(&parent).into_iter().flatten().copied();
-            due.extend(children.filter(|&child| job.len() < MOST && job.insert(child)));
+            due.extend(children.filter(|&child| job.len() < MAX_MEMBERS && job.insert(child)));
         }
     }
 
@@ -193,7 +206,7 @@ impl<'a> UsageReader<'a> {
     fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
         let origins: Vec<(u64, Origin)> = named
             .iter()
-            .filter_map(|&pid| Some((self.all.get(&pid)?.ticks.start, self.origin(pid)?)))
+            .filter_map(|&pid| Some((self.machine.get(&pid)?.ticks.start, self.origin(pid)?)))
             .collect();
         let Some(oldest) = origins.iter().map(|(start, _)| *start).min() else {
             return Vec::new();
@@ -203,19 +216,22 @@ impl<'a> UsageReader<'a> {
             let adopts = || adopts(ppid, &self.roots.proc, &mut content) == Some(true);
             *adopters.entry(ppid).or_insert_with(adopts)
         };
-        let newer =
-            self.all.iter().filter(|(pid, it)| !job.contains(pid) && it.ticks.start >= oldest);
-        let orphans = newer.filter(|(_, it)| it.has_memory && it.ppid.is_some_and(&mut is_adopted));
-        let is_helper = |&(pid, it): &(&u32, &Listed)| {
+        let newer = self
+            .machine
+            .iter()
+            .filter(|(pid, listed)| !job.contains(pid) && listed.ticks.start >= oldest);
+        let orphans = newer
+            .filter(|(_, listed)| listed.has_memory && listed.ppid.is_some_and(&mut is_adopted));
+        let is_helper = |&(pid, listed): &(&u32, &Listed)| {
             let Some((uid, environment)) = self.origin(*pid) else {
                 return false;
             };
-            let has_started = |(start, (own_uid, own)): &(u64, Origin)| {
-                *start <= it.ticks.start && *own_uid == uid && own.is_subset(&environment)
+            let has_started = |(start, (origin_uid, origin)): &(u64, Origin)| {
+                *start <= listed.ticks.start && *origin_uid == uid && origin.is_subset(&environment)
             };
             origins.iter().any(has_started)
         };
-        let helpers = orphans.take(MOST_ORPHANS).filter(is_helper);
+        let helpers = orphans.take(MAX_ORPHANS).filter(is_helper);
         helpers.map(|(pid, _)| *pid).collect()
     }
 
@@ -246,10 +262,11 @@ impl<'a> UsageReader<'a> {
         let mut content = Vec::new();
         let io = folder.read(c"io", &mut content, IO_BYTES).ok();
         let io_bytes = io.and_then(|()| parse_io(&content)).unwrap_or_default();
-        let held = read_held(&folder, &self.roots.dev).ok();
-        let inodes = held.and_then(|it| it.sockets).map(|it| it.inodes).unwrap_or_default();
+        let files = read_held(&folder, &self.roots.dev).ok();
+        let inodes =
+            files.and_then(|files| files.sockets).map(|sockets| sockets.inodes).unwrap_or_default();
         sockets
-            .extend(traffic.of((self.roots, &folder), &inodes, self.read_ns).unwrap_or_default());
+            .extend(traffic.read((self.roots, &folder), &inodes, self.read_ns).unwrap_or_default());
         let proc = Folder::list(&self.roots.proc).ok()?;
         let wait_seconds = read_cpu_wait(&proc, pid).unwrap_or_default();
         Some(JobMember { wait_seconds, io_bytes })
@@ -260,10 +277,11 @@ type Origin = (u32, BTreeSet<Vec<u8>>);
 
 // Parses `/proc/PID/io`: how much a process has read and written.
 //
-// It counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It does not
-// count send(2) and recv(2) (proc_pid_io(5)); `traffic` does. Only root and the process's owner may read the file.
+// The file counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It does
+// not count send(2) and recv(2) (proc_pid_io(5)); `traffic` counts those. Only root and the process's owner may read
+// the file.
 
-/// The maximum part of the file that is read; it has seven lines.
+/// Maximum number of bytes read from the file, which has seven lines.
 pub const IO_BYTES: usize = 512;
 
 /// Total bytes read and written; `None` if either is missing.
@@ -294,7 +312,7 @@ mod tests {
         fake.put(pid, "environ", environment.replace(' ', "\0") + "\0");
     }
 
-    fn of(ppid: u32, start: u64, ticks: u64) -> StatLine {
+    fn stat_line(ppid: u32, start: u64, ticks: u64) -> StatLine {
         StatLine { ppid, start, ticks, ..StatLine::ASLEEP }
     }
 
@@ -302,8 +320,8 @@ mod tests {
 
     fn trainer() -> FakeProc {
         let fake = FakeProc::new();
-        put(&fake, 60, &of(1, 400, 5), 1000, "HOME=/home/ann");
-        put(&fake, 70, &of(60, 500, 100), 1000, HOME);
+        put(&fake, 60, &stat_line(1, 400, 5), 1000, "HOME=/home/ann");
+        put(&fake, 70, &stat_line(60, 500, 100), 1000, HOME);
         fake
     }
 
@@ -312,17 +330,29 @@ mod tests {
     }
 
     #[test]
-    fn who_descends_from_it_shares_its_group_or_left_it_works_for_it() {
+    fn descendants_group_members_and_helpers_belong_to_the_job() {
         let cases: [(&str, StatLine, u32, &str, bool); 9] = [
-            ("a child", of(70, 600, 0), 1000, "", true),
-            ("one of its group", StatLine { group: 70, ..of(60, 400, 0) }, 1000, "", true),
-            ("a helper that left", of(1, 600, 0), 1000, "JOB=7 HOME=/home/ann X=1 PWD=/", true),
-            ("with the same clock tick", of(1, 500, 0), 1000, HOME, true),
-            ("an older daemon", of(1, 499, 0), 1000, HOME, false),
-            ("another user's daemon", of(1, 600, 0), 1001, HOME, false),
-            ("a daemon of another job", of(1, 600, 0), 1000, "JOB=8 HOME=/home/ann", false),
-            ("the shell's other program", of(60, 600, 0), 1000, HOME, false),
-            ("the shell", of(1, 400, 5), 1000, HOME, false),
+            ("a child", stat_line(70, 600, 0), 1000, "", true),
+            (
+                "a member of its group",
+                StatLine { group: 70, ..stat_line(60, 400, 0) },
+                1000,
+                "",
+                true,
+            ),
+            (
+                "a helper that left",
+                stat_line(1, 600, 0),
+                1000,
+                "JOB=7 HOME=/home/ann X=1 PWD=/",
+                true,
+            ),
+            ("with the same clock tick", stat_line(1, 500, 0), 1000, HOME, true),
+            ("an older daemon", stat_line(1, 499, 0), 1000, HOME, false),
+            ("another user's daemon", stat_line(1, 600, 0), 1001, HOME, false),
+            ("a daemon of another job", stat_line(1, 600, 0), 1000, "JOB=8 HOME=/home/ann", false),
+            ("another program of the shell", stat_line(60, 600, 0), 1000, HOME, false),
+            ("the shell", stat_line(1, 400, 5), 1000, HOME, false),
         ];
         for (case, line, uid, environment, counts) in cases {
             let fake = trainer();
@@ -335,41 +365,45 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_between_two_readings_is_remembered() {
+    fn a_process_that_leaves_the_job_between_readings_is_kept() {
         let fake = trainer();
-        put(&fake, 80, &of(70, 600, 0), 1000, "");
+        put(&fake, 80, &stat_line(70, 600, 0), 1000, "");
         let before = read(&fake, None);
-        fake.stat(80, &of(1, 600, 300));
-        assert_eq!(read(&fake, None).since(&before).cpu_seconds, 0.0, "by itself it is unknown");
+        fake.stat(80, &stat_line(1, 600, 300));
+        assert_eq!(
+            read(&fake, None).since(&before).cpu_seconds,
+            0.0,
+            "unknown without the earlier reading"
+        );
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 3.0);
         // Another process with the same pid is not confused with it.
-        fake.stat(80, &of(1, 900, 300));
+        fake.stat(80, &stat_line(1, 900, 300));
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 0.0);
     }
 
     #[test]
-    fn only_what_is_new_counts() {
+    fn only_usage_since_the_last_reading_counts() {
         let fake = trainer();
-        put(&fake, 80, &of(70, 600, 5000), 1000, "");
+        put(&fake, 80, &stat_line(70, 600, 5000), 1000, "");
         fake.put(80, "io", "rchar: 1000\nwchar: 500\n");
         fake.put(70, "schedstat", "0 1000000000 0\n");
         let before = read(&fake, None);
         // A child that the process has reaped since, whose time is older.
         std::fs::remove_dir_all(fake.folder(80)).unwrap();
-        fake.stat(70, &StatLine { waited: 5050, ..of(60, 500, 110) });
+        fake.stat(70, &StatLine { waited: 5050, ..stat_line(60, 500, 110) });
         fake.put(70, "io", "rchar: 10\nwchar: 5\n");
         fake.put(70, "schedstat", "0 3000000000 0\n");
         // A child that was started since.
-        put(&fake, 81, &of(70, 700, 40), 1000, "");
+        put(&fake, 81, &stat_line(70, 700, 40), 1000, "");
         fake.put(81, "io", "rchar: 100\nwchar: 0\n");
         let used = read(&fake, Some(&before)).since(&before);
-        // The process ran for a tenth of a second, so only one second of waiting counts.
+        // The process ran for a tenth of a second, so only one second of waiting is counted.
         assert!((used.cpu_seconds - 2.0).abs() < 1e-9, "{used:?}");
         assert_eq!(used.bytes, 115);
     }
 
     #[test]
-    fn what_was_read_and_written_is_added_up() {
+    fn bytes_read_and_written_are_summed() {
         let whole = b"rchar: 4292\nwchar: 8\nsyscr: 13\nsyscw: 1\nread_bytes: 0\n";
         assert_eq!(parse_io(whole), Some(4300));
         for broken in [

@@ -34,7 +34,7 @@ const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 /// For older programs, one visit in this many reads everything.
 const VISITS_TO_ALL: u32 = 10;
 
-/// The maximum part of `cgroup.events` that is read; it has two lines.
+/// Maximum number of bytes read from `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
 /// The thread through which a process's files and memory are read: the first thread, or another live one.
@@ -91,7 +91,7 @@ impl Surroundings {
             *self.frozen.entry(Arc::clone(&cgroup)).or_insert_with(read)
         });
         entry.visits = entry.visits.saturating_add(1);
-        // Each pid has its own second of the interval, so that no sample visits all processes.
+        // Spread the visits over the interval by pid, so that no sample visits all processes.
         let second_ns = now_ns.saturating_add(u64::from(entry.process.pid) * SECOND_NS);
         let until_ns = if is_young { YOUNG_VISIT_NS } else { REVISIT_NS - second_ns % REVISIT_NS };
         entry.revisit_ns = now_ns.saturating_add(until_ns);
@@ -109,7 +109,7 @@ impl Surroundings {
             MAPS_BYTES,
         ]);
         // A process that has begun to exit has no argv, so the old value is kept.
-        if let Some(command) = if_readable(command)?.and_then(|it| parse_cmdline(&it))
+        if let Some(command) = if_readable(command)?.and_then(|bytes| parse_cmdline(&bytes))
             && process.command.as_ref() != Some(&command)
         {
             process.jupyter = parse_kernel(&command).map(Arc::from);
@@ -117,7 +117,7 @@ impl Surroundings {
         }
         if looks_at_environment {
             let read = if_readable(environment)?;
-            process.environment = read.and_then(|it| parse_own_environ(&it, folder));
+            process.environment = read.and_then(|bytes| parse_own_environ(&bytes, folder));
         }
         // If the maps may no longer be read, the old value is kept.
         if let Some(maps) = if_readable(maps)? {
@@ -172,24 +172,24 @@ impl Surroundings {
         now_ns: u64,
     ) -> io::Result<()> {
         let process = &mut entry.process;
-        let held = read_held_within(&mut self.descriptors, folder, &self.roots.dev)?;
-        let listens = self.listening.read(folder, held.sockets.as_ref())?;
-        process.listening = listens.at_all;
-        if process.listening_on != listens.on {
-            process.listening_on = listens.on;
+        let files = read_held_within(&mut self.descriptors, folder, &self.roots.dev)?;
+        let listening = self.listening.read(folder, files.sockets.as_ref())?;
+        process.listening = listening.at_all;
+        if process.listening_on != listening.on {
+            process.listening_on = listening.on;
         }
         // A kernel may lack this file. Other files show whether the process is gone.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
-        let inodes = held.sockets.map(|it| it.inodes).unwrap_or_default();
+        let inodes = files.sockets.map(|sockets| sockets.inodes).unwrap_or_default();
         let at = (&self.roots, folder);
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
         process.io_bytes = match by_sockets {
             Err(Errno::NOBUFS) => None,
-            // If the namespace may not be entered, only the I/O of files counts.
+            // If the namespace may not be entered, only file I/O is counted.
             by_sockets => by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0))),
         };
-        let gpu_files = held.gpu_files.filter(|_| self.has_gpu_device_files);
+        let gpu_files = files.gpu_files.filter(|_| self.has_gpu_device_files);
         if process.gpu_files != gpu_files {
             process.gpu_files = gpu_files;
         }
@@ -199,9 +199,10 @@ impl Surroundings {
 
 /// Whether a cgroup of the unified hierarchy is frozen; `None` if it is not in this hierarchy, or outside the root.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
-    let is_above = cgroup.split('/').any(|part| part == "..");
+    let is_outside = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
-    let events = (!is_above).then(|| read_text(&events.join("cgroup.events"), EVENTS_BYTES))??;
+    let events =
+        (!is_outside).then(|| read_text(&events.join("cgroup.events"), EVENTS_BYTES))??;
     let frozen = events.lines().find_map(|line| line.strip_prefix("frozen "));
     frozen.map(|frozen| frozen.trim() == "1")
 }

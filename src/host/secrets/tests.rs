@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::*;
 
 fn hidden(arguments: &[&str]) -> Vec<String> {
-    let mut arguments: Vec<_> = arguments.iter().map(|&it| Cow::Borrowed(it)).collect();
+    let mut arguments: Vec<_> = arguments.iter().map(|&argument| Cow::Borrowed(argument)).collect();
     hide(&mut arguments);
     arguments.into_iter().map(Cow::into_owned).collect()
 }
@@ -371,32 +371,34 @@ fn parts(arguments: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_table_is_read() {
+fn the_secrets_table_is_valid() {
     let table = parse().unwrap();
     // Names and programs are compared in lower case, and the words of a name have no trailing digits.
-    assert!(table.words.iter().chain(&table.harmless_words).all(|it| *it == it.to_lowercase()));
+    assert!(
+        table.words.iter().chain(&table.harmless_words).all(|word| *word == word.to_lowercase())
+    );
 }
 
 #[test]
-fn secrets_are_hidden_as_people_write_them() {
-    let mut seen = Vec::new();
+fn secrets_in_typical_arguments_are_masked() {
+    let mut visible = Vec::new();
     for (arguments, secret) in SECRETS.iter().chain(&LOOKS) {
         assert!(arguments.contains(secret), "{arguments}");
-        let shown = hidden(&parts(arguments)).join("|");
-        if shown.contains(secret) || !shown.contains(HIDDEN) {
-            seen.push(format!("{arguments} is shown as {shown}"));
+        let masked = hidden(&parts(arguments)).join("|");
+        if masked.contains(secret) || !masked.contains(HIDDEN) {
+            visible.push(format!("{arguments} is shown as {masked}"));
         }
     }
-    assert!(seen.is_empty(), "{} seen:\n{}", seen.len(), seen.join("\n"));
+    assert!(visible.is_empty(), "{} seen:\n{}", visible.len(), visible.join("\n"));
 }
 
 #[test]
-fn what_only_looks_like_one_stays() {
+fn harmless_arguments_are_unchanged() {
     let mut changed = Vec::new();
     for arguments in HARMLESS {
-        let shown = hidden(&parts(arguments)).join("|");
-        if shown != arguments {
-            changed.push(format!("{arguments} is shown as {shown}"));
+        let masked = hidden(&parts(arguments)).join("|");
+        if masked != arguments {
+            changed.push(format!("{arguments} is shown as {masked}"));
         }
     }
     let changes = changed.join("\n");
@@ -404,7 +406,7 @@ fn what_only_looks_like_one_stays() {
 }
 
 #[test]
-fn what_a_secret_belongs_to_stays() {
+fn text_around_a_secret_is_kept() {
     for (arguments, expected) in [
         ("x|--api-key|s|--port|1", "x|--api-key|***|--port|1"),
         ("env|HF_TOKEN=s3cret|wandb.api_key=s", "env|HF_TOKEN=***|wandb.api_key=***"),
@@ -440,7 +442,7 @@ fn what_a_secret_belongs_to_stays() {
 }
 
 #[test]
-fn a_value_of_the_environment_is_looked_through() {
+fn secrets_in_environment_values_are_masked() {
     for (value, expected) in [
         ("keep it, my token is hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01", "keep it, my token is ***"),
         ("http://ann:s3cret@host:80", "http://ann:***@host:80"),
@@ -451,16 +453,16 @@ fn a_value_of_the_environment_is_looked_through() {
         // Such ids distinguish jobs.
         ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
-        let mut shown = Cow::Borrowed(value);
-        hide_in_value(&mut shown);
-        assert_eq!(shown, expected);
+        let mut masked = Cow::Borrowed(value);
+        hide_in_value(&mut masked);
+        assert_eq!(masked, expected);
     }
 }
 
 #[test]
-fn no_text_makes_it_fail() {
-    // All orders of three fragments that the scan searches for, and as many copies of each as argv may hold. A
-    // quadratic scan would take minutes.
+fn masking_does_not_panic_or_take_quadratic_time() {
+    // All orders of three fragments that the scan searches for, and argv filled with each fragment. A quadratic scan
+    // would take minutes.
     let pieces = [
         "token",
         "=",

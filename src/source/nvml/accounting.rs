@@ -15,7 +15,7 @@ use crate::model::snapshot::GpuProcess;
 
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The driver's account of a process: its share of time, and the start.
+/// The driver's account of a process: how busy it was, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
@@ -39,24 +39,24 @@ impl Accounting {
             self.0.clear();
             return;
         }
-        let mut before = std::mem::take(&mut self.0);
+        let mut old_accounts = std::mem::take(&mut self.0);
         // MIG instances have no accounts.
         let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
         for row in rows {
-            let known = self.0.get(&row.pid).copied().or_else(|| {
-                let known = before.remove(&row.pid);
-                known.filter(|(at, _)| at.elapsed() < AGAIN_AFTER)
+            let account = self.0.get(&row.pid).copied().or_else(|| {
+                let account = old_accounts.remove(&row.pid);
+                account.filter(|(at, _)| at.elapsed() < AGAIN_AFTER)
             });
-            let known = known.or_else(|| {
-                let found = look_up(row.pid, device, calls).ok()?;
-                Some((Instant::now(), found))
+            let account = account.or_else(|| {
+                let looked_up = look_up(row.pid, device, calls).ok()?;
+                Some((Instant::now(), looked_up))
             });
-            let Some(known) = known else {
+            let Some(account) = account else {
                 // The call failed, and is retried in the next sample.
                 continue;
             };
-            self.0.insert(row.pid, known);
-            if let Some(lifetime) = known.1 {
+            self.0.insert(row.pid, account);
+            if let Some(lifetime) = account.1 {
                 row.lifetime_percent = lifetime.percent;
                 row.lifetime_since = lifetime.percent.map(|_| lifetime.since);
             }
@@ -64,7 +64,7 @@ impl Accounting {
     }
 }
 
-/// Reads a process's account; `None` if there is none, or it cannot belong to the process that is listed now.
+/// Reads a process's account; `None` if there is none, or if it belongs to an earlier process.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {

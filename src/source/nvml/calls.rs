@@ -13,7 +13,7 @@ use crate::model::snapshot::ReadError;
 /// Interval after which an unsupported value is requested again, because a setting may have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The NVML call that a GPU's thread is making, for the thread that enforces the deadline.
+/// The NVML call in progress on a GPU's thread, for the thread that enforces the deadline.
 #[derive(Debug, Default)]
 pub(super) struct CallProgress(Mutex<Option<&'static str>>);
 
@@ -77,18 +77,18 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number; unknown if it exceeds `most`, which is impossible on a real GPU.
+    /// Makes a call for a number; unknown if it exceeds `max`, which is impossible on a real GPU.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
-        most: u32,
+        max: u32,
         call: impl FnOnce() -> Result<u32, E>,
     ) -> Option<u32> {
         let value = self.value(name, call)?;
-        if value > most {
+        if value > max {
             self.report(name, format!("the driver's answer cannot be true: {value}"));
         }
-        Some(value).filter(|&value| value <= most)
+        Some(value).filter(|&value| value <= max)
     }
 
     /// Makes a call for a text that every GPU has, and reports any failure, including "not supported".
@@ -133,11 +133,11 @@ impl Calls {
 
     pub(super) fn failed(&mut self, name: &'static str, code: Code) {
         if self.is_silent() {
-            return; // One error says it all; the rest was not even asked for.
+            return; // One error is enough; the remaining values were not requested.
         }
         if code.is_unsupported() {
             if !self.is_unsupported(name) {
-                self.unsupported.retain(|(other, _)| *other != name);
+                self.unsupported.retain(|(listed, _)| *listed != name);
                 self.unsupported.push((name, Instant::now()));
             }
             return;
@@ -167,8 +167,8 @@ impl Calls {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Moves the errors of the GPU's parts since the last sample into this value.
-    pub(super) fn take_in(&mut self, parts: &mut Self) {
+    /// Takes over the errors of the GPU's MIG devices since the last sample.
+    pub(super) fn take_errors_of(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());
         self.driver_gone = self.driver_gone.or(parts.driver_gone.take());
@@ -177,6 +177,6 @@ impl Calls {
     fn is_unsupported(&self, name: &'static str) -> bool {
         self.unsupported
             .iter()
-            .any(|(other, since)| *other == name && since.elapsed() < ASK_AGAIN_AFTER)
+            .any(|(listed, since)| *listed == name && since.elapsed() < ASK_AGAIN_AFTER)
     }
 }

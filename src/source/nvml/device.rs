@@ -27,12 +27,12 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// The highest plausible power in milliwatts. Higher values are driver errors. A fan may exceed 100 % (`nvml.h`).
+/// Maximum plausible power in milliwatts. Higher values are driver errors. A fan may exceed 100 % (`nvml.h`).
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
-/// The highest plausible power as a multiple of the limit. The limit may be exceeded only for moments.
+/// Maximum plausible power as a multiple of the limit, which may be exceeded only briefly.
 const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
 /// Interval between reads of administrators' settings, the power limit and the fan.
@@ -45,10 +45,10 @@ const MPS_EVERY: Duration = Duration::from_secs(10);
 /// Why memory is unknown if both memory calls are unsupported: GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
 /// Why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
-const DIVIDED_MEMORY: &str = "with MIG on only root may read it; that of its MIG devices is shown";
+const DIVIDED_MEMORY: &str = "with MIG on, only root may read it; its MIG devices' memory is shown";
 /// Why memory is unknown under WDDM (nvml.h, nvmlProcessInfo_t), and so in WSL.
 const WINDOWS_MEMORY: &str =
-    "under WSL Windows manages the memory, and the driver does not report memory by process";
+    "under WSL, Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
 /// The device of the GPU that Windows drives. It exists only in WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
@@ -87,7 +87,7 @@ pub(super) struct DeviceReader {
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
-    /// When to read the values that only a page shows again.
+    /// When to read the values for the GPU's page again.
     details_due: Instant,
     /// The last read of a setting failed. Until it succeeds, settings are read in every sample, and every snapshot
     /// contains the error.
@@ -166,11 +166,11 @@ impl DeviceReader {
         const RATES: &str = "nvmlDeviceGetUtilizationRates";
         let rates = calls.value(RATES, || device.utilization_rates());
         let rates = rates.filter(|rates| {
-            let most = rates.gpu.max(rates.memory);
-            if most > 100 {
-                calls.report(RATES, format!("the driver reports {most} percent"));
+            let max = rates.gpu.max(rates.memory);
+            if max > 100 {
+                calls.report(RATES, format!("the driver reports {max} percent"));
             }
-            most <= 100
+            max <= 100
         });
         let power =
             calls.at_most("nvmlDeviceGetPowerUsage", MOST_MILLIWATTS, || device.power_usage());
@@ -186,7 +186,7 @@ impl DeviceReader {
         }
         let processes = self.processes(memory, &mig_devices);
 
-        self.calls.take_in(&mut self.mig.calls);
+        self.calls.take_errors_of(&mut self.mig.calls);
         let lost = self.calls.lost.take().is_some();
         let driver_gone = self.calls.driver_gone.take();
         let gone = lost || driver_gone.is_some();
@@ -314,11 +314,10 @@ impl DeviceReader {
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads the values that only a GPU's page shows. Nothing depends on them, so a failure leaves them unknown and
-    /// is not an error of the sample. PCIe throughput takes the driver 20 ms per direction, so a single sample
-    /// skips it.
+    /// Reads the values that only a GPU's page shows. Nothing else depends on them, so a failure leaves them unknown
+    /// and is not reported. PCIe throughput takes the driver 20 ms per direction, so a single sample skips it.
     fn read_details(&mut self) {
-        fn known<T, E: Into<Code>>(
+        fn read_optional<T, E: Into<Code>>(
             calls: &Calls,
             name: &'static str,
             call: impl FnOnce() -> Result<T, E>,
@@ -332,21 +331,22 @@ impl DeviceReader {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
         facts.memory_clock_mhz =
-            known(calls, "nvmlDeviceGetClockInfo", || device.clock_info(Clock::Memory))
+            read_optional(calls, "nvmlDeviceGetClockInfo", || device.clock_info(Clock::Memory))
                 .filter(|clock| *clock <= MOST_MHZ);
-        let reasons = known(calls, "nvmlDeviceGetCurrentClocksThrottleReasons", || {
+        let reasons = read_optional(calls, "nvmlDeviceGetCurrentClocksThrottleReasons", || {
             device.current_throttle_reasons()
         });
         facts.throttle_reasons = reasons.map(|reasons| {
             let names = reasons.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " "));
             names.map(Into::into).collect()
         });
-        facts.ecc_uncorrected_errors = known(calls, "nvmlDeviceGetTotalEccErrors", || {
+        facts.ecc_uncorrected_errors = read_optional(calls, "nvmlDeviceGetTotalEccErrors", || {
             device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
         });
         let pcie = |counter| {
-            let rate =
-                known(calls, "nvmlDeviceGetPcieThroughput", || device.pcie_throughput(counter));
+            let rate = read_optional(calls, "nvmlDeviceGetPcieThroughput", || {
+                device.pcie_throughput(counter)
+            });
             // NVML reports kilobytes.
             rate.map(|rate| u64::from(rate) * 1000)
         };
@@ -355,7 +355,7 @@ impl DeviceReader {
     }
 
     /// Reads how busy the video engines are. If the driver does not report this, it is unknown, which is not an
-    /// error of the sample.
+    /// error.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -388,8 +388,8 @@ impl DeviceReader {
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` is the reason for a
-    /// missing figure when no call failed.
+    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` explains a missing figure if
+    /// no call failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -477,7 +477,7 @@ impl DeviceReader {
     /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
     pub(super) fn gather_utilization(&mut self) {
         let device = self.handle.on(&self.nvml);
-        self.utilization.gather(&self.nvml, &device, &mut self.calls);
+        self.utilization.read_samples(&self.nvml, &device, &mut self.calls);
     }
 
     fn list_name(&self, list: List) -> &'static str {
@@ -499,9 +499,9 @@ impl DeviceReader {
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
-            let which = (name, list);
+            let call = (name, list);
             let device = self.handle.on(&self.nvml);
-            self.mig.list(&self.nvml, &device, &mut self.lists, which, self.layout)
+            self.mig.list(&self.nvml, &device, &mut self.lists, call, self.layout)
         } else {
             None
         };

@@ -88,7 +88,7 @@ impl Code {
         })
     }
 
-    /// The meaning for users, if the name is not clear enough.
+    /// An explanation for users, if the name is not clear enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {
@@ -98,8 +98,8 @@ impl Code {
             Self::NO_PERMISSION => "no permission; root may be needed",
             Self::LIB_RM_VERSION_MISMATCH => MISMATCH,
             Self::DRIVER_NOT_LOADED => "the NVIDIA kernel driver is not loaded",
-            Self::UNINITIALIZED => "the driver has gone away",
-            Self::UNKNOWN => "the driver reports an error that it cannot name",
+            Self::UNINITIALIZED => "the driver is gone",
+            Self::UNKNOWN => "the driver reported an unknown error",
             _ => return None,
         })
     }
@@ -108,7 +108,7 @@ impl Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::UNKNOWN_LAYOUT {
-            return f.write_str("the driver wrote process records of a size unknown to gpumem");
+            return f.write_str("the driver wrote process records of unknown size");
         }
         if *self == Self::NOT_UTF8 {
             return f.write_str("the driver's answer is not UTF-8");
@@ -139,18 +139,18 @@ impl From<NvmlError> for Code {
             // The driver's library lacks the symbol.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
             NvmlError::Utf8Error(_) => Self::NOT_UTF8,
-            // A value that nvml-wrapper cannot name, such as a newer P-state, so nothing can be shown.
+            // A value unknown to nvml-wrapper, such as a newer P-state.
             NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
             }
-            other => Self(other.into()),
+            code => Self(code.into()),
         }
     }
 }
 
-const MISMATCH: &str = "the driver was upgraded underneath: NVML's library and the loaded kernel \
-                        module are of different versions (driver/library version mismatch)";
+const MISMATCH: &str = "the driver was upgraded while in use: NVML's library and the loaded \
+                        kernel module have different versions (driver/library version mismatch)";
 
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlFailure {
@@ -219,7 +219,7 @@ impl NvmlFailure {
                 library,
                 reason: "it does not have the function nvmlInit_v2".to_owned(),
             },
-            other => Self::answer("nvmlInit_v2", other.into()),
+            error => Self::answer("nvmlInit_v2", error.into()),
         }
     }
 

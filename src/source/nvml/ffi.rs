@@ -17,23 +17,23 @@ use nvml_wrapper_sys::bindings::{
 
 use super::error::Code;
 
-/// The largest process record that any driver is known to write (R535's v3), in bytes.
+/// The largest process record written by any known driver (R535's v3), in bytes.
 const LARGEST_RECORD: usize = 32;
 /// Fills the buffer before a call, to show where the driver wrote nothing.
 const UNTOUCHED: u8 = 0xA5;
 /// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
-/// How often to retry a list that grows between two calls.
+/// Maximum number of retries for a list that grows between two calls.
 const GROWTH_RETRIES: usize = 5;
-/// The maximum number of records. The driver itself stops at 950 processes per GPU.
+/// Maximum number of records. The driver itself stops at 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
 /// A device's NVML handle that does not borrow the library. Its owner keeps the library, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
-// SAFETY: NVML may be called from any thread (nvml.h), and callers use a handle only as a name. nvml-wrapper makes
-// the same assumption for its `Device`.
+// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only an identifier. nvml-wrapper makes the
+// same assumption for its `Device`.
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
@@ -231,8 +231,8 @@ impl ProcessLists {
         }
         let lib = nvml.lib();
         let buffer = self.buffer.as_mut_ptr();
-        // SAFETY: the handle is valid while `device` lives. The buffer holds `count` records of the largest
-        // known format and is aligned to 8, whichever format this driver writes.
+        // SAFETY: the handle is valid while `device` lives. The buffer has room for `count` records of the largest
+        // known format, and its alignment of 8 suits every format.
         let code = unsafe {
             let device = device.handle();
             match version {
@@ -272,7 +272,7 @@ impl ProcessLists {
 /// that the buffer has room for `capacity` records.
 ///
 /// A record should take `expected` bytes, but the end of the written part can prove another size. It may be exactly
-/// where 16-byte records end (a driver that nvitop met), or beyond the expected records but within 32-byte ones
+/// where 16-byte records end (a driver reported by nvitop), or beyond the expected records but within 32-byte ones
 /// (R535). If the driver cleared the whole buffer first, nothing is proved. Returns `None` for pids beyond Linux's
 /// limit, which cannot be processes.
 fn parse(
@@ -410,7 +410,7 @@ mod tests {
         [(4242, 20 << 30, u32::MAX, u32::MAX), (7, u64::MAX, 1, 0), (9, 0, 2, 3)];
 
     #[test]
-    fn records_of_every_known_size_are_read_alike() {
+    fn records_of_every_known_size_are_parsed() {
         for (size, expected) in [(16, 16), (24, 24), (32, 32), (16, 24), (32, 24)] {
             let parsed = parse(&written(size, &RECORDS), 3, 8, expected).unwrap();
             assert_eq!(parsed.len(), 3);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_clears_the_buffer_first_is_read_by_the_expected_size() {
+    fn the_expected_size_applies_if_the_driver_cleared_the_buffer() {
         for capacity in [3, 4, 8] {
             let mut buffer = written(24, &RECORDS);
             buffer[9..capacity * 3].fill(0);
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn records_that_cannot_be_processes_are_refused() {
         let none = u64::from_ne_bytes([UNTOUCHED; 8]);
-        assert_eq!(parse(&[none; 64], 1, 16, 24), None, "nothing was written");
+        assert_eq!(parse(&[none; 64], 1, 16, 24), None, "the driver wrote nothing");
         let absurd = [(PID_MAX_LIMIT + 1, 5, 0, 0)];
         assert_eq!(parse(&written(24, &absurd), 1, 8, 24), None);
         assert_eq!(parse(&[], 0, 0, 24), Some(Vec::new()));

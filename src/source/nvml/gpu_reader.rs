@@ -29,8 +29,8 @@ pub(super) struct GpuReader {
     progress: Arc<CallProgress>,
     requests: Sender<()>,
     readings: Receiver<Reading>,
-    /// When the outstanding request was made.
-    asked: Option<Instant>,
+    /// When the pending request was made.
+    requested: Option<Instant>,
     /// The GPU has answered before. The first answer may take longer, because it wakes the GPU.
     started: bool,
     /// The GPU missed its last deadline. Its answers are taken without waiting.
@@ -57,7 +57,7 @@ impl GpuReader {
             progress,
             requests,
             readings,
-            asked: None,
+            requested: None,
             started: false,
             late: false,
             last: None,
@@ -68,24 +68,26 @@ impl GpuReader {
 
     pub(super) fn ask(&mut self, now: Instant) {
         // A thread that has ended never answers, and `report` shows this.
-        if self.asked.is_none() {
+        if self.requested.is_none() {
             let _ = self.requests.send(());
-            self.asked = Some(now);
+            self.requested = Some(now);
         }
     }
 
     /// Waits for the answer until `timeout` after the request, or `startup` for the first one. A late GPU's answer
     /// is taken without waiting.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
-        let Some(asked) = self.asked else { return };
+        let Some(requested) = self.requested else { return };
         let time = if self.started { timeout } else { startup };
-        let left = if self.late { Duration::ZERO } else { time.saturating_sub(asked.elapsed()) };
-        let Ok(reading) = self.readings.recv_timeout(left) else {
+        let time_left =
+            if self.late { Duration::ZERO } else { time.saturating_sub(requested.elapsed()) };
+        let Ok(reading) = self.readings.recv_timeout(time_left) else {
             self.late = true;
             return;
         };
-        self.asked = None;
-        self.late = self.started && reading.completed.saturating_duration_since(asked) > timeout;
+        self.requested = None;
+        self.late =
+            self.started && reading.completed.saturating_duration_since(requested) > timeout;
         self.started = true;
         if reading.gpu.uuid.is_some() {
             self.identity = Gpu {
@@ -104,15 +106,15 @@ impl GpuReader {
     /// The GPU's values for the current snapshot, its errors, and when its values were read.
     pub(super) fn report(&mut self, now: Instant) -> (Gpu, Vec<ReadError>, Option<Instant>) {
         let mut errors = Vec::new();
-        if let Some(asked) = self.asked {
-            let waited = Span(now.saturating_duration_since(asked));
+        if let Some(requested) = self.requested {
+            let waited = Span(now.saturating_duration_since(requested));
             errors.push(ReadError {
                 gpu: Some(self.index),
                 call: self.progress.call().unwrap_or("nvmlDeviceGetHandleByIndex_v2").into(),
                 error: if self.last.is_some() {
                     format!("no answer for {waited}; this GPU's last values are shown")
                 } else {
-                    format!("no answer for {waited}; nothing is known of this GPU yet")
+                    format!("no answer for {waited}; no values of this GPU yet")
                 }
                 .into(),
             });
@@ -123,11 +125,11 @@ impl GpuReader {
         errors.extend(std::mem::take(&mut last.errors));
         let mut gpu = last.gpu.clone();
         if gpu.uuid.is_none() {
-            let known = self.identity.clone();
-            gpu.uuid = known.uuid;
-            gpu.name = gpu.name.or(known.name);
-            gpu.pci_bus_id = gpu.pci_bus_id.or(known.pci_bus_id);
-            gpu.minor_number = gpu.minor_number.or(known.minor_number);
+            let identity = self.identity.clone();
+            gpu.uuid = identity.uuid;
+            gpu.name = gpu.name.or(identity.name);
+            gpu.pci_bus_id = gpu.pci_bus_id.or(identity.pci_bus_id);
+            gpu.minor_number = gpu.minor_number.or(identity.minor_number);
         }
         if !std::mem::take(&mut self.fresh) || self.late {
             mark_stale(&mut gpu, now.saturating_duration_since(last.completed));
@@ -135,9 +137,9 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// The last reading's error that concerns the whole driver.
+    /// The last reading's error, if it concerns the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
-        self.last.as_ref().filter(|_| self.asked.is_none())?.driver_gone
+        self.last.as_ref().filter(|_| self.requested.is_none())?.driver_gone
     }
 
     pub(super) fn process_utilization(&self) -> Option<bool> {
@@ -149,7 +151,7 @@ impl GpuReader {
     }
 }
 
-/// Runs on the GPU's thread: makes one reading per request, until the channel closes.
+/// Runs on the GPU's thread: reads the GPU once per request, until the channel closes.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,
@@ -192,8 +194,9 @@ fn read_on_request(
 /// driver's GPUs, `count` of them, by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     let gpus = read_driver_gpus(sys)?;
-    let gpu =
-        gpus.get(index as usize).filter(|_| Some(gpus.len()) == count.map(|it| it as usize))?;
+    let gpu = gpus
+        .get(index as usize)
+        .filter(|_| Some(gpus.len()) == count.map(|count| count as usize))?;
     gpu.is_suspended.then(|| Gpu {
         index,
         pci_bus_id: Some(gpu.address.as_str().into()),
@@ -226,7 +229,7 @@ mod tests {
     use crate::model::snapshot::{GpuProcess, Memory};
 
     #[test]
-    fn only_a_gpu_that_certainly_sleeps_is_left_asleep() {
+    fn only_a_certainly_suspended_gpu_is_not_woken() {
         use std::{fs, os::unix::fs::symlink};
         let sys = tempfile::tempdir().unwrap();
         for (address, driver, status) in [
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_values_keep_memory_and_lose_utilization() {
+    fn stale_readings_keep_memory_but_not_utilization() {
         let row = GpuProcess {
             pid: 7,
             used_bytes: Some(1),

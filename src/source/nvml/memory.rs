@@ -1,19 +1,19 @@
-//! Determines the GPU's own memory figures. From R615 on, in a cgroup with limited GPU memory, memory info v2
-//! returns the cgroup's figures instead, while v1 returns the GPU's.
+//! Determines the GPU's own memory figures. Since R615, memory info v2 returns the cgroup's figures in a cgroup with
+//! limited GPU memory; v1 returns the GPU's.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// How much a GPU's totals may differ by rounding. A smaller difference is not a limit.
+/// Maximum difference between a GPU's totals due to rounding. A smaller difference is not a limit.
 const ROUNDING_BYTES: u64 = MIB;
 
 #[derive(Default, Debug)]
 pub(super) struct Whole {
     /// The v2 total that was last compared with v1's, and whether it is a limit. The GPU's own total never changes,
-    /// so without a limit v1 is called only once.
+    /// so v1 is called only once unless there is a limit.
     compared: Option<(u64, bool)>,
-    /// The last limit, and how much of it is free.
+    /// The last limit, and the free bytes within it.
     pub(super) limit: Option<(u64, u64)>,
 }
 
@@ -59,11 +59,11 @@ mod tests {
     }
 
     fn never() -> Result<(u64, u64, u64), Code> {
-        panic!("v1 was asked again")
+        panic!("v1 was called again")
     }
 
     #[test]
-    fn a_limit_that_is_set_moved_and_taken_away_is_seen() {
+    fn setting_changing_and_removing_a_limit_is_detected() {
         let v1 = || Ok((80 * GIB, 50 * GIB, 30 * GIB));
         let mut whole = Whole::default();
         assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_cannot_be_compared_are_not_taken_for_the_gpus() {
+    fn incomparable_figures_are_not_reported_as_the_gpus() {
         let mut whole = Whole::default();
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());

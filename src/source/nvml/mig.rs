@@ -1,9 +1,9 @@
 //! The MIG devices of one GPU: their handles, identity, memory and processes.
 //!
 //! While MIG is on, only privileged callers may read the whole GPU's memory and process lists. A caller with access
-//! to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up once,
-//! and again when a handle fails or the GPU's settings are read again. Destroying an instance invalidates its
-//! handle, and the driver may reuse a handle for another instance. A GPU without MIG costs no calls.
+//! to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up once, and
+//! again after a handle fails or the GPU's settings are reread. Destroying an instance invalidates its handle, and
+//! the driver may reuse a handle for another instance. A GPU without MIG costs no calls.
 //!
 //! `device` uses the rows, and `calls` makes the calls.
 
@@ -17,7 +17,7 @@ use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLa
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
-/// The maximum number of MIG devices; no GPU has more.
+/// Maximum number of MIG devices; no GPU has more.
 const MOST_DEVICES: u32 = 64;
 
 pub(super) struct Mig {
@@ -37,13 +37,13 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// Causes a look-up of the handles before their next use.
+    /// Causes the handles to be looked up before their next use.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
 
-    /// Reads the MIG devices with their memory. If a handle fails, all handles are looked up again at once, because
-    /// the GPU may have been divided differently.
+    /// Reads the MIG devices with their memory. If a handle fails, all handles are looked up again, because the GPU
+    /// may have been divided differently.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
@@ -107,18 +107,18 @@ impl Mig {
             }
             calls.failed(BY_INDEX, code);
         }
-        // A failure is retried, and reported, in every sample.
+        // After a failure, every sample retries and reports it.
         self.is_known &= calls.errors.len() == errors_before;
     }
 
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
         // Every MIG device has memory.
-        let read = |it: &MigHandle| memory(&self.calls, nvml, &it.handle.on(nvml));
+        let read = |handle: &MigHandle| memory(&self.calls, nvml, &handle.handle.on(nvml));
         self.devices.iter().map(read).collect()
     }
 
-    /// Reads one process list of all MIG devices; `None` if it could not be read for all of them. If a handle
-    /// fails, all handles are looked up again at once.
+    /// Reads one process list of all MIG devices; `None` if it could not be read for all of them. If a handle fails,
+    /// all handles are looked up again.
     pub(super) fn list(
         &mut self,
         nvml: &Nvml,
@@ -237,13 +237,13 @@ pub(super) fn join(
     let mut joined: Vec<ProcessRecord> = Vec::with_capacity(whole.len().max(of_devices.len()));
     let key =
         |record: &ProcessRecord| (record.pid, record.gpu_instance_id, record.compute_instance_id);
-    let names_none = |record: &ProcessRecord| {
+    let has_no_instance = |record: &ProcessRecord| {
         record.gpu_instance_id.is_none() && record.compute_instance_id.is_none()
     };
     for record in of_devices.into_iter().chain(whole) {
-        if let Some(same) = joined.iter_mut().find(|other| key(other) == key(&record)) {
-            same.used_bytes = same.used_bytes.max(record.used_bytes);
-        } else if !names_none(&record) || !joined.iter().any(|other| other.pid == record.pid) {
+        if let Some(row) = joined.iter_mut().find(|row| key(row) == key(&record)) {
+            row.used_bytes = row.used_bytes.max(record.used_bytes);
+        } else if !has_no_instance(&record) || !joined.iter().any(|row| row.pid == record.pid) {
             joined.push(record);
         }
     }
@@ -252,12 +252,13 @@ pub(super) fn join(
 
 /// The error for a process on a GPU instance without a visible MIG device.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
-    let is_seen =
-        |id: u32| devices.iter().any(|it| it.gpu_instance_id.is_none_or(|known| known == id));
+    let is_seen = |id: u32| {
+        devices.iter().any(|device| device.gpu_instance_id.is_none_or(|visible| visible == id))
+    };
     let mut ids = rows.iter().filter_map(|row| row.gpu_instance_id);
     let id = ids.find(|&id| !is_seen(id))?;
     Some(format!(
-        "processes are listed on GPU instance {id}, and the driver shows no MIG device of it"
+        "processes are listed on GPU instance {id}, but the driver reports no MIG device for it"
     ))
 }
 
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_the_end_of_a_name_or_made_of_the_slices() {
+    fn a_profile_comes_from_the_name_or_the_slices() {
         for (name, profile) in [
             ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Some("1g.10gb")),
             ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),

@@ -1,11 +1,11 @@
 //! Makes every NVML call, on separate threads, with deadlines.
 //!
-//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. A GPU that
-//! answers late or never yields an error and its old values, marked as stale. `device` reads a GPU, and `mig` reads
-//! its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
+//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. If a GPU does not
+//! answer in time, the sample contains an error and its old values, marked as stale. `device` reads a GPU, and `mig`
+//! reads its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
 //! mishandles. `error` explains NVML's codes.
 //!
-//! This module does not depend on the purpose of snapshots, nor on the processes behind pids.
+//! This module does not know how snapshots are used, or which processes the pids belong to.
 
 mod accounting;
 mod calls;
@@ -38,7 +38,7 @@ const FURTHER_PLACES: [&str; 2] =
 /// Interval between attempts to open the driver after it has disappeared.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval between counts of the GPUs. A rescan, a late driver or a virtual machine may add some.
+/// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor may add GPUs.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
@@ -118,8 +118,8 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if there is
-    /// no library, driver or permission, if versions differ, or without an answer. Each error includes a remedy.
+    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails without a library, driver or
+    /// permission, if versions differ, or if NVML does not answer in time. Each error includes a remedy.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
@@ -142,10 +142,10 @@ impl Nvml {
         if let Some(sample) = self.sample_away() {
             return sample;
         }
-        self.count_again();
-        let asked_at = Instant::now();
+        self.recount_gpus();
+        let requested_at = Instant::now();
         for gpu in &mut self.gpus {
-            gpu.ask(asked_at);
+            gpu.ask(requested_at);
         }
         for gpu in &mut self.gpus {
             gpu.wait(self.options.timeout, self.options.first_answer());
@@ -166,16 +166,16 @@ impl Nvml {
             });
             sample.errors.extend(errors);
         }
-        self.notice_departure();
+        self.check_driver();
         sample
     }
 
     /// Starts new readers for all GPUs if there are more than before, because indexes may have changed. A lost GPU
-    /// is still listed, with its error.
-    fn count_again(&mut self) {
+    /// remains listed, with its error.
+    fn recount_gpus(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
-                self.counting = open_on_a_thread(&self.options).ok();
+                self.counting = start_opening(&self.options).ok();
             }
             return;
         };
@@ -193,12 +193,12 @@ impl Nvml {
     }
 
     /// Restarts NVML if every GPU reports that the driver is gone.
-    fn notice_departure(&mut self) {
-        let mut gone = self.gpus.iter().map(GpuReader::driver_gone);
-        let Some(Some(code)) = gone.next() else {
+    fn check_driver(&mut self) {
+        let mut codes = self.gpus.iter().map(GpuReader::driver_gone);
+        let Some(Some(code)) = codes.next() else {
             return;
         };
-        if gone.all(|other| other.is_some()) {
+        if codes.all(|code| code.is_some()) {
             let why = NvmlFailure::answer("nvmlInit_v2", code).to_string();
             self.away = Some(Away { why, last_try: Instant::now(), attempt: None });
         }
@@ -208,7 +208,7 @@ impl Nvml {
     /// a separate thread. `None` once the driver is back.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
-        match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
+        match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
             Some(Ok(Ok(opened))) => match start_readers(&opened) {
                 Ok(gpus) => {
                     self.gpus = gpus;
@@ -231,7 +231,7 @@ impl Nvml {
             None => {
                 if away.last_try.elapsed() >= OPEN_AGAIN_AFTER {
                     away.last_try = Instant::now();
-                    away.attempt = open_on_a_thread(&self.options).ok();
+                    away.attempt = start_opening(&self.options).ok();
                 }
             }
         }
@@ -252,13 +252,13 @@ impl Nvml {
     }
 }
 
-/// The versions of library and driver. No GPU is touched, and the call takes at most one deadline.
+/// The versions of library and driver. Does not access a GPU, and takes at most the time limit.
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     Ok(open_within(options, options.timeout)?.driver)
 }
 
 fn open_within(options: &NvmlOptions, time: Duration) -> Result<OpenedNvml, NvmlFailure> {
-    let opened = open_on_a_thread(options)?.wait(time);
+    let opened = start_opening(options)?.wait(time);
     opened.unwrap_or(Err(NvmlFailure::NoAnswer { call: "nvmlInit_v2", waited: time }))
 }
 
@@ -267,7 +267,7 @@ fn start_readers(opened: &OpenedNvml) -> io::Result<Vec<GpuReader>> {
 }
 
 /// Loads the library and starts NVML on a thread, because both can hang.
-fn open_on_a_thread(options: &NvmlOptions) -> io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
+fn start_opening(options: &NvmlOptions) -> io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
     let library = options.library.clone();
     Task::start("nvml-open", move || open_now(library))
 }
@@ -278,11 +278,11 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
         None => std::iter::once(LIBRARY).chain(FURTHER_PLACES).map(PathBuf::from).collect(),
     };
     let mut first_failure = None;
-    for place in places {
-        match nvml_wrapper::Nvml::builder().lib_path(place.as_os_str()).init() {
+    for path in places {
+        match nvml_wrapper::Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => return facts(nvml),
             Err(error) => {
-                let error = NvmlFailure::opening(place, error);
+                let error = NvmlFailure::opening(path, error);
                 let missing = matches!(error, NvmlFailure::LibraryNotFound { .. });
                 first_failure.get_or_insert(error);
                 if !missing {

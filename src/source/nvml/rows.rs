@@ -9,7 +9,7 @@ use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
 use crate::units::Bytes;
 
-/// The maximum size of a row in bytes if the GPU's size is unknown: 1 PiB.
+/// Maximum size of a row in bytes if the GPU's size is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
 /// Merges lists into one row per (process, GPU instance), with the larger value.
@@ -35,10 +35,10 @@ pub(super) fn merge(
                 continue;
             }
             let key = (record.pid, record.gpu_instance_id, record.compute_instance_id);
-            let place = *places.entry(key).or_insert(rows.len());
-            match rows.get_mut(place) {
+            let index = *places.entry(key).or_insert(rows.len());
+            match rows.get_mut(index) {
                 Some(row) => {
-                    let last = std::mem::replace(&mut last_lists[place], list);
+                    let last = std::mem::replace(&mut last_lists[index], list);
                     twice += usize::from(last == list);
                     row.used_bytes = row.used_bytes.max(record.used_bytes);
                     row.kind = match (row.kind, kind) {
@@ -78,17 +78,17 @@ pub(super) fn merge(
 }
 
 pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<String> {
-    let most = memory.map_or(MOST_BYTES, |memory| memory.total_bytes);
+    let limit = memory.map_or(MOST_BYTES, |memory| memory.total_bytes);
     let mut lie = None;
     for row in rows {
-        if let Some(bytes) = row.used_bytes.filter(|&bytes| bytes > most) {
+        if let Some(bytes) = row.used_bytes.filter(|&bytes| bytes > limit) {
             row.used_bytes = None;
             lie.get_or_insert_with(|| {
                 format!(
-                    "the driver reports that process {} holds {bytes} bytes, but the GPU has no \
-                    more than {}; its memory is not known",
+                    "the driver reports that process {} holds {bytes} bytes, but the GPU has only \
+                    {}; its memory is unknown",
                     row.pid,
-                    Bytes(most)
+                    Bytes(limit)
                 )
             });
         }
@@ -123,9 +123,9 @@ mod tests {
             &[record(1, Some(7)), record(3, Some(1))],
             &[record(2, Some(4))],
         );
-        let shown: Vec<_> = rows.iter().map(|row| (row.pid, row.kind, row.used_bytes)).collect();
+        let merged: Vec<_> = rows.iter().map(|row| (row.pid, row.kind, row.used_bytes)).collect();
         assert_eq!(
-            shown,
+            merged,
             [
                 (1, ProcessType::ComputeGraphics, Some(7)),
                 (2, ProcessType::Mps, Some(4)),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_holds_more_than_there_is_or_than_can_be() {
+    fn impossible_process_sizes_are_dropped() {
         let memory = Some(Memory { total_bytes: 100, ..Memory::default() });
         for memory in [memory, None] {
             let records = [record(7, Some(u64::MAX - 1)), record(8, Some(100))];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_has_no_more_in_use_than_it_has() {
+    fn impossible_gpu_figures_are_detected() {
         let memory = |total_bytes, used_bytes, free_bytes| Memory {
             total_bytes,
             reserved_bytes: Some(1),

@@ -12,7 +12,7 @@ use crate::model::snapshot::GpuProcess;
 
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// The maximum interval between a driver's samples: 1/6 to 1 s, depending on the product (`nvml.h`,
+/// Maximum interval between a driver's samples: 1/6 to 1 s, depending on the product (`nvml.h`,
 /// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample proves nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
@@ -32,48 +32,48 @@ pub(super) struct Utilization {
     last_seen: u64,
     /// Peaks since the last snapshot that completed an interval.
     peaks: HashMap<u32, Peak>,
-    /// How much of the time since then the samples cover.
+    /// The part of the time since then that the samples cover.
     covered: Duration,
     /// The peaks of the interval before; `None` if unknown.
-    before: Option<HashMap<u32, Peak>>,
+    previous: Option<HashMap<u32, Peak>>,
     /// Whether every call since the last snapshot succeeded.
-    known: bool,
+    is_known: bool,
     /// Whether the driver supports the call; `None` if it was not called, or failed for another reason.
     supported: Option<bool>,
-    asked: Option<(Instant, SystemTime)>,
-    /// How much of the time since the last snapshot the samples cover.
+    read_at: Option<(Instant, SystemTime)>,
+    /// The part of the time since the last snapshot that the samples cover.
     sampled: Duration,
 }
 
 impl Utilization {
     pub(super) fn new() -> Self {
-        Self { known: true, ..Self::default() }
+        Self { is_known: true, ..Self::default() }
     }
 
     pub(super) fn supported(&self) -> Option<bool> {
         self.supported
     }
 
-    /// How much of the time since the previous call of this function the samples cover.
+    /// The part of the time since the previous call of this function that the samples cover.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
 
     /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
-    pub(super) fn gather(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
+    pub(super) fn read_samples(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
-        let now = (Instant::now(), SystemTime::now());
+        let read_at = (Instant::now(), SystemTime::now());
         // Some drivers stamp samples with Unix time. After the clock was set back, every new sample would look old,
         // and a busy process would look idle.
-        if self.asked.is_some_and(|then| clock_was_set_back(then, now)) {
+        if self.read_at.is_some_and(|last| clock_was_set_back(last, read_at)) {
             self.last_seen = 0;
         }
         let last_seen = self.last_seen;
         let Self { samples, peaks, .. } = self;
         let answer = calls.raw(CALL, || {
-            let found = samples.read(nvml, device, last_seen)?;
+            let new_samples = samples.read(nvml, device, last_seen)?;
             let mut newest = last_seen;
-            for sample in found.filter(|sample| sample.timestamp > last_seen) {
+            for sample in new_samples.filter(|sample| sample.timestamp > last_seen) {
                 newest = newest.max(sample.timestamp);
                 let peak = peaks.entry(sample.pid).or_default();
                 let percents = [
@@ -102,12 +102,12 @@ impl Utilization {
             // No process has run since the last sample, so utilization is 0.
             Err(Code::NOT_FOUND) => {}
             Err(code) => {
-                self.known = false;
+                self.is_known = false;
                 calls.failed(CALL, code);
                 return;
             }
         }
-        let since = self.asked.replace(now).map(|then| now.0 - then.0);
+        let since = self.read_at.replace(read_at).map(|last| read_at.0 - last.0);
         let newly_covered = since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
         self.sampled += newly_covered;
         self.covered += newly_covered;
@@ -117,13 +117,13 @@ impl Utilization {
     /// previous interval is included. On a GPU that may be divided, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
-        let before = self.before.as_ref().filter(|_| !is_whole);
-        let is_known = std::mem::replace(&mut self.known, true);
+        let previous = self.previous.as_ref().filter(|_| !is_whole);
+        let is_known = std::mem::replace(&mut self.is_known, true);
         if is_known {
             for row in rows {
-                let earlier = before.and_then(|before| before.get(&row.pid));
-                let peak = match self.peaks.get(&row.pid).or(earlier) {
-                    None if !is_whole && before.is_none() => continue,
+                let previous_peak = previous.and_then(|previous| previous.get(&row.pid));
+                let peak = match self.peaks.get(&row.pid).or(previous_peak) {
+                    None if !is_whole && previous.is_none() => continue,
                     None if may_be_divided || row.gpu_instance_id.is_some() => continue,
                     None => Peak { sm: Some(0), ..Peak::default() },
                     // If all samples are implausible, utilization is unknown.
@@ -136,16 +136,16 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // The next call returns samples that could not be read this time.
+        // The next call returns the samples that could not be read now.
         if is_known && is_whole {
-            self.before = Some(std::mem::take(&mut self.peaks));
+            self.previous = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
         }
     }
 }
 
-fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
-    let expected = then.1 + now.0.duration_since(then.0);
+fn clock_was_set_back(last: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
+    let expected = last.1 + now.0.duration_since(last.0);
     expected.duration_since(now.1).is_ok_and(|behind| behind > Duration::from_secs(1))
 }
 
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_sample_in_less_than_a_period_is_no_zero() {
+    fn no_sample_within_a_period_does_not_prove_zero() {
         let mut utilization = Utilization::new();
-        let mut shown = |milliseconds: u64, sample: Option<u32>| {
+        let mut filled = |milliseconds: u64, sample: Option<u32>| {
             let peak = |sm| Peak { sm: Some(sm), ..Peak::default() };
             utilization.peaks.extend(sample.map(|sm| (7, peak(sm))));
             utilization.covered += Duration::from_millis(milliseconds);
@@ -165,27 +165,27 @@ mod tests {
             rows[0].sm_percent
         };
         // One sample per second, read four times as often: busy, then idle, then busy.
-        assert_eq!(shown(250, None), None);
-        assert_eq!([250, 250, 250].map(|time| shown(time, None)), [None, None, Some(0)]);
-        assert_eq!(shown(250, Some(30)), Some(30));
-        assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
-        assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
-        assert_eq!([250; 4].map(|time| shown(time, None)), [Some(0); 4]);
+        assert_eq!(filled(250, None), None);
+        assert_eq!([250, 250, 250].map(|time| filled(time, None)), [None, None, Some(0)]);
+        assert_eq!(filled(250, Some(30)), Some(30));
+        assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
+        assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
+        assert_eq!([250; 4].map(|time| filled(time, None)), [Some(0); 4]);
         // Read as often as it is sampled, so each read represents its own time.
-        assert_eq!(shown(1000, Some(40)), Some(40));
-        assert_eq!([1000; 2].map(|time| shown(time, None)), [Some(0); 2]);
+        assert_eq!(filled(1000, Some(40)), Some(40));
+        assert_eq!([1000; 2].map(|time| filled(time, None)), [Some(0); 2]);
     }
 
     #[test]
-    fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
-        let then = (Instant::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
-        let after = |wall: i64| {
+    fn a_clock_set_back_is_detected() {
+        let last = (Instant::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+        let later = |wall: i64| {
             let wall = Duration::from_millis(1_000_000_000u64.saturating_add_signed(wall));
-            (then.0 + Duration::from_secs(5), SystemTime::UNIX_EPOCH + wall)
+            (last.0 + Duration::from_secs(5), SystemTime::UNIX_EPOCH + wall)
         };
-        assert!(!clock_was_set_back(then, after(5_000)));
-        assert!(!clock_was_set_back(then, after(4_500)));
-        assert!(!clock_was_set_back(then, after(3_600_000)));
-        assert!(clock_was_set_back(then, after(-3_600_000)));
+        assert!(!clock_was_set_back(last, later(5_000)));
+        assert!(!clock_was_set_back(last, later(4_500)));
+        assert!(!clock_was_set_back(last, later(3_600_000)));
+        assert!(clock_was_set_back(last, later(-3_600_000)));
     }
 }

@@ -63,7 +63,7 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
     let lies: [(Gpu, &str, Check); 7] = [
         // 2^64 - 2 is not what the driver says where it does not know. A scene's numbers are floating
         // point, and this one's next is 2^64: as far up as they go.
-        (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is not known", |it, pid| {
+        (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is unknown", |it, pid| {
             assert_eq!(it.row(0, pid).get("used_bytes"), None);
         }),
         (beyond_all.process(held), "4294967295 percent", |it, pid| {

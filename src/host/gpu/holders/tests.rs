@@ -37,13 +37,13 @@ impl Fake {
 
     fn process(&self, pid: u32, files: &[&str]) {
         fs::create_dir_all(self.folder(pid).join("fd")).unwrap();
-        self.is(pid, 'S', 0);
+        self.set_state(pid, 'S', 0);
         for file in files {
             self.open(pid, self.dev.join(file));
         }
     }
 
-    fn is(&self, pid: u32, state: char, flags: u32) {
+    fn set_state(&self, pid: u32, state: char, flags: u32) {
         self.stat(pid, &StatLine { state, flags, start: 100, ..StatLine::ASLEEP });
     }
 
@@ -60,7 +60,7 @@ impl Fake {
 
     /// Adds a process whose descriptors cannot be read. Its `fd` is a file, so not even root can list it.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
-        self.is(pid, state, flags);
+        self.set_state(pid, state, flags);
         self.put(pid, "fd", "");
     }
 
@@ -71,7 +71,7 @@ impl Fake {
 }
 
 #[test]
-fn holders_of_a_device_file_are_found_and_no_others() {
+fn only_holders_of_a_device_file_are_found() {
     let fake = Fake::new();
     fake.process(90, &["null", "nvidiactl"]);
     fake.process(70, &["null", "tty", "nvidia0"]);
@@ -99,7 +99,7 @@ fn holders_of_a_device_file_are_found_and_no_others() {
 }
 
 #[test]
-fn a_new_process_is_looked_at_again_while_it_is_young() {
+fn a_new_process_is_read_repeatedly() {
     let fake = Fake::new();
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
@@ -110,13 +110,13 @@ fn a_new_process_is_looked_at_again_while_it_is_young() {
 
     fake.open(70, fake.dev.join("nvidia0"));
     holders.refresh(110 * SECOND - 1, false);
-    assert_eq!(holders.pids(), [80], "not on every sample");
+    assert_eq!(holders.pids(), [80], "not in every sample");
     holders.refresh(110 * SECOND, false);
     assert_eq!(holders.pids(), [70, 80]);
 }
 
 #[test]
-fn everybody_is_looked_at_every_half_minute_and_when_asked() {
+fn all_processes_are_read_every_half_minute_and_on_request() {
     let fake = Fake::new();
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
@@ -135,13 +135,13 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     assert_eq!(holders.pids(), OTHER_UID);
     fake.open(70, fake.dev.join("nvidia0"));
     holders.refresh(132 * SECOND, true);
-    assert_eq!(holders.pids(), OTHER_UID, "not as often as somebody asks");
+    assert_eq!(holders.pids(), OTHER_UID, "requests are rate-limited");
     holders.refresh(136 * SECOND, false);
-    assert_eq!(holders.pids(), [70], "what was asked for is done later");
+    assert_eq!(holders.pids(), [70], "the request is carried out later");
 }
 
 #[test]
-fn a_pid_that_is_given_out_again_inherits_no_verdict() {
+fn a_reused_pid_inherits_no_verdict() {
     let fake = Fake::new();
     fake.process(70, &["null"]);
     fake.process(80, &["nvidia0"]);
@@ -160,7 +160,7 @@ fn a_pid_that_is_given_out_again_inherits_no_verdict() {
 }
 
 #[test]
-fn who_may_not_be_read_is_counted_and_no_holder() {
+fn unreadable_processes_are_counted_and_are_not_holders() {
     let fake = Fake::new();
     fake.unreadable(70, 'S', 0);
     fake.unreadable(71, 'S', 0);
@@ -180,7 +180,7 @@ fn who_may_not_be_read_is_counted_and_no_holder() {
 }
 
 #[test]
-fn where_proc_hides_processes_their_count_is_unknown() {
+fn the_unread_count_is_unknown_if_proc_hides_processes() {
     let fake = Fake::new();
     fs::remove_dir_all(fake.folder(1)).unwrap();
     fake.process(70, &["nvidia0"]);
@@ -190,13 +190,13 @@ fn where_proc_hides_processes_their_count_is_unknown() {
 }
 
 #[test]
-fn a_look_at_everybody_goes_on_in_the_next_sample() {
+fn reading_all_processes_continues_in_the_next_sample() {
     let fake = Fake::new();
     for pid in 70..80 {
         fake.process(pid, &["nvidia0"]);
     }
     let mut holders = fake.holders();
-    holders.at_once = 8;
+    holders.descriptor_limit = 8;
     let mut counts = Vec::new();
     for second in 1..=4 {
         holders.refresh(second * SECOND, false);
@@ -210,18 +210,18 @@ fn a_look_at_everybody_goes_on_in_the_next_sample() {
 }
 
 #[test]
-fn what_is_mapped_is_looked_for_on_demand_only() {
+fn maps_are_searched_only_on_request() {
     let fake = Fake::new();
     fake.process(70, &["null"]);
     fake.maps(70, "nvidia0");
     let mut holders = fake.holders();
-    let look = |holders: &mut Holders, second: u64, asks| {
-        holders.refresh(second * SECOND, asks);
-        holders.take_found(Duration::from_secs(60));
+    let refresh = |holders: &mut Holders, second: u64, read_all| {
+        holders.refresh(second * SECOND, read_all);
+        holders.finish_search(Duration::from_secs(60));
         holders.pids()
     };
-    assert_eq!(look(&mut holders, 1, false), OTHER_UID);
-    assert_eq!(look(&mut holders, 2, true), [70]);
+    assert_eq!(refresh(&mut holders, 1, false), OTHER_UID);
+    assert_eq!(refresh(&mut holders, 2, true), [70]);
     let process = |start_ticks| Process { pid: 70, start_ticks, ..Process::default() };
     let file = fake.dev.join("nvidia0");
     let files = holders.mapped_files(&process(Some(100))).unwrap();
@@ -230,20 +230,20 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     assert_eq!(holders.mapped_files(&process(None)), None);
 
     // A stuck process is not read, and keeps its old result.
-    fake.is(70, 'D', 0);
+    fake.set_state(70, 'D', 0);
     fake.put(70, "maps", "");
-    assert_eq!(look(&mut holders, 32, false), [70]);
-    fake.is(70, 'S', 0);
-    assert_eq!(look(&mut holders, 62, false), OTHER_UID);
+    assert_eq!(refresh(&mut holders, 32, false), [70]);
+    fake.set_state(70, 'S', 0);
+    assert_eq!(refresh(&mut holders, 62, false), OTHER_UID);
     fake.maps(70, "nvidia0");
-    assert_eq!(look(&mut holders, 92, false), OTHER_UID);
-    assert_eq!(look(&mut holders, 93, true), [70]);
+    assert_eq!(refresh(&mut holders, 92, false), OTHER_UID);
+    assert_eq!(refresh(&mut holders, 93, true), [70]);
     fs::remove_dir_all(fake.folder(70)).unwrap();
-    assert_eq!(look(&mut holders, 98, false), OTHER_UID);
+    assert_eq!(refresh(&mut holders, 98, false), OTHER_UID);
 }
 
 #[test]
-fn a_proc_that_cannot_be_listed_changes_nothing() {
+fn an_unlistable_proc_keeps_the_old_results() {
     let fake = Fake::new();
     fake.process(70, &["nvidia0"]);
     let mut holders = fake.holders();

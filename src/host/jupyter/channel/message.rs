@@ -67,19 +67,19 @@ pub(super) fn sign(
 }
 
 pub(super) fn verify(key: &hmac::Key, parts: &[Vec<u8>]) -> Result<Answer, &'static str> {
-    const NONE: &str = "it is no message of Jupyter's";
-    const SHAPE: &str = "it is not of that shape";
-    let at = parts.iter().position(|part| part == DELIMITER).ok_or(NONE)?;
+    const NOT_JUPYTER: &str = "not a Jupyter message";
+    const FIELDS: &str = "unexpected fields";
+    let at = parts.iter().position(|part| part == DELIMITER).ok_or(NOT_JUPYTER)?;
     let [signature, header, parent, metadata, content, ..] = &parts[at + 1..] else {
-        return Err(NONE);
+        return Err(NOT_JUPYTER);
     };
     let signed = [header, parent, metadata, content].map(Vec::as_slice).concat();
     unhex(signature)
         .filter(|tag| hmac::verify(key, &signed, tag).is_ok())
-        .ok_or("it is not signed with the key of the kernel's file")?;
-    let header: AnswerHeader = serde_json::from_slice(header).map_err(|_| SHAPE)?;
-    let parent: ParentHeader = serde_json::from_slice(parent).map_err(|_| SHAPE)?;
-    let content = serde_json::from_slice(content).map_err(|_| SHAPE)?;
+        .ok_or("it is not signed with the key in the connection file")?;
+    let header: AnswerHeader = serde_json::from_slice(header).map_err(|_| FIELDS)?;
+    let parent: ParentHeader = serde_json::from_slice(parent).map_err(|_| FIELDS)?;
+    let content = serde_json::from_slice(content).map_err(|_| FIELDS)?;
     Ok(Answer { parent_id: parent.msg_id, msg_type: header.msg_type, content })
 }
 
@@ -102,16 +102,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_signed_is_verified_and_nothing_else_is() {
+    fn only_messages_with_a_valid_signature_are_accepted() {
         let key = hmac::Key::new(hmac::HMAC_SHA256, b"key");
-        let other = hmac::Key::new(hmac::HMAC_SHA256, b"yek");
+        let other_key = hmac::Key::new(hmac::HMAC_SHA256, b"yek");
         let parts = sign(&key, ("s", "m"), "kernel_info_request", &json!({"a": 1})).unwrap();
         let answer = verify(&key, &parts).ok().unwrap();
         assert_eq!(
             (answer.msg_type.as_str(), &answer.content),
             ("kernel_info_request", &json!({"a": 1}))
         );
-        assert!(verify(&other, &parts).is_err());
+        assert!(verify(&other_key, &parts).is_err());
         for at in 1..parts.len() {
             for change in [&b""[..], b"x", b"{\"b\":1}", "\u{e9}\u{e9}".as_bytes()] {
                 let mut changed = parts.clone();

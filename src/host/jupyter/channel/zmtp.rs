@@ -1,5 +1,5 @@
 //! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames): a DEALER without security, over a
-//! connection that the caller has opened and proved.
+//! connection that the caller has opened and verified.
 //!
 //! The peer may be hostile. No message over [`MESSAGE_BYTES`] is read, no operation waits beyond the [`Deadline`],
 //! and a lost connection is not reopened.
@@ -9,12 +9,12 @@ use std::io::{self, BufReader, ErrorKind, Read, Write};
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
 
-/// The maximum length of a message, including all parts. A kernel's self-description takes some kilobytes, an
-/// answer to gpumem less.
+/// Maximum length of a message, including all parts. A kernel's description of itself takes a few kilobytes; other
+/// answers are shorter.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// The maximum number of parts in a message. Jupyter's messages have seven, and one for each buffer.
+/// Maximum number of parts in a message. Jupyter's messages have seven, plus one for each buffer.
 const PARTS: usize = 32;
-/// The maximum length of a command; `READY` has some fifty bytes.
+/// Maximum length of a command; `READY` has about fifty bytes.
 const COMMAND_BYTES: usize = 4096;
 
 /// Frame flags (RFC 23, "Framing").
@@ -36,26 +36,26 @@ struct TimedStream {
 }
 
 impl TimedStream {
-    fn left(&self) -> io::Result<std::time::Duration> {
-        let left = self.until.left();
-        match left.is_zero() {
+    fn time_left(&self) -> io::Result<std::time::Duration> {
+        let time = self.until.left();
+        match time.is_zero() {
             true => Err(ErrorKind::TimedOut.into()),
-            false => Ok(left),
+            false => Ok(time),
         }
     }
 }
 
 impl Read for TimedStream {
     fn read(&mut self, input: &mut [u8]) -> io::Result<usize> {
-        let left = self.left()?;
-        self.stream.read(input, Some(left))
+        let time = self.time_left()?;
+        self.stream.read(input, Some(time))
     }
 }
 
 impl Write for TimedStream {
     fn write(&mut self, output: &[u8]) -> io::Result<usize> {
-        let left = self.left()?;
-        self.stream.write(output, Some(left))
+        let time = self.time_left()?;
+        self.stream.write(output, Some(time))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -81,18 +81,18 @@ impl DealerSocket {
         socket.0.read_exact(&mut theirs)?;
         let mechanism = theirs[12..32].split(|byte| *byte == 0).next();
         if theirs[0] != 0xff || theirs[9] & 1 == 0 || theirs[10] < 3 {
-            return Err(garbage("no greeting of ZeroMQ"));
+            return Err(garbage("not a ZeroMQ greeting"));
         }
         if mechanism != Some(b"NULL") {
-            return Err(garbage("ZeroMQ with security"));
+            return Err(garbage("ZeroMQ security is enabled"));
         }
         socket.write(&command(b"READY", b"Socket-Type", b"DEALER"))?;
         let frame = socket.read_frame(COMMAND_BYTES)?;
         let properties = frame.content.strip_prefix(b"\x05READY");
-        let is_router = |it: &[u8]| it.windows(6).any(|part| part == b"ROUTER");
-        match properties.filter(|it| frame.is_command && is_router(it)) {
+        let is_router = |properties: &[u8]| properties.windows(6).any(|part| part == b"ROUTER");
+        match properties.filter(|properties| frame.is_command && is_router(properties)) {
             Some(_) => Ok(socket),
-            None => Err(garbage("no ROUTER")),
+            None => Err(garbage("not a ROUTER")),
         }
     }
 
@@ -104,12 +104,12 @@ impl DealerSocket {
         self.0.get_mut().write_all(output).map_err(in_time)
     }
 
-    fn read_frame(&mut self, most: usize) -> io::Result<ZmtpFrame> {
+    fn read_frame(&mut self, limit: usize) -> io::Result<ZmtpFrame> {
         let mut byte = [0];
         self.0.read_exact(&mut byte)?;
         let [flags] = byte;
         if flags & !(MORE | LONG | COMMAND) != 0 {
-            return Err(garbage("no frame of ZeroMQ"));
+            return Err(garbage("not a ZeroMQ frame"));
         }
         let length = if flags & LONG == 0 {
             self.0.read_exact(&mut byte)?;
@@ -119,9 +119,9 @@ impl DealerSocket {
             self.0.read_exact(&mut length)?;
             u64::from_be_bytes(length)
         };
-        let length = usize::try_from(length).ok().filter(|length| *length <= most);
+        let length = usize::try_from(length).ok().filter(|length| *length <= limit);
         let Some(length) = length else {
-            return Err(garbage("a message that is too long"));
+            return Err(garbage("message too long"));
         };
         let mut content = vec![0; length];
         self.0.read_exact(&mut content)?;
@@ -131,16 +131,16 @@ impl DealerSocket {
     /// Returns the next message. Commands such as heartbeats are skipped.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
-        let mut left = MESSAGE_BYTES;
+        let mut bytes_left = MESSAGE_BYTES;
         loop {
-            let frame = self.read_frame(left).map_err(in_time)?;
+            let frame = self.read_frame(bytes_left).map_err(in_time)?;
             if frame.is_command {
                 continue;
             }
-            left -= frame.content.len();
+            bytes_left -= frame.content.len();
             parts.push(frame.content);
             if parts.len() > PARTS {
-                return Err(garbage("a message of too many parts"));
+                return Err(garbage("too many message parts"));
             }
             if !frame.has_more {
                 return Ok(parts);
@@ -176,8 +176,8 @@ fn command(name: &[u8], property: &[u8], value: &[u8]) -> Vec<u8> {
     [&[COMMAND, body.len() as u8], &body[..]].concat()
 }
 
-fn garbage(what: &'static str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what)
+fn garbage(reason: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
 }
 
 pub(super) fn is_late(error: &io::Error) -> bool {
@@ -220,9 +220,9 @@ mod tests {
         read
     }
 
-    fn greeted(then: &[u8]) -> Vec<u8> {
+    fn greeted(frames: &[u8]) -> Vec<u8> {
         let ready = command(b"READY", b"Socket-Type", b"ROUTER");
-        [&greeting()[..], &ready, then].concat()
+        [&greeting()[..], &ready, frames].concat()
     }
 
     fn why(written: Vec<u8>) -> String {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_its_parts_and_commands_are_passed_over() {
+    fn messages_are_read_and_commands_are_skipped() {
         let ping = command(b"PING", b"", b"");
         let long = [&[LONG | MORE, 0, 0, 0, 0, 0, 0, 1, 44][..], &[7; 300]].concat();
         let written = greeted(&[&ping[..], &[MORE, 2, b'a', b'b'], &long, &[0, 0]].concat());
@@ -242,38 +242,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_not_made_room_for() {
+    fn oversized_messages_are_refused_before_allocation() {
         for length in [1_u64 << 30, 1 << 62, u64::MAX, MESSAGE_BYTES as u64 + 1] {
             for flags in [LONG, LONG | MORE, LONG | COMMAND] {
                 let header = [&[flags][..], &length.to_be_bytes()].concat();
-                assert_eq!(why(greeted(&header)), "a message that is too long");
+                assert_eq!(why(greeted(&header)), "message too long");
             }
         }
         // A message in parts must not be too long either.
         let part = [&[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..], &vec![0; 1 << 18]].concat();
-        assert_eq!(why(greeted(&part.repeat(5))), "a message that is too long");
+        assert_eq!(why(greeted(&part.repeat(5))), "message too long");
         let empty = [MORE, 0].repeat(PARTS + 1);
-        assert_eq!(why(greeted(&empty)), "a message of too many parts");
+        assert_eq!(why(greeted(&empty)), "too many message parts");
     }
 
     #[test]
-    fn what_is_no_router_without_security_is_not_talked_to() {
-        assert_eq!(why(vec![b'x'; 64]), "no greeting of ZeroMQ");
+    fn only_a_router_without_security_is_accepted() {
+        assert_eq!(why(vec![b'x'; 64]), "not a ZeroMQ greeting");
         let mut curve = greeting();
         curve[12..17].copy_from_slice(b"CURVE");
-        assert_eq!(why(curve.to_vec()), "ZeroMQ with security");
+        assert_eq!(why(curve.to_vec()), "ZeroMQ security is enabled");
         let mut old = greeting();
         old[10] = 1;
-        assert_eq!(why(old.to_vec()), "no greeting of ZeroMQ");
+        assert_eq!(why(old.to_vec()), "not a ZeroMQ greeting");
         let dealer = command(b"READY", b"Socket-Type", b"DEALER");
-        assert_eq!(why([&greeting()[..], &dealer].concat()), "no ROUTER");
+        assert_eq!(why([&greeting()[..], &dealer].concat()), "not a ROUTER");
         let error = command(b"ERROR", b"no", b"ROUTER");
-        assert_eq!(why([&greeting()[..], &error].concat()), "no ROUTER");
-        assert_eq!(why(greeted(&[0x88, 0])), "no frame of ZeroMQ");
+        assert_eq!(why([&greeting()[..], &error].concat()), "not a ROUTER");
+        assert_eq!(why(greeted(&[0x88, 0])), "not a ZeroMQ frame");
     }
 
     #[test]
-    fn nothing_is_waited_for_beyond_the_deadline() {
+    fn no_operation_exceeds_the_deadline() {
         let begun = Instant::now();
         let short = Duration::from_millis(30);
         for written in [vec![], greeting().to_vec(), greeted(&[]), greeted(&[0, 9, 1])] {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_end_writes_the_other_reads() {
+    fn a_written_message_is_read_by_the_peer() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut socket = DealerSocket(BufReader::new(TimedStream {
             stream: Stream::Unix(ours),
@@ -299,10 +299,10 @@ mod tests {
         }));
         let message = vec![vec![1; 255], vec![2; 256], Vec::new()];
         socket.write_message(&message).unwrap();
-        let mut other = DealerSocket(BufReader::new(TimedStream {
+        let mut peer = DealerSocket(BufReader::new(TimedStream {
             stream: Stream::Unix(theirs),
             until: Deadline::after(MINUTE),
         }));
-        assert_eq!(other.read_message().unwrap(), message);
+        assert_eq!(peer.read_message().unwrap(), message);
     }
 }

@@ -42,7 +42,7 @@ const TRAIN: StatLine = StatLine {
     ..StatLine::ASLEEP
 };
 
-fn only(sample: ProcessSample) -> Process {
+fn only_process(sample: ProcessSample) -> Process {
     assert_eq!((sample.gone, sample.unreadable), (vec![], vec![]));
     let [process] = <[Process; 1]>::try_from(sample.processes).unwrap();
     process
@@ -54,7 +54,7 @@ fn words(command: &Process) -> Vec<&str> {
 }
 
 #[test]
-fn a_process_is_filled_as_far_as_proc_shows() {
+fn all_available_values_are_read() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
     fake.put(70, "status", "Name:\ttrain\nUid:\t0\t5\t5\t5\nNSpid:\t70\n");
@@ -72,7 +72,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
 
     let mut processes = table(&fake);
     assert!(processes.has_gpu_device_files());
-    let mut process = only(processes.sample(&[70], SECOND));
+    let mut process = only_process(processes.sample(&[70], SECOND));
     let files = process.gpu_files.take().unwrap();
     let expected: [Arc<str>; 2] =
         [dev("nvidia0").to_str().unwrap().into(), dev("nvidiactl").to_str().unwrap().into()];
@@ -114,7 +114,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
 }
 
 #[test]
-fn what_may_not_be_read_is_unknown() {
+fn unreadable_values_are_unknown() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
     // A file in place of a folder, or the reverse, cannot be read either.
@@ -122,7 +122,7 @@ fn what_may_not_be_read_is_unknown() {
     for name in ["status", "cmdline", "maps", "exe", "cwd"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();
     }
-    let process = only(table(&fake).sample(&[70], SECOND));
+    let process = only_process(table(&fake).sample(&[70], SECOND));
     assert_eq!(process.gpu_files, None);
     assert_eq!((process.uid, process.user), (None, None));
     assert_eq!((process.command, process.executable), (None, None));
@@ -134,32 +134,32 @@ fn what_may_not_be_read_is_unknown() {
 }
 
 #[test]
-fn open_files_prove_nothing_on_a_machine_without_device_files() {
+fn open_files_are_unknown_without_device_files() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     let mut processes = table(&fake);
     assert!(!processes.has_gpu_device_files());
-    assert_eq!(only(processes.sample(&[70], SECOND)).gpu_files, None);
+    assert_eq!(only_process(processes.sample(&[70], SECOND)).gpu_files, None);
 
     // The driver is loaded later.
     fs::write(fake.dev.join("nvidiactl"), "").unwrap();
-    let process = only(processes.sample(&[70], 40 * SECOND));
+    let process = only_process(processes.sample(&[70], 40 * SECOND));
     assert!(processes.has_gpu_device_files());
     assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));
 }
 
 #[test]
-fn cpu_use_is_that_between_two_samples() {
+fn cpu_use_is_measured_between_two_samples() {
     let fake = machine(false);
     let hz = rustix::param::clock_ticks_per_second();
     fake.stat(70, &TRAIN);
     let mut processes = table(&fake);
-    assert_eq!(only(processes.sample(&[70], SECOND)).cpu_percent, None);
-    for (ticks, now, percent) in [
+    assert_eq!(only_process(processes.sample(&[70], SECOND)).cpu_percent, None);
+    for (ticks, now_ns, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
         (500 + hz, 4 * SECOND, 0.0),
-        // Sampled again at once: unchanged.
+        // Sampled again without delay: unchanged.
         (500 + 9 * hz, 4 * SECOND, 0.0),
         (500 + 12 * hz, 5 * SECOND, 300.0),
         // Neither time nor CPU time runs backwards.
@@ -167,25 +167,25 @@ fn cpu_use_is_that_between_two_samples() {
         (600, 6 * SECOND, 0.25 * 10_000.0 / hz as f64),
     ] {
         fake.stat(70, &StatLine { ticks, ..TRAIN });
-        let process = only(processes.sample(&[70], now));
-        assert_eq!(process.cpu_percent, Some(percent), "{ticks} at {now}");
+        let process = only_process(processes.sample(&[70], now_ns));
+        assert_eq!(process.cpu_percent, Some(percent), "{ticks} at {now_ns}");
         assert_eq!(process.cpu_seconds, Some(ticks as f64 / hz as f64));
     }
 }
 
 #[test]
-fn a_pid_that_is_given_out_again_is_another_process() {
+fn a_reused_pid_is_another_process() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.put(70, "cmdline", "old\0");
     let mut processes = table(&fake);
-    assert_eq!(words(&only(processes.sample(&[70], SECOND))), ["old"]);
+    assert_eq!(words(&only_process(processes.sample(&[70], SECOND))), ["old"]);
 
     // The pid is reused between two samples.
     fake.end(70);
     fake.stat(70, &StatLine { start: 99, ticks: 900, ..TRAIN });
     fake.put(70, "cmdline", "new\0");
-    let process = only(processes.sample(&[70], 2 * SECOND));
+    let process = only_process(processes.sample(&[70], 2 * SECOND));
     assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
 
@@ -193,48 +193,48 @@ fn a_pid_that_is_given_out_again_is_another_process() {
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
     fake.stat(70, &StatLine { start: 100, ..TRAIN });
-    let process = only(processes.sample(&[70], 4 * SECOND));
+    let process = only_process(processes.sample(&[70], 4 * SECOND));
     assert_eq!((process.start_ticks, process.cpu_percent), (Some(100), None));
 }
 
 #[test]
-fn what_seldom_changes_is_read_when_it_is_due() {
+fn rarely_changing_values_are_read_when_due() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.put(70, "cmdline", "one\0");
     let mut processes = table(&fake);
-    let first = only(processes.sample(&[70], SECOND));
+    let first = only_process(processes.sample(&[70], SECOND));
 
     fake.put(70, "cmdline", "two\0");
-    let second = only(processes.sample(&[70], 2 * SECOND));
+    let second = only_process(processes.sample(&[70], 2 * SECOND));
     let (Some(a), Some(b)) = (&first.command, &second.command) else {
         panic!("no command");
     };
     assert!(Arc::ptr_eq(a, b), "shared, not read again");
-    assert_eq!(words(&only(processes.sample(&[70], 35 * SECOND))), ["two"]);
+    assert_eq!(words(&only_process(processes.sample(&[70], 35 * SECOND))), ["two"]);
     assert_eq!(processes.sample(&[], 35 * SECOND), ProcessSample::default());
-    assert!(processes.entries.is_empty(), "others are forgotten");
+    assert!(processes.entries.is_empty(), "other processes are dropped");
     processes.sample(&[70], 35 * SECOND);
 
     // The name or the stack shows that the process runs another program.
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "a) (b", ..TRAIN });
-    let process = only(processes.sample(&[70], 36 * SECOND));
+    let process = only_process(processes.sample(&[70], 36 * SECOND));
     assert_eq!(words(&process), ["three"]);
     assert_eq!(process.comm.as_deref(), Some("a) (b"));
     fake.put(70, "cmdline", "four\0");
     fake.stat(70, &StatLine { comm: "a) (b", stack: 1, ..TRAIN });
-    assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
+    assert_eq!(words(&only_process(processes.sample(&[70], 37 * SECOND))), ["four"]);
 }
 
 #[test]
-fn the_framework_is_looked_up_again_while_a_program_loads() {
+fn the_framework_is_detected_again_while_a_program_loads() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.put(70, "maps", "");
     let mut processes = table(&fake);
-    let mut framework = |now: u64| {
-        let process = only(processes.sample(&[70], now * SECOND));
+    let mut framework = |second: u64| {
+        let process = only_process(processes.sample(&[70], second * SECOND));
         process.framework.map(|framework| framework.to_string())
     };
     assert_eq!(framework(1), None);
@@ -258,13 +258,13 @@ fn argv_of_an_old_program_is_read_at_every_tenth_visit() {
     fake.stat(70, &TRAIN);
     fake.put(70, "cmdline", "one\0");
     let mut processes = table(&fake);
-    let mut program = |now: u64| {
-        let process = only(processes.sample(&[70], now * SECOND));
+    let mut program = |second: u64| {
+        let process = only_process(processes.sample(&[70], second * SECOND));
         words(&process).first().map(ToString::to_string)
     };
     assert_eq!(program(3600).as_deref(), Some("one"));
     fake.put(70, "cmdline", "two\0");
-    let read_again = (3601..4200).find(|&now| program(now).as_deref() == Some("two"));
+    let read_again = (3601..4200).find(|&second| program(second).as_deref() == Some("two"));
     // Ten visits. The first one follows after less than the interval of 30 s.
     assert!((3600 + 270..=3600 + 300).contains(&read_again.unwrap()), "{read_again:?}");
     fake.put(70, "cmdline", "three\0");
@@ -287,29 +287,29 @@ fn old_programs_are_visited_in_different_seconds() {
 }
 
 #[test]
-fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
+fn memory_of_a_process_stuck_in_a_driver_is_not_read() {
     let fake = machine(false);
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     fake.put(70, "cmdline", "stuck\0");
     fake.put(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
     let mut processes = table(&fake);
-    for now in [1, 2, 60] {
-        let process = only(processes.sample(&[70], now * SECOND));
+    for second in [1, 2, 60] {
+        let process = only_process(processes.sample(&[70], second * SECOND));
         assert_eq!((process.state, words(&process)), (Some('D'), vec![]));
         assert_eq!(process.framework, None);
         assert_eq!(process.comm.as_deref(), Some("train"));
     }
     fake.stat(70, &TRAIN);
-    let process = only(processes.sample(&[70], 61 * SECOND));
+    let process = only_process(processes.sample(&[70], 61 * SECOND));
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
     // Known values are kept.
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
-    assert_eq!(words(&only(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
+    assert_eq!(words(&only_process(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
 
 #[test]
-fn a_process_held_up_while_it_exits_is_known_as_it_was() {
+fn an_exiting_process_keeps_its_values() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
     fake.put(70, "cmdline", "train\0");
@@ -319,7 +319,7 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     symlink("/usr/bin/train", folder.join("exe")).unwrap();
     symlink("/home/ann", folder.join("cwd")).unwrap();
     let mut processes = table(&fake);
-    let before = only(processes.sample(&[70], SECOND));
+    let before = only_process(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
     // The memory map and the files are gone, and then the executable.
@@ -330,10 +330,10 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     fs::create_dir(folder.join("fd")).unwrap();
     fs::remove_file(folder.join("exe")).unwrap();
     fs::remove_file(folder.join("cwd")).unwrap();
-    for (flags, state, now) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
+    for (flags, state, second) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
         fake.stat(70, &StatLine { flags, state, stack: 0, ..TRAIN });
-        let after = only(processes.sample(&[70], now * SECOND));
-        assert_eq!(after.gpu_files, None, "which are open cannot be seen");
+        let after = only_process(processes.sample(&[70], second * SECOND));
+        assert_eq!(after.gpu_files, None, "open files are not visible");
         assert_eq!(after.command, before.command);
         assert_eq!(after.executable, before.executable);
         assert_eq!(after.working_directory.as_deref(), Some("/home/ann"));
@@ -342,12 +342,12 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
 }
 
 #[test]
-fn leaders_and_parents_are_read() {
+fn leaders_and_adopting_parents_are_checked() {
     let fake = machine(false);
     let mut processes = table(&fake);
-    let mut relations = |stat: StatLine, now: u64| {
+    let mut relations = |stat: StatLine, second: u64| {
         fake.stat(70, &stat);
-        let process = only(processes.sample(&[70], now * SECOND));
+        let process = only_process(processes.sample(&[70], second * SECOND));
         (process.parent_is_reaper, process.group_leader_alive, process.session_leader_alive)
     };
     let named = |name: &str, inner: u32| format!("Name:\t{name}\nNSpid:\t60\t{inner}\n");
@@ -369,7 +369,7 @@ fn leaders_and_parents_are_read() {
         let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
-    // The process was seen to change its parent, and only a process that adopts orphans becomes a parent later.
+    // The parent changed between samples, and only a process that adopts orphans can become a parent later.
     fake.put(62, "status", named("anything", 62));
     fake.put(60, "status", named("bash", 60));
     assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
@@ -379,7 +379,7 @@ fn leaders_and_parents_are_read() {
 }
 
 #[test]
-fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
+fn an_invalid_stat_is_an_error_but_a_missing_one_is_not() {
     let fake = machine(false);
     fake.put(70, "stat", "70 (torn) S 1 2");
     fs::create_dir(fake.proc.join("72")).unwrap();
@@ -388,8 +388,8 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
     let released = "75 (x) X 0 -1 -1 0 -1 0 0 0 0 0 0 0 0 0 20 0 0 0 9 0 0 0 0 0 0 0 0\n";
     fake.put(75, "stat", released);
     let mut processes = table(&fake);
-    for now in [1, 2] {
-        let sample = processes.sample(&[70, 71, 72, 73, 74, 75, u32::MAX], now * SECOND);
+    for second in [1, 2] {
+        let sample = processes.sample(&[70, 71, 72, 73, 74, 75, u32::MAX], second * SECOND);
         let pids: Vec<u32> = sample.processes.iter().map(|process| process.pid).collect();
         assert_eq!(pids, [74]);
         assert_eq!(sample.gone, [71, 72, 75, u32::MAX]);
@@ -405,7 +405,7 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
 }
 
 #[test]
-fn what_is_hidden_is_not_reported_as_gone() {
+fn a_hidden_process_is_not_reported_as_gone() {
     let fake = machine(false);
     fs::remove_dir(fake.proc.join("1")).unwrap();
     fake.stat(70, &StatLine { group: 69, ..TRAIN });
@@ -446,12 +446,16 @@ impl Drop for Running {
 }
 
 /// Samples a real process until it matches. The deadline only limits a failing test.
-fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) -> bool) -> Process {
+fn sample_until(
+    processes: &mut Processes,
+    pid: u32,
+    mut matches: impl FnMut(&Process) -> bool,
+) -> Process {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let sample = processes.sample(&[pid], read_clocks().boottime_ns);
         let process = sample.processes.into_iter().next();
-        if let Some(process) = process.as_ref().filter(|process| is_so(process)) {
+        if let Some(process) = process.as_ref().filter(|process| matches(process)) {
             return process.clone();
         }
         assert!(Instant::now() < deadline, "still {process:?}");
@@ -460,13 +464,13 @@ fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) ->
 }
 
 #[test]
-fn a_real_child_is_the_same_through_its_life() {
+fn a_real_child_keeps_its_identity() {
     // The child waits for a line before each step, so that each state is sampled.
     let script = "read line; printf renamed > /proc/$$/comm; read line; exec sleep 600";
     let mut child = Running::new("sh", &["-c", script]);
     let pid = child.pid();
     let mut processes = Processes::new(Roots::default());
-    let first = until(&mut processes, pid, |process| words(process).len() == 3);
+    let first = sample_until(&mut processes, pid, |process| words(process).len() == 3);
     assert_eq!(first.ppid, Some(std::process::id()));
     assert_eq!(first.uid, Some(rustix::process::getuid().as_raw()));
     assert!(first.user.is_some());
@@ -487,27 +491,28 @@ fn a_real_child_is_the_same_through_its_life() {
 
     let mut next_line = || child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     next_line();
-    let renamed = until(&mut processes, pid, |process| process.comm.as_deref() == Some("renamed"));
+    let renamed =
+        sample_until(&mut processes, pid, |process| process.comm.as_deref() == Some("renamed"));
     next_line();
-    let sleep = until(&mut processes, pid, |process| {
+    let sleep = sample_until(&mut processes, pid, |process| {
         words(process) == ["sleep", "600"] && process.state == Some('S')
     });
     assert_eq!(sleep.comm.as_deref(), Some("sleep"));
     assert_ne!(first.executable, sleep.executable);
 
     child.signal(Signal::STOP);
-    until(&mut processes, pid, |process| process.state == Some('T'));
+    sample_until(&mut processes, pid, |process| process.state == Some('T'));
     child.signal(Signal::CONT);
-    until(&mut processes, pid, |process| process.state == Some('S'));
+    sample_until(&mut processes, pid, |process| process.state == Some('S'));
 
     child.signal(Signal::KILL);
-    let dead = until(&mut processes, pid, |process| process.state == Some('Z'));
+    let dead = sample_until(&mut processes, pid, |process| process.state == Some('Z'));
     assert_eq!(words(&dead), ["sleep", "600"], "as it was");
     for later in [renamed, sleep, dead] {
         assert_eq!(later.identity(), first.identity());
     }
     let mut fresh = Processes::new(Roots::default());
-    let zombie = until(&mut fresh, pid, |_| true);
+    let zombie = sample_until(&mut fresh, pid, |_| true);
     assert_eq!((zombie.state, &zombie.command), (Some('Z'), &None));
     assert_eq!((zombie.executable, zombie.working_directory, zombie.gpu_files), (None, None, None));
     assert_eq!(zombie.start_ticks, first.start_ticks);
@@ -520,23 +525,23 @@ fn a_real_child_is_the_same_through_its_life() {
 }
 
 #[test]
-fn two_on_one_processor_wait_for_each_other() {
+fn processes_that_share_a_cpu_wait_for_it() {
     let spin = || Running::new("sh", &["-c", "while :; do :; done"]);
-    let both = [spin(), spin()];
+    let spinning = [spin(), spin()];
     let mut first = rustix::thread::CpuSet::new();
     first.set(0);
-    for one in &both {
+    for process in &spinning {
         // The test may not be allowed to use CPU 0. Then both share a CPU with other processes.
-        let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&one.0)), &first);
+        let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&process.0)), &first);
     }
     let mut processes = Processes::new(Roots::default());
-    until(&mut processes, both[0].pid(), |it| {
-        it.cpu_wait_seconds.is_some_and(|waited| waited > 0.05)
+    sample_until(&mut processes, spinning[0].pid(), |process| {
+        process.cpu_wait_seconds.is_some_and(|waited| waited > 0.05)
     });
 }
 
 #[test]
-fn who_is_frozen_with_its_cgroup_is_stopped() {
+fn a_process_in_a_frozen_cgroup_is_stopped() {
     for (path, events, frozen, state) in [
         ("/a.scope", "populated 1\nfrozen 1\n", Some(true), 'T'),
         ("/a.scope", "populated 1\nfrozen 0\n", Some(false), 'S'),
@@ -549,7 +554,7 @@ fn who_is_frozen_with_its_cgroup_is_stopped() {
         let folder = fake.root.join("sys/fs/cgroup/a.scope");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("cgroup.events"), events).unwrap();
-        let process = only(table(&fake).sample(&[70], SECOND));
+        let process = only_process(table(&fake).sample(&[70], SECOND));
         assert_eq!(
             (process.frozen, process.live_state()),
             (frozen, Some(state)),
@@ -559,23 +564,23 @@ fn who_is_frozen_with_its_cgroup_is_stopped() {
 }
 
 #[test]
-fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
+fn a_visit_does_not_read_a_reused_pid() {
     let fake = machine(false);
     fake.stat(7, &TRAIN);
     fake.put(7, "cmdline", "train\0");
     let mut processes = table(&fake);
-    only(processes.sample(&[7], SECOND));
+    only_process(processes.sample(&[7], SECOND));
     // The process has died, and its pid is reused by the time of the visit.
     fake.end(7);
     fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
     fake.put(7, "cmdline", "stranger\0");
-    let process = only(processes.sample(&[7], 90 * SECOND));
+    let process = only_process(processes.sample(&[7], 90 * SECOND));
     assert_eq!((process.start_ticks, words(&process)), (Some(77_777), vec!["stranger"]));
-    assert_eq!(process.cpu_percent, None, "nothing is known of it from before");
+    assert_eq!(process.cpu_percent, None, "no values of the earlier process");
 }
 
 #[test]
-fn an_orphan_is_seen_to_be_adopted() {
+fn the_adoption_of_an_orphan_is_detected() {
     struct Orphan(Pid);
     impl Drop for Orphan {
         fn drop(&mut self) {
@@ -596,29 +601,29 @@ fn an_orphan_is_seen_to_be_adopted() {
     let _ended_with_the_test = Orphan(Pid::from_raw(orphan as i32).unwrap());
 
     let mut table = Processes::new(Roots::default());
-    let before = until(&mut table, orphan, |process| words(process) == ["sleep", "600"]);
+    let before = sample_until(&mut table, orphan, |process| words(process) == ["sleep", "600"]);
     assert_eq!(before.ppid, Some(shell_pid));
     assert_eq!(before.parent_is_reaper, Some(false));
 
     drop(shell.0.stdin.take());
     shell.0.wait().unwrap();
-    let after = until(&mut table, orphan, |process| process.ppid != before.ppid);
+    let after = sample_until(&mut table, orphan, |process| process.ppid != before.ppid);
     assert_eq!(after.parent_is_reaper, Some(true));
     assert_eq!(before.identity(), after.identity());
 }
 
-/// Runs `script` with Python. If there is no Python, prints a message and returns `None`.
+/// Runs `script` with Python. Prints a message and returns `None` if Python is not installed.
 fn python(script: &str, arguments: &[&str]) -> Option<Running> {
     let version = Command::new("python3").arg("-V").output();
     if !version.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: there is no python3");
+        eprintln!("skipped: python3 not found");
         return None;
     }
     Some(Running::new("python3", &[&["-c", script], arguments].concat()))
 }
 
 #[test]
-fn a_child_that_becomes_another_user_s_is_seen_to() {
+fn a_change_of_user_is_detected() {
     if !rustix::process::getuid().is_root() {
         eprintln!("skipped: only root can become another user");
         return;
@@ -628,14 +633,14 @@ fn a_child_that_becomes_another_user_s_is_seen_to() {
         return;
     };
     let mut processes = Processes::new(Roots::default());
-    until(&mut processes, child.pid(), |process| process.uid == Some(0));
+    sample_until(&mut processes, child.pid(), |process| process.uid == Some(0));
     child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     // Half a minute later each time, so that a full read is due.
     let mut later = read_clocks().boottime_ns;
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         later += 30 * SECOND;
-        let process = only(processes.sample(&[child.pid()], later));
+        let process = only_process(processes.sample(&[child.pid()], later));
         if process.uid == Some(65534) {
             assert_ne!(process.user.as_deref(), Some("root"));
             break;

@@ -13,7 +13,7 @@ struct Fake {
     now_ns: u64,
 }
 
-fn known(pid: u32) -> Process {
+fn process(pid: u32) -> Process {
     Process { pid, start_ticks: Some(7), ..Process::default() }
 }
 
@@ -25,9 +25,9 @@ impl Fake {
         fake
     }
 
-    /// Adds a process that has used this many clock ticks, and reaped children that used `waited`.
-    fn put(&self, pid: u32, ppid: u32, ticks: u64, waited: i64) {
-        self.proc.stat(pid, &StatLine { ppid, ticks, waited, ..StatLine::ASLEEP });
+    /// Adds a process that has used `ticks`, and has reaped children that used `reaped`.
+    fn put(&self, pid: u32, ppid: u32, ticks: u64, reaped: i64) {
+        self.proc.stat(pid, &StatLine { ppid, ticks, waited: reaped, ..StatLine::ASLEEP });
     }
 
     fn end(&self, pid: u32) {
@@ -54,7 +54,7 @@ impl Fake {
     }
 
     fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
-        let mut processes: Vec<Process> = pids.iter().map(|&pid| known(pid)).collect();
+        let mut processes: Vec<Process> = pids.iter().map(|&pid| process(pid)).collect();
         let proc = self.listed();
         self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
@@ -71,12 +71,12 @@ impl Fake {
 }
 
 #[test]
-fn what_children_and_theirs_use_is_summed_up() {
+fn cpu_time_of_descendants_is_summed() {
     let mut fake = Fake::new();
-    for (pid, ppid, own, waited) in
+    for (pid, ppid, ticks, reaped) in
         [(70, 1, 900, 200), (71, 70, 100, 0), (72, 71, 50, 0), (80, 1, 7, 0)]
     {
-        fake.put(pid, ppid, own, waited);
+        fake.put(pid, ppid, ticks, reaped);
     }
     let summed = fake.list_and_update(&[70, 72, 80]);
     assert_eq!(
@@ -88,7 +88,7 @@ fn what_children_and_theirs_use_is_summed_up() {
             listed: vec![72],
             ..Descendants::default()
         },
-        "its own use is not its children's"
+        "its own use is not counted"
     );
     assert_eq!((summed[1].count, summed[2].count), (Some(0), Some(0)));
     fake.put(72, 71, 1050, 0);
@@ -102,7 +102,7 @@ fn what_children_and_theirs_use_is_summed_up() {
 }
 
 #[test]
-fn what_the_others_of_a_process_group_do_counts_with_it() {
+fn activity_of_the_process_group_is_included() {
     let mut fake = Fake::new();
     let put = |fake: &Fake, pid: u32, group: u32, ticks: u64, io: u64| {
         fake.proc.stat(pid, &StatLine { group, ticks, ..StatLine::ASLEEP });
@@ -117,7 +117,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
         let proc = fake.listed();
         fake.now_ns += 30 * SECOND;
         fake.tree.update(&proc, &proc.processes().unwrap());
-        let process = Process { process_group: Some(80), ..known(81) };
+        let process = Process { process_group: Some(80), ..process(81) };
         let mut processes = [process];
         fake.tree.fill(Some(&proc), &mut processes, |_| None, fake.now_ns);
         let sum = processes[0].descendants.clone().unwrap();
@@ -134,7 +134,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
 }
 
 #[test]
-fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
+fn cpu_time_of_an_exited_child_is_counted_once() {
     let mut fake = Fake::new();
     fake.put(70, 1, 0, 0);
     fake.put(71, 70, 1000, 0);
@@ -148,7 +148,7 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     // A child that was never sampled.
     fake.put(70, 1, 0, 1600);
     fake.assert_used(70, 0, 100.0, 20.0);
-    // Two generations at once.
+    // Two generations in one listing.
     fake.put(73, 70, 100, 0);
     fake.put(74, 73, 100, 0);
     fake.assert_used(70, 2, 40.0, 22.0);
@@ -196,7 +196,7 @@ impl Fake {
 }
 
 #[test]
-fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
+fn cpu_time_before_adoption_is_not_counted_for_the_new_parent() {
     let mut fake = Fake::new();
     for pid in [70, 80] {
         fake.put(pid, 1, 0, 0);
@@ -221,7 +221,7 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
 }
 
 #[test]
-fn a_number_that_is_given_again_is_another_process() {
+fn a_reused_pid_is_another_process_in_the_tree() {
     let mut fake = Fake::new();
     fake.put(70, 1, 0, 0);
     fake.put(71, 70, 1000, 0);
@@ -230,19 +230,19 @@ fn a_number_that_is_given_again_is_another_process() {
     fake.proc.stat(71, &StatLine { start: 9, ticks: 5000, ..StatLine::ASLEEP });
     fake.assert_used(70, 0, 0.0, 10.0);
     // This applies to a watched process, too.
-    let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
-    assert!(!fake.tree.knows(&other));
-    let mut processes = [other];
+    let reused = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
+    assert!(!fake.tree.knows(&reused));
+    let mut processes = [reused];
     fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
     assert_eq!(
         processes[0].descendants.as_deref(),
         Some(&Descendants::default()),
-        "looked at, and not known"
+        "read, and unknown"
     );
 }
 
 #[test]
-fn ancestors_are_climbed_and_a_circle_is_not_run_round() {
+fn ancestors_are_followed_and_cycles_end() {
     let mut fake = Fake::new();
     for (pid, ppid) in [(70, 1), (71, 70), (72, 71), (90, 91), (91, 90)] {
         fake.put(pid, ppid, 0, 0);
@@ -251,6 +251,6 @@ fn ancestors_are_climbed_and_a_circle_is_not_run_round() {
     assert_eq!(fake.tree.ancestors(72), [71, 70]);
     assert_eq!(fake.tree.ancestors(70), [0; 0]);
     assert_eq!(fake.tree.ancestors(99), [0; 0]);
-    assert_eq!(fake.tree.ancestors(90).len(), MOST_ANCESTORS);
+    assert_eq!(fake.tree.ancestors(90).len(), MAX_ANCESTORS);
     assert_eq!(fake.tree.descendants(90), [91]);
 }

@@ -28,7 +28,7 @@ fn bash() -> Parent {
 }
 
 #[test]
-fn a_container_is_named_by_its_runtime_s_files() {
+fn a_container_is_named_from_its_runtimes_files() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.put(70, "cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
@@ -39,7 +39,7 @@ fn a_container_is_named_by_its_runtime_s_files() {
     fs::write(folder.join("config.v2.json"), r#"{"Name":"/trainer"}"#).unwrap();
 
     let mut processes = table(&fake);
-    let process = until(&mut processes, 70, |process| {
+    let process = sample_until(&mut processes, 70, |process| {
         let container = process.container.as_deref().unwrap();
         container.name.is_some()
     });
@@ -55,52 +55,52 @@ fn a_container_is_named_by_its_runtime_s_files() {
 }
 
 #[test]
-fn a_place_follows_its_cgroup_and_the_environment_stays() {
+fn the_owner_follows_the_cgroup_but_the_environment_is_kept() {
     let fake = with_parent();
     fake.put(70, "cgroup", "0::/system.slice/ssh.service\n");
     fake.put(70, "environ", "RANK=0\0");
     let mut processes = table(&fake);
-    let process = only(processes.sample(&[70], SECOND));
+    let process = only_process(processes.sample(&[70], SECOND));
     assert_eq!(process.systemd_unit.as_deref(), Some("ssh.service"));
     assert_eq!(process.cgroup.as_deref(), Some("/system.slice/ssh.service"));
 
     fake.put(70, "cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
     fake.put(70, "environ", "title\0");
-    let process = only(processes.sample(&[70], 40 * SECOND));
+    let process = only_process(processes.sample(&[70], 40 * SECOND));
     assert_eq!(process.systemd_unit, None);
     assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
     // Another program has another environment.
     fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
-    let process = only(processes.sample(&[70], 44 * SECOND));
+    let process = only_process(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
 
 #[test]
-fn what_waits_in_a_driver_keeps_its_environment_to_itself() {
+fn the_environment_of_a_stuck_process_is_not_read() {
     let fake = with_parent();
     fake.put(70, "environ", "RANK=0\0");
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     let mut processes = table(&fake);
-    assert_eq!(only(processes.sample(&[70], SECOND)).environment, None);
+    assert_eq!(only_process(processes.sample(&[70], SECOND)).environment, None);
     fake.stat(70, &TRAIN);
-    assert!(only(processes.sample(&[70], 2 * SECOND)).environment.is_some());
+    assert!(only_process(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
     // A stuck parent's argv is not read either.
     fake.stat(60, &StatLine { state: 'D', ..SHELL });
-    let parent = only(table(&fake).sample(&[70], SECOND)).parent.unwrap();
+    let parent = only_process(table(&fake).sample(&[70], SECOND)).parent.unwrap();
     assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
 }
 
 #[test]
-fn who_started_it_is_its_parent_and_stays_so() {
+fn the_first_parent_remains_the_starter() {
     let fake = with_parent();
     let mut processes = table(&fake);
-    let process = only(processes.sample(&[70], SECOND));
+    let process = only_process(processes.sample(&[70], SECOND));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
     let before = process.parent.unwrap();
-    let process = only(processes.sample(&[70], 40 * SECOND));
+    let process = only_process(processes.sample(&[70], 40 * SECOND));
     assert!(Arc::ptr_eq(&before, process.parent.as_ref().unwrap()));
 
     // The shell exits, and another process adopts its child.
@@ -108,39 +108,39 @@ fn who_started_it_is_its_parent_and_stays_so() {
     fake.stat(55, &StatLine { comm: "manager", ..SHELL });
     fake.put(55, "status", "Name:\tmanager\nNSpid:\t55\n");
     fake.stat(70, &StatLine { ppid: 55, ..TRAIN });
-    let process = only(processes.sample(&[70], 44 * SECOND));
+    let process = only_process(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.parent_is_reaper, Some(true));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
 }
 
 #[test]
-fn who_only_adopted_it_or_came_later_did_not_start_it() {
+fn an_adopter_or_a_later_process_is_not_the_starter() {
     let fake = with_parent();
     // The child is first seen after the shell's end.
     fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
     fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
-    assert_eq!(only(table(&fake).sample(&[70], SECOND)).parent, None);
+    assert_eq!(only_process(table(&fake).sample(&[70], SECOND)).parent, None);
 
     fake.stat(70, &TRAIN);
     let later = TRAIN.start + 1;
     fake.stat(60, &StatLine { start: later, ..SHELL });
-    assert_eq!(only(table(&fake).sample(&[70], SECOND)).parent, None);
+    assert_eq!(only_process(table(&fake).sample(&[70], SECOND)).parent, None);
     fake.stat(60, &StatLine { start: TRAIN.start, ..SHELL });
-    assert!(only(table(&fake).sample(&[70], SECOND)).parent.is_some());
+    assert!(only_process(table(&fake).sample(&[70], SECOND)).parent.is_some());
 }
 
 #[test]
-fn a_driver_behind_files_is_known_by_what_this_process_holds() {
+fn device_files_of_the_current_process_reveal_the_driver() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     assert!(!table(&fake).has_gpu_device_files());
-    // Like a container without device files in which NVML was opened.
+    // As in a container that has no device files, but has opened NVML.
     symlink("90", fake.proc.join("self")).unwrap();
     fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
     let mut processes = table(&fake);
     assert!(processes.has_gpu_device_files());
-    let process = only(processes.sample(&[70], SECOND));
+    let process = only_process(processes.sample(&[70], SECOND));
     assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));
 }
