@@ -1,7 +1,7 @@
-"""What returns GPU memory, as the tables of advice (`src/advice/`) say: code, and what NVML shows after it.
+"""Code from the tables of advice (`src/advice/`), and the change in GPU memory that NVML should show after it.
 
-Each entry is a process: kind and name, environment, and steps of code. A step expects a change since the step
-before, a size of the process, both in GiB, or a share of the GPU.
+Each entry is a process: kind and name, environment, and steps of code. A step expects a change since the previous
+step or a size of the process, both in GiB, or a share of the GPU.
 """
 
 SAME = ("change", -0.13, 0.13)
@@ -109,7 +109,7 @@ ADVICE = [
         ("del x", SAME),
         ("gc.collect()", SAME),
         ("torch.cuda.empty_cache()", FALLS),
-        # Blocks under 10 MiB share segments of 20 MiB, and each segment keeps one that is alive.
+        # Blocks under 10 MiB share segments of 20 MiB, and a live block keeps its segment.
         ("blocks = [block(5 << 20) for _ in range(400)]", GROWS),
         ("kept = blocks[::4]; del blocks; empty()", ("change", -1.34, 0.13)),
         ("del kept; empty()", ("change", -99, -0.4)),
@@ -143,7 +143,7 @@ ADVICE = [
         ("pool.free_all_blocks()", FALLS),
     ]),
     jax("default", {}, ("share", 0.70, 0.85), SAME, SAME),
-    # Releases that know only the older name, XLA_PYTHON_CLIENT_MEM_FRACTION, fail this one.
+    # Versions that support only the older name, XLA_PYTHON_CLIENT_MEM_FRACTION, fail this one.
     jax("fraction", {"XLA_CLIENT_MEM_FRACTION": ".30"}, ("share", 0.25, 0.40), SAME, SAME),
     jax("growing", {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, LITTLE, GROWS, SAME),
     jax("platform", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, LITTLE, GROWS, FALLS),

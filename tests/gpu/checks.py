@@ -1,4 +1,4 @@
-"""The checks, most valuable first. `run` starts `checks.py NAME` for each, with a time limit."""
+"""The checks, most important first. `run` starts `checks.py NAME` for each, with a time limit."""
 
 import ctypes
 import json
@@ -33,7 +33,7 @@ def errors(done):
     return parse(done)["errors"]
 
 
-# Name, arguments, allowed exit statuses, what to observe of the result, and what it has to be.
+# Name, arguments, allowed exit codes, how to read the result, and its expected value.
 TOOLS = [
     ("--version", ["--version"], [0], lambda done: "driver " in done.stdout, True),
     ("doctor", ["doctor", "--json"], [0],
@@ -57,13 +57,13 @@ def tools():
             words = f"exit {done.returncode}, {observed}"
             passed = done.returncode in statuses and observed == expected
             row(name, f"exit {statuses}, {expected}", words, passed)
-    with part("a process at work"), recording("1-tools"):
+    with part("a working process"), recording("1-tools"):
         program = Program("plain")
         program.ask("take(512 * MIB)")
         program.send("work(20)")
-        seen = snapshot()
-        compare_fields(seen)
-        for gpu, device in zip(seen["gpus"], nvml.devices, strict=True):
+        current = snapshot()
+        compare_fields(current)
+        for gpu, device in zip(current["gpus"], nvml.devices, strict=True):
             compare_memory(gpu, nvml.memory(device)[0])
 
 
@@ -85,15 +85,15 @@ def field_paths(value, path=""):
     return set() if value is None else {path}
 
 
-def compare_fields(seen):
-    fields = field_paths({name: seen[name] for name in ("driver", "gpus")})
+def compare_fields(current):
+    fields = field_paths({name: current[name] for name in ("driver", "gpus")})
     path = HERE / "fields.txt"
     if os.environ.get("GPUMEM_BLESS") and IS_MOCK:
         path.write_text("\n".join(sorted(fields)) + "\n")
-    known = set(path.read_text().split())
-    observed = f"only here: {sorted(fields - known)}; only on the mock: {sorted(known - fields)}"
-    # Where a real driver differs, the mock driver is to be corrected.
-    row("fields of a snapshot", "those of the mock driver", observed, fields == known or not IS_MOCK)
+    mocked = set(path.read_text().split())
+    observed = f"only here: {sorted(fields - mocked)}; only on the mock: {sorted(mocked - fields)}"
+    # If a real driver differs, the mock driver must be corrected.
+    row("fields of a snapshot", "those of the mock driver", observed, fields == mocked or not IS_MOCK)
 
 
 def frameworks():
@@ -117,9 +117,9 @@ def framework(kind, name):
         row("jax: preallocated", "70 to 85 %", f"{share:.1%}", 0.70 <= share <= 0.85)
     with part(f"{kind}: the process"):
         nvml.require_listed(pid)
-        seen = snapshot()
-        listed = find_row(seen, pid)
-        process = next((process for process in seen["processes"] if process["pid"] == pid), {})
+        current = snapshot()
+        listed = find_row(current, pid)
+        process = next((process for process in current["processes"] if process["pid"] == pid), {})
         context = ((listed or {}).get("used_bytes") or 0) - reserved
         observed = f"{mib(context)} more than {mib(reserved)}; {listed}"
         row(f"{kind}: reserved and a context", "100 to 1536 MiB more", observed, 100 <= context / MIB <= 1536)
@@ -144,17 +144,17 @@ def utilization(kind, program):
 
     program.send(f"work({WORK_SECONDS})")
     is_busy = wait(lambda: (sample() or 0) >= 30, WORK_SECONDS + 5) is not None
-    row(f"{kind}: SM utilization at work", "30 % or more", samples, is_busy)
+    row(f"{kind}: SM utilization under load", "30 % or more", samples, is_busy)
     program.receive()
-    # The driver remembers the work, so once is enough of this wait.
+    # The driver's samples contain the work for seconds, so waiting once is enough.
     if kind == "torch":
         is_quiet = wait(lambda: sample() == 0, 2 * MEMORY_SECONDS + 5) is not None
-        row(f"{kind}: SM utilization at rest", "0 in the end", samples, is_quiet)
+        row(f"{kind}: SM utilization when idle", "0 in the end", samples, is_quiet)
 
 
 def verdicts():
     with recording("3-verdicts"):
-        with part("holders at rest"):
+        with part("idle holders"):
             holders()
         with part("only copies memory"):
             copying = Program("plain")
@@ -174,7 +174,7 @@ def holders():
     nvml.require_listed(idle.pid)
     worker, child = trainer.ask("fork()"), parent.ask("fork()")
     trainer.kill()
-    # This one is not reaped and stays a zombie.
+    # This process is not reaped, so it stays a zombie.
     parent.process.send_signal(signal.SIGKILL)
     stopped.process.send_signal(signal.SIGSTOP)
     cpu.send("while True: pass")
@@ -209,9 +209,9 @@ def judge():
 
 def compare_findings(verdict, cases):
     for name, (pid, expected) in cases.items():
-        findings = [it for it in verdict["findings"] if (it.get("process") or {}).get("pid") == pid]
+        findings = [entry for entry in verdict["findings"] if (entry.get("process") or {}).get("pid") == pid]
         found = {finding["kind"] for finding in findings if finding["resolved_at"] is None}
-        undecided = [(it["rule"], it["reason"]) for it in verdict["undecided"] if it["pid"] == pid]
+        undecided = [(entry["rule"], entry["reason"]) for entry in verdict["undecided"] if entry["pid"] == pid]
         observed = f"{sorted(found)}, undecided {undecided}, {find_row(snapshot(), pid)}"
         row(name, f"{sorted(expected)}", observed, found == expected)
 
@@ -231,7 +231,7 @@ def encoder():
 
 
 def watch_end(pid, before, samples, is_over):
-    """Samples the state of a process, what NVML lists of it, and whether its memory is free."""
+    """Samples a process's state, its memory according to NVML, and whether that is free."""
     while not is_over.is_set():
         is_free = nvml.used() <= before + 64 * MIB
         samples.append((time.monotonic(), process_state(pid), nvml.listed(pid), is_free))
@@ -246,10 +246,10 @@ def report_end(samples):
     unlisted = [round(at - ended, 3) for at, _, listed, _ in after if listed is None][:1]
     free = [round(at - ended, 3) for at, _, _, is_free in after if is_free][:1]
     between = sorted({(state, listed) for _, state, listed, _ in after if listed is not None})
-    return f"seconds from its end until NVML lists it no more {unlisted}, until free {free}; listed {between}"
+    return f"seconds from its exit until NVML stops listing it {unlisted}, until free {free}; listed {between}"
 
 
-# Name, code for the process, arguments of gpumem, and whether a rule has to find it.
+# Name, code for the process, arguments of gpumem, and whether a rule must find the process.
 KILLS = [
     ("kill", "None", ["kill", "--yes", "--grace", "5s"], False),
     ("reap --pid, SIGTERM ignored", "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
@@ -292,10 +292,10 @@ def runs():
         other = Program("torch")
         other.ask("take(GIB)")
         nvml.require_listed(other.pid)
-        # NVML is initialized before the command starts if there is a limit.
+        # With a limit, NVML is initialized before the command starts.
         code = ["take(MIB)", f"work({WORK_SECONDS})", f"take({nvml.memory(nvml.devices[0])[0]})"]
         done, report, _ = run("torch", ["--max-peak", "100%"], code)
-        holders = [it["process"]["pid"] for gpu in report["least_free"] for it in gpu["others"]]
+        holders = [entry["process"]["pid"] for gpu in report["least_free"] for entry in gpu["others"]]
         observed = f"exit {done.returncode}, held by {holders}, {done.stderr[-2000:]}"
         passed = done.returncode == 1 and "out of memory" in done.stderr.lower() and other.pid in holders
         row("out of memory", f"exit 1, out of memory, held by {other.pid}", observed, passed)
@@ -314,14 +314,14 @@ def runs():
         row("--max-peak below the peak", "exit 1", observed, done.returncode == 1)
     left_behind("--fail-on held", ["detach(512 * MIB)"])
     if not IS_MOCK:
-        # Which pid does the driver list if only a forked worker is left?
+        # Shows which pid the driver lists if only a forked worker is left.
         left_behind("--fail-on held, inherited", ["take(512 * MIB)", "work(1)", "fork()", "os._exit(0)"])
 
 
 def left_behind(name, code):
     with part(name):
         done, report, answers = run("plain", ["--fail-on", "held"], code)
-        named = [it["process"]["pid"] for it in report["held"]]
+        named = [entry["process"]["pid"] for entry in report["held"]]
         observed = f"exit {done.returncode}, names {named}; NVML lists {nvml.processes()}"
         row(name, f"exit 1, names {answers[-1]}", observed, done.returncode == 1 and answers[-1] in named)
         os.kill(answers[-1], signal.SIGKILL)
@@ -348,7 +348,7 @@ def follow_advice(name, environment, steps):
         program.ask(code)
         before, used = used, nvml.listed(program.pid)
         if used is None:
-            # As in some containers: the process has to be the only one on the GPU.
+            # As in some containers. The process must be the only one on the GPU.
             used = nvml.used()
         values = {"change": (used - before) / GIB, "GiB": used / GIB, "share": used / total}
         passed = low <= values[unit] <= high
@@ -356,7 +356,7 @@ def follow_advice(name, environment, steps):
         row(f"{name}: {last}", f"{unit} from {low} to {high}", f"{values[unit]:+.3f}", passed)
     program.finish()
 
-# NVML functions that gpumem calls, by their arguments. `tests/it/hardware.rs` sees that none is missing.
+# The NVML functions that gpumem calls, by arguments. `tests/it/hardware.rs` checks that none is missing.
 CALLS = {
     "out": "SystemGetCudaDriverVersion_v2 DeviceGetCount_v2",
     "out 96": "SystemGetDriverVersion SystemGetNVMLVersion",
@@ -393,7 +393,7 @@ def cost():
         median = statistics.median(times)
         row("CPU time of ps --json", "1000 ms or less", f"{median:.0f} ms", median <= 1000)
     with part("watch"):
-        # Five samples a second: three seconds have ten more than one second.
+        # With five samples a second, three seconds have ten more samples than one second.
         sample = (watch_milliseconds(3) - watch_milliseconds(1)) / 10
         row("CPU time of a watch sample", "20 ms or less", f"{sample:.1f} ms", sample <= 20)
     with part("NVML calls"):
@@ -424,24 +424,24 @@ def watch_milliseconds(duration):
 
 
 def time_call(name, words):
-    """Return code, median and longest milliseconds; no code if the driver lacks the function."""
+    """Return code, median and maximum in milliseconds; the code is None if the driver lacks the function."""
     if not hasattr(nvml.library, name):
         return None, 0, 0
     memory = (ctypes.c_uint * 10)(40 | 2 << 24)
-    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, the field that gpumem asks for.
+    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, the field that gpumem reads.
     field = (ctypes.c_uint * 10)(230)
     pci = ctypes.create_string_buffer(68)
     nvml.library.nvmlDeviceGetPciInfo_v3(nvml.devices[0], pci)
     values = {"device": nvml.devices[0], "memory": memory, "out": ctypes.create_string_buffer(65536)}
     values |= {"field": field, "pci": pci}
     times = []
-    # A call that sleeps, such as the PCIe counters, is made a few times only.
+    # Slow calls, such as the PCIe counters, are made only a few times.
     while len(times) < 30 and sum(times) < 200:
         values["count"] = ctypes.byref(ctypes.c_uint(1024))
         arguments = [values[word] if word in values else ctypes.c_ulonglong(int(word)) for word in words]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         code = getattr(nvml.library, name)(*arguments)
-        times.append((time.perf_counter() - begun) * 1000)
+        times.append((time.perf_counter() - start) * 1000)
     return code, round(statistics.median(times), 3), round(max(times), 3)
 
 
@@ -450,10 +450,10 @@ def checkpoint():
     row("persistence mode", "known; a restore needs cuInit where it is off", modes, None not in modes)
     with part("functions"):
         helper = Program("checkpoint")
-        version, lacking = helper.ask("facts()")
-        observed = f"CUDA {version} lacks {lacking}"
-        row("functions", "all six from CUDA 12.8 on", observed, not lacking or version < 12080)
-        if lacking:
+        version, missing = helper.ask("facts()")
+        observed = f"CUDA {version} lacks {missing}"
+        row("functions", "all six from CUDA 12.8 on", observed, not missing or version < 12080)
+        if missing:
             raise Skip("the driver lacks the functions")
         with recording("8-checkpoint"):
             park(helper)
@@ -469,7 +469,7 @@ def park(helper):
         after = target.ask("hash()")
         row("tensors", f"sha256 {digest}", after, after == digest)
     finally:
-        # Killing a restored process has hung a host. Killing a checkpointed one is safe.
+        # Killing a restored process has hung a host; killing a checkpointed one is safe.
         state = helper.ask(f"state({target.pid})")
         steps = {"running": ["Lock", "Checkpoint"], "locked": ["Checkpoint"]}.get(state, [])
         done = [helper.ask(f"step('{name}', {target.pid})") for name in steps]
@@ -490,7 +490,7 @@ def there_and_back(helper, target, size):
     target.ask("thread = threading.Thread(target=work_once, daemon=True); thread.start()")
     is_back = target.ask("thread.join(3) or not thread.is_alive()")
     row("a CUDA call while checkpointed", "waits", f"returned: {is_back}", not is_back)
-    # Without persistence mode a restore needs this, and no context, which would take memory.
+    # Without persistence mode a restore needs cuInit. It needs no context, which would take memory.
     code = helper.ask("cuda.cuInit(0)")
     row("cuInit in the caller", "0", code, code == 0)
     up = step(helper, "Restore", target.pid, "locked")

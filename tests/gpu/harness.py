@@ -1,4 +1,4 @@
-"""What the checks share: rows of the report, gpumem, programs that hold GPU memory, and NVML."""
+"""Helpers for the checks: rows of the report, gpumem, programs that hold GPU memory, and NVML."""
 
 import contextlib
 import ctypes
@@ -17,9 +17,9 @@ HERE = Path(__file__).resolve().parent
 BINARY = os.environ["GPUMEM_TEST_GPU_BINARY"]
 WORK = Path(os.environ["GPUMEM_TEST_GPU_WORK"])
 IS_MOCK = "GPUMEM_MOCK_SCENE" in os.environ
-# A word on the command line of every program that holds memory, by which gpumem selects them.
+# A word on the command line of every program that holds memory. gpumem selects the programs by it.
 TOKEN = f"@{WORK.name}"
-# The driver keeps ten seconds of utilization samples. The mock driver answers with the present.
+# The driver keeps utilization samples for ten seconds; the mock driver only the current one.
 MEMORY_SECONDS = 0 if IS_MOCK else 10
 UNKNOWN = 2**64 - 1
 
@@ -28,22 +28,22 @@ class Skip(Exception):
     """This machine lacks what a check needs."""
 
 
-row_began = time.monotonic()
+row_start = time.monotonic()
 
 
 def row(check, expected, observed, passed):
-    """Writes one result for `run`; `passed` is None if it could not be tried."""
-    global row_began
+    """Writes one result for `run`; `passed` is None if the check could not run."""
+    global row_start
     now = time.monotonic()
     result = {"check": check, "expected": expected, "observed": str(observed)[:4000], "passed": passed}
-    print(json.dumps({**result, "seconds": round(now - row_began, 2)}), flush=True)
-    row_began = now
+    print(json.dumps({**result, "seconds": round(now - row_start, 2)}), flush=True)
+    row_start = now
     return passed
 
 
 @contextlib.contextmanager
 def part(check):
-    """One part of a check: if it fails, the parts after it are still tried."""
+    """One part of a check. If it fails, the next parts still run."""
     try:
         yield
     except Skip as reason:
@@ -54,12 +54,12 @@ def part(check):
 
 def wait(condition, limit):
     """Waits until a condition holds; returns the seconds waited, or None after `limit` seconds."""
-    begun = time.monotonic()
+    start = time.monotonic()
     while not condition():
-        if time.monotonic() - begun > limit:
+        if time.monotonic() - start > limit:
             return None
         time.sleep(0.02)
-    return round(time.monotonic() - begun, 2)
+    return round(time.monotonic() - start, 2)
 
 
 def mib(size):
@@ -94,9 +94,9 @@ def snapshot():
     return parse(gpumem("ps", "--json", "--no-store"))
 
 
-def find_row(seen, pid):
+def find_row(current, pid):
     """The row of a process on any GPU."""
-    rows = [row for gpu in seen["gpus"] for row in gpu.get("processes") or [] if row["pid"] == pid]
+    rows = [row for gpu in current["gpus"] for row in gpu.get("processes") or [] if row["pid"] == pid]
     return rows[0] if rows else None
 
 
@@ -121,7 +121,7 @@ def program_command(kind, *codes):
 
 
 class Program:
-    """A running `programs.py`, which executes the Python code that it is sent."""
+    """A running `programs.py`, which executes the Python code that it receives."""
 
     def __init__(self, kind, **environment):
         self.kind = kind
@@ -130,7 +130,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
-            # gpumem judges the processes of a group together.
+            # gpumem judges a process group together.
             process_group=0,
         )
         self.pid = self.process.pid
@@ -188,7 +188,7 @@ class Nvml:
             raise RuntimeError(f"{name} failed with {code}")
 
     def memory(self, device):
-        """Total, free and used bytes; what the driver reserves counts as used."""
+        """Total, free and used bytes. Used bytes include what the driver reserves."""
         memory = (ctypes.c_ulonglong * 3)()
         self.call("nvmlDeviceGetMemoryInfo", device, memory)
         return list(memory)
@@ -208,8 +208,8 @@ class Nvml:
 
     def listed(self, pid):
         """Bytes of a process on all GPUs; None if no GPU lists it with a number."""
-        known = [table[pid] for table in self.processes() if table.get(pid, UNKNOWN) != UNKNOWN]
-        return sum(known) if known else None
+        sizes = [table[pid] for table in self.processes() if table.get(pid, UNKNOWN) != UNKNOWN]
+        return sum(sizes) if sizes else None
 
     def require_listed(self, pid):
         """Skips if NVML lists the process by another pid, as in some containers and sandboxes."""
@@ -219,5 +219,5 @@ class Nvml:
             raise Skip(f"NVML lists {self.processes()}, not pid {pid}; gpumem shows {shown}; {kernel}")
 
     def wait_free(self, before):
-        """Waits until no more memory is in use than before."""
+        """Waits until the memory in use is at most what it was before."""
         return wait(lambda: self.used() <= before + 64 * MIB, 5)

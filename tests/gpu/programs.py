@@ -1,7 +1,7 @@
-"""A process that holds GPU memory and executes the Python code that it is sent.
+"""A process that holds GPU memory and executes the Python code that it receives.
 
-`programs.py TOKEN KIND` reads a JSON string of code per line and answers each with a line of JSON. With code
-as further arguments it executes that and exits.
+`programs.py TOKEN KIND` reads one JSON string of code per line, and answers each with a line of JSON. With code
+as further arguments, it executes the code and exits.
 """
 
 import ctypes
@@ -126,7 +126,7 @@ class Cupy:
         self.work_once()
 
     def work_once(self):
-        # Memset needs no kernel: CuPy compiles kernels at run time, which needs more than the driver.
+        # Memset needs no kernel. CuPy compiles kernels at run time, which needs more than the driver.
         self.blocks[-1].data.memset(1, self.blocks[-1].nbytes)
         self.cupy.cuda.runtime.deviceSynchronize()
 
@@ -139,7 +139,7 @@ class Checkpoint:
 
     NAMES = ("GetRestoreThreadId", "GetState", "Lock", "Checkpoint", "Restore", "Unlock")
     STATES = ("running", "locked", "checkpointed", "failed")
-    # Zero would wait for ever.
+    # Zero means no time limit.
     LOCK_MILLISECONDS = 10_000
 
     def __init__(self):
@@ -148,8 +148,8 @@ class Checkpoint:
     def facts(self):
         version = ctypes.c_int()
         self.cuda.cuDriverGetVersion(ctypes.byref(version))
-        lacking = [name for name in self.NAMES if not hasattr(self.cuda, f"cuCheckpointProcess{name}")]
-        return [version.value, lacking]
+        missing = [name for name in self.NAMES if not hasattr(self.cuda, f"cuCheckpointProcess{name}")]
+        return [version.value, missing]
 
     def state(self, pid):
         state = ctypes.c_uint(99)
@@ -157,15 +157,15 @@ class Checkpoint:
         return self.STATES[state.value] if state.value < 4 else f"code {code}"
 
     def step(self, name, pid):
-        """Return code, seconds, and the state after it."""
+        """Return code, seconds, and the new state."""
         arguments = (ctypes.c_uint64 * 8)(self.LOCK_MILLISECONDS if name == "Lock" else 0)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         code = getattr(self.cuda, f"cuCheckpointProcess{name}")(ctypes.c_int(pid), arguments)
-        return [code, round(time.perf_counter() - begun, 3), self.state(pid)]
+        return [code, round(time.perf_counter() - start, 3), self.state(pid)]
 
 
 class StandIn:
-    """Plays a program on the mock driver: tells it, through `run`, what the program holds."""
+    """A program on the mock driver. It tells the driver, through `run`, which memory it holds."""
 
     TOTAL = 80 * GIB - 614 * MIB
     CONTEXT = 512 * MIB
@@ -231,7 +231,7 @@ class StandIn:
 
 
 class Code:
-    """Executes code whose names are those of this file, of this object, and of a holder of memory."""
+    """Executes code with the names of this file, of this object, and of a holder of memory."""
 
     def __init__(self, answers):
         self.answers = answers
@@ -242,8 +242,8 @@ class Code:
         self.names |= {name: getattr(source, name) for name in dir(source) if not name.startswith("_")}
 
     def start(self, kind):
-        is_played = "GPUMEM_MOCK_SCENE" in os.environ and kind in StandIn.LIBRARIES
-        self.holder = StandIn(kind) if is_played else KINDS.get(kind, object)()
+        is_mocked = "GPUMEM_MOCK_SCENE" in os.environ and kind in StandIn.LIBRARIES
+        self.holder = StandIn(kind) if is_mocked else KINDS.get(kind, object)()
         self.add_names(self.holder)
         return os.getpid()
 
@@ -257,7 +257,7 @@ class Code:
         exec(code, self.names)
 
     def answer(self, code):
-        """Executes code for a check, which reports what fails."""
+        """Executes code for a check, which reports failures."""
         try:
             answer = {"value": self.execute(code)}
         except (ImportError, OSError) as error:
@@ -276,7 +276,7 @@ class Code:
             self.holder.work_once()
 
     def fork(self):
-        """Starts a worker as a data loader does: it inherits the GPU's files and waits."""
+        """Starts a worker like a data loader's: it inherits the GPU's files and waits."""
         pid = os.fork()
         if pid == 0:
             null = os.open("/dev/null", os.O_RDWR)
@@ -289,7 +289,7 @@ class Code:
         return pid
 
     def detach(self, size):
-        """Starts a process in a session of its own, which holds memory after this one has exited."""
+        """Starts a process in its own session, which holds memory after this one has exited."""
         command = [sys.executable, __file__, sys.argv[1], "plain", f"take({size})", "time.sleep(60)"]
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         child = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null, start_new_session=True)
@@ -302,7 +302,7 @@ KINDS = {"plain": Plain, "torch": Torch, "jax": Jax, "cupy": Cupy, "checkpoint":
 
 def main():
     kind, lines = sys.argv[2], sys.argv[3:]
-    # What libraries print must not be taken for an answer.
+    # The output of libraries must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     code = Code(answers)

@@ -1,4 +1,4 @@
-//! What the driver's accounting has of processes: the share of their life in which they used the GPU.
+//! Lifetime utilization from the driver's accounting mode.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use crate::machine::{GIB, Machine, Running};
 const CALL: &str = "nvmlDeviceGetAccountingStats";
 const FIVE_DAYS: u64 = 5 * 24 * 3600;
 
-/// Microseconds since 1970, so many seconds ago.
+/// Microseconds since 1970 at a time this many seconds ago.
 fn ago(seconds: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     (now.as_secs() - seconds) * 1_000_000
@@ -31,7 +31,7 @@ fn calls(machine: &Machine) -> u64 {
 }
 
 #[test]
-fn a_process_has_what_the_driver_kept_of_it_and_is_looked_up_once_a_minute() {
+fn accounting_is_shown_and_queried_once_a_minute() {
     let child = Running::sleep();
     let process = Process::compute(child.pid(), GIB).account(3, five_days_ago());
     let machine = Machine::new(&scene(Some(true), vec![process]));
@@ -48,62 +48,62 @@ fn a_process_has_what_the_driver_kept_of_it_and_is_looked_up_once_a_minute() {
     let lines = std::fs::read_to_string(recording).unwrap();
     assert!(lines.lines().count() > 1, "{}", lines.lines().count());
     assert!(lines.lines().all(|line| line.contains("\"lifetime_percent\":3")));
-    assert_eq!(calls(&machine), 2, "once for each program");
+    assert_eq!(calls(&machine), 2, "one call per run of gpumem");
 
-    // This process is seconds old: five days are an earlier one's of its number.
-    let explained = |machine: &Machine| {
+    // The process started seconds ago. A record of five days ago belongs to an earlier process with the same pid.
+    let explain = |machine: &Machine| {
         let pid = child.pid().to_string();
         machine.run(&["explain", &pid, "--window", "1s"]).stdout
     };
     let line = "SM busy 3% of its ";
-    let page = explained(&machine);
+    let page = explain(&machine);
     assert!(!page.contains(line), "{page}");
     let process = Process::compute(child.pid(), GIB).account(3, ago(0));
     machine.play(&scene(Some(true), vec![process]));
-    let page = explained(&machine);
+    let page = explain(&machine);
     assert!(page.contains(line) && page.contains("by the driver's accounting"), "{page}");
 }
 
 #[test]
-fn without_an_account_nothing_is_known_and_nothing_is_wrong() {
+fn without_an_accounting_record_the_fields_are_absent() {
     let child = Running::sleep();
     let process = || Process::compute(child.pid(), GIB);
     let ended = Process {
         account: Some(Account { gpu: 90, start_us: five_days_ago(), has_ended: true }),
         ..process()
     };
-    for (why, accounting, process, looked_up) in [
-        ("off", Some(false), process().account(3, five_days_ago()), 0),
-        ("no such thing", None, process().account(3, five_days_ago()), 0),
-        ("older than its switching on", Some(true), process(), 1),
-        ("an earlier process of this pid", Some(true), ended, 1),
-        ("no start", Some(true), process().account(3, 0), 1),
-        ("not available", Some(true), process().account(u32::MAX, five_days_ago()), 1),
+    for (case, accounting, process, looked_up) in [
+        ("accounting mode off", Some(false), process().account(3, five_days_ago()), 0),
+        ("accounting mode not supported", None, process().account(3, five_days_ago()), 0),
+        ("process older than accounting mode", Some(true), process(), 1),
+        ("record of an earlier process with this pid", Some(true), ended, 1),
+        ("no start time", Some(true), process().account(3, 0), 1),
+        ("utilization not available", Some(true), process().account(u32::MAX, five_days_ago()), 1),
     ] {
         let machine = Machine::new(&scene(accounting, vec![process]));
         let snapshot = machine.snapshot(0);
         let row = snapshot.row(0, child.pid());
         for name in ["lifetime_percent", "lifetime_since"] {
-            assert!(row.get(name).is_none(), "{why}: {row}");
+            assert!(row.get(name).is_none(), "{case}: {row}");
         }
-        assert_eq!(snapshot.0["errors"], json!([]), "{why}");
-        assert_eq!(calls(&machine), looked_up, "{why}");
+        assert_eq!(snapshot.0["errors"], json!([]), "{case}");
+        assert_eq!(calls(&machine), looked_up, "{case}");
     }
 }
 
 #[test]
-fn a_figure_that_cannot_be_true_and_a_call_that_fails_are_said() {
+fn impossible_or_failed_accounting_is_an_error() {
     let child = Running::sleep();
     let process = |percent| Process::compute(child.pid(), GIB).account(percent, five_days_ago());
     let absurd = scene(Some(true), vec![process(4_000_000)]);
     let failing = scene(Some(true), vec![process(3)]).fault(Fault::error(CALL, 999));
-    for (scene, words) in [(absurd, "4000000 percent"), (failing, "UNKNOWN")] {
+    for (scene, expected) in [(absurd, "4000000 percent"), (failing, "UNKNOWN")] {
         let snapshot = Machine::new(&scene).snapshot(0);
         let row = snapshot.row(0, child.pid());
         assert!(row.get("lifetime_percent").is_none(), "{row}");
         assert_eq!(row["used_bytes"], GIB);
         let errors = snapshot.errors();
-        let is_it = |error: &String| error.contains(CALL) && error.contains(words);
-        assert!(errors.iter().any(is_it), "{words}: {errors:?}");
+        let is_expected = |error: &String| error.contains(CALL) && error.contains(expected);
+        assert!(errors.iter().any(is_expected), "{expected}: {errors:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Recordings that are made to fill the memory of whoever reads them, or to keep them reading for ever.
+//! Recordings that try to exhaust a reader's memory or time.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,47 +9,47 @@ use std::time::{Duration, Instant};
 use crate::support;
 
 const MIB: u64 = 1 << 20;
-/// What reads a recording may take: lines of 16 MiB, some of them read ahead, and a window of 128 MiB
-/// are within it, 10 GiB are not.
-const MOST_MEMORY_KIB: u64 = 400 << 10;
-/// An unoptimized build on a busy machine is allowed this; an optimized one takes a second.
-const IN_TIME: Duration = Duration::from_secs(120);
+/// Memory limit for reading a recording. Lines of 16 MiB, some read ahead, and a window of 128 MiB fit
+/// within it; 10 GiB do not.
+const MAX_MEMORY_KIB: u64 = 400 << 10;
+/// Enough for an unoptimized build on a busy machine; an optimized build takes a second.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const READERS: [&[&str]; 5] =
     [&["ps"], &["check"], &["explain", "1"], &["config", "test"], &["watch", "--once"]];
 
-/// Runs a program and says at its end what it took.
+/// Runs a program, then prints its peak memory to standard error.
 const MEASURE: &str = "
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 sys.exit(code)";
 
-/// A run of gpumem: its code, its talk, and the most memory that it had, in KiB.
-fn measured(arguments: &[&str], replay: &Path, input: Stdio) -> Option<(i32, String, u64)> {
+/// Runs gpumem. Returns its exit code, its messages and its peak memory in KiB.
+fn measure(arguments: &[&str], replay: &Path, input: Stdio) -> Option<(i32, String, u64)> {
     let python = support::find("python3", "python3")?;
     let mut command = Command::new(python);
     command.args(["-c", MEASURE, support::gpumem()]);
     command.args(arguments).arg("--replay").arg(replay);
     support::clean_environment(&mut command);
     let output = command.stdin(input).output().unwrap();
-    let talk = String::from_utf8(output.stderr).unwrap();
-    let (talk, kib) = talk.trim_end().rsplit_once('\n').unwrap_or(("", talk.trim()));
-    Some((output.status.code().unwrap(), talk.to_owned(), kib.parse().unwrap()))
+    let messages = String::from_utf8(output.stderr).unwrap();
+    let (messages, kib) = messages.trim_end().rsplit_once('\n').unwrap_or(("", messages.trim()));
+    Some((output.status.code().unwrap(), messages.to_owned(), kib.parse().unwrap()))
 }
 
-fn refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str]) {
+fn assert_refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str]) {
     let start = Instant::now();
-    let (code, talk, kib) = or_skip!(measured(arguments, replay, input));
-    let what =
-        format!("{arguments:?} {}: {kib} KiB, {:?}: {talk}", replay.display(), start.elapsed());
-    // It could not be measured: no snapshot was there to judge.
-    assert_eq!(code, 3, "{what}");
+    let (code, messages, kib) = or_skip!(measure(arguments, replay, input));
+    let context =
+        format!("{arguments:?} {}: {kib} KiB, {:?}: {messages}", replay.display(), start.elapsed());
+    // Exit code 3: without a snapshot, gpumem could not measure.
+    assert_eq!(code, 3, "{context}");
     for word in words {
-        assert!(talk.contains(word), "no {word:?} in {what}");
+        assert!(messages.contains(word), "no {word:?} in {context}");
     }
-    assert!(kib < MOST_MEMORY_KIB, "{what}");
-    assert!(start.elapsed() < IN_TIME, "{what}");
+    assert!(kib < MAX_MEMORY_KIB, "{context}");
+    assert!(start.elapsed() < TIME_LIMIT, "{context}");
 }
 
 /// A line as `gpumem record` writes it.
@@ -62,7 +62,7 @@ fn good_line() -> String {
     format!("{}\n", text.lines().next().unwrap())
 }
 
-/// So many bytes of text, again and again, compressed.
+/// Writes a compressed file of `first`, then `gib` GiB of repeated `text`.
 fn bomb(folder: &Path, name: &str, first: &str, text: &[u8], gib: u64) -> PathBuf {
     let chunk = text.repeat(16 * MIB as usize / text.len());
     let frame = zstd::encode_all(&chunk[..], 1).unwrap();
@@ -76,7 +76,7 @@ fn bomb(folder: &Path, name: &str, first: &str, text: &[u8], gib: u64) -> PathBu
 }
 
 #[test]
-fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
+fn ten_gigabytes_in_a_small_file_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let zeros = bomb(folder.path(), "zeros.jsonl.zst", "", b"\0", 10);
     let blank = bomb(folder.path(), "blank.jsonl.zst", "", b"\n", 10);
@@ -84,7 +84,7 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
     let after = bomb(folder.path(), "after.jsonl.zst", &good, b"[", 10);
     assert!(fs::metadata(&zeros).unwrap().len() < 4 * MIB);
     for reader in READERS {
-        refused(
+        assert_refused(
             reader,
             &zeros,
             Stdio::null(),
@@ -93,13 +93,13 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
             ],
         );
     }
-    refused(
+    assert_refused(
         &["check"],
         &blank,
         Stdio::null(),
         &["no snapshot so far (blank lines); expected a recording"],
     );
-    refused(
+    assert_refused(
         &["check"],
         &after,
         Stdio::null(),
@@ -110,7 +110,7 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
 }
 
 #[test]
-fn a_segment_of_the_store_that_is_a_bomb_is_stepped_over() {
+fn a_compressed_bomb_in_the_store_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     bomb(folder.path(), "20261121T130500.123Z.jsonl.zst", &good_line(), b"\0", 10);
     let start = Instant::now();
@@ -121,23 +121,23 @@ fn a_segment_of_the_store_that_is_a_bomb_is_stepped_over() {
     assert!(error.contains("no snapshot since line 1"), "{error}");
     assert!(since.next().is_none());
     assert!(store.latest().is_none_or(|latest| latest.interval_seconds.is_none()));
-    assert!(start.elapsed() < IN_TIME);
+    assert!(start.elapsed() < TIME_LIMIT);
 }
 
 #[test]
-fn a_good_recording_is_read_to_its_end_however_long_it_is() {
+fn a_long_recording_is_read_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("long.jsonl");
     let mut file = io::BufWriter::new(File::create(&path).unwrap());
-    // Blanks make few lines of it: what is counted is their text.
+    // Leading blanks make each line long, so that 100 lines are enough.
     let line = format!("{}{}", " ".repeat(MIB as usize), good_line());
     for _ in 0..100 {
         file.write_all(line.as_bytes()).unwrap();
     }
     drop(file);
     for reader in [&["ps"][..], &["check", "--quiet"]] {
-        let (code, talk, kib) = or_skip!(measured(reader, &path, Stdio::null()));
-        assert_eq!((code, &*talk), (0, ""), "{reader:?}");
-        assert!(kib < MOST_MEMORY_KIB, "{reader:?}: {kib} KiB");
+        let (code, messages, kib) = or_skip!(measure(reader, &path, Stdio::null()));
+        assert_eq!((code, &*messages), (0, ""), "{reader:?}");
+        assert!(kib < MAX_MEMORY_KIB, "{reader:?}: {kib} KiB");
     }
 }

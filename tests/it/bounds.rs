@@ -1,4 +1,4 @@
-//! What another account can make long, or can pretend to be: it is bounded, and proves nothing.
+//! Limits on what another account can make long or imitate.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use crate::support::{copy_program, wait_until};
 
 const NOBODY: u32 = 65534;
 
-/// Runs it as another account if this one is root.
-fn by_another(command: &mut Command) -> Running {
+/// Starts the command as another account if the test runs as root.
+fn start_as_nobody(command: &mut Command) -> Running {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -23,9 +23,9 @@ fn by_another(command: &mut Command) -> Running {
 }
 
 #[test]
-fn an_argv_of_any_length_takes_four_kibibytes() {
+fn a_long_argv_is_cut_to_four_kibibytes() {
     let long = vec!["x".repeat(10_000); 20];
-    let process = by_another(Command::new("sh").args(["-c", "sleep 600; :"]).args(long));
+    let process = start_as_nobody(Command::new("sh").args(["-c", "sleep 600; :"]).args(long));
     let machine = Machine::new(&one_gpu(&[process.pid()]));
     let snapshot = machine.snapshot(0);
     let command: Vec<&str> = snapshot.process(process.pid())["command"]
@@ -40,9 +40,9 @@ fn an_argv_of_any_length_takes_four_kibibytes() {
     assert!((4000..=4100).contains(&bytes), "{bytes}");
 }
 
-/// A user's file that is mapped like a library: on a file system that hangs, whoever opened it would hang, too.
+/// A process can map files on a file system that hangs. Opening them would hang gpumem, too.
 #[test]
-fn no_file_is_opened_that_a_process_has_mapped() {
+fn files_mapped_by_a_process_are_never_opened() {
     let machine = Machine::new(&one_gpu(&[]));
     let names = ["libcuda.so.1", "libtorch_cuda.so", "libcudart.so.12", "libpython3.14.so.1.0"];
     for name in names {
@@ -50,8 +50,8 @@ fn no_file_is_opened_that_a_process_has_mapped() {
     }
     let paths = names.map(|name| machine.path(name).to_str().unwrap().to_owned());
     let script = "import mmap, sys, time\n\
-        files = [open(it, 'rb') for it in sys.argv[2:]]\n\
-        maps = [mmap.mmap(it.fileno(), 0, prot=mmap.PROT_READ) for it in files]\n\
+        files = [open(path, 'rb') for path in sys.argv[2:]]\n\
+        maps = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in files]\n\
         open(sys.argv[1], 'w').close(); time.sleep(600)";
     let ready = machine.path("ready");
     let mut command = Command::new("python3");
@@ -63,20 +63,20 @@ fn no_file_is_opened_that_a_process_has_mapped() {
         inotify::add_watch(&events, path, inotify::WatchFlags::OPEN).unwrap();
     }
     let snapshot = machine.snapshot(0);
-    assert_eq!(snapshot.process(process.pid())["framework"], "pytorch", "its maps were read");
+    assert_eq!(snapshot.process(process.pid())["framework"], "pytorch", "its maps are read");
     let pid = process.pid().to_string();
     for arguments in [&["explain", &*pid][..], &["release", &pid], &["kill", &pid], &["doctor"]] {
         machine.act(arguments);
     }
     let mut buffer = [MaybeUninit::uninit(); 512];
-    let opened = inotify::Reader::new(&events, &mut buffer).next().map(|it| it.wd());
+    let opened = inotify::Reader::new(&events, &mut buffer).next().map(|event| event.wd());
     assert_eq!(opened, Err(rustix::io::Errno::AGAIN));
     fs::File::open(&paths[0]).unwrap();
-    assert!(inotify::Reader::new(&events, &mut buffer).next().is_ok(), "an open is seen");
+    assert!(inotify::Reader::new(&events, &mut buffer).next().is_ok(), "inotify reports an open");
 }
 
 #[test]
-fn a_program_with_a_protected_name_is_roots_only_without_preloaded_libraries() {
+fn preloaded_libraries_void_the_protection_of_a_name() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -90,7 +90,7 @@ fn a_program_with_a_protected_name_is_roots_only_without_preloaded_libraries() {
     }
     let start = |variables: &[(&str, &str)]| {
         let mut command = Command::new(&tmux);
-        by_another(command.arg("600").env_clear().envs(variables.iter().copied()))
+        start_as_nobody(command.arg("600").env_clear().envs(variables.iter().copied()))
     };
     let processes = [
         start(&[]),

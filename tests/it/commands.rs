@@ -1,4 +1,4 @@
-//! Each finding ends with what to type: in text, where equal ones are one paragraph, and in JSON.
+//! The command that each finding ends with.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::procs;
 
 #[test]
-fn what_is_printed_can_be_typed() {
+fn the_command_of_a_finding_can_be_run() {
     let child = Running::sleep();
     procs::send(child.pid(), Signal::STOP);
     let machine = Machine::new(&one_gpu(&[child.pid()]));
@@ -19,14 +19,14 @@ fn what_is_printed_can_be_typed() {
     assert_eq!(finding["kind"], "stopped", "{output:?}");
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
     let is_host = namespace.to_str() == Some("pid:[4026531836]");
-    // NVML's pids may mean others where they are not the host's.
+    // In another pid namespace, NVML's pids can mean other processes, so gpumem does not advise `kill`.
     let verb = if is_host { "kill" } else { "explain" };
     let command = format!("gpumem {verb} {}", child.pid());
     assert_eq!(finding["commands"], json!([command]));
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     let more: &[&str] = if is_host { &["--yes"] } else { &[] };
     let typed = machine.act(&[&words[..], more].concat());
-    // The mock driver goes on listing it, so that the memory is not seen to come back.
+    // The mock driver still lists the process, so gpumem cannot verify that the memory was freed.
     let expected: &[i32] = if is_host { &[0, 1] } else { &[0] };
     assert!(expected.contains(&typed.code), "{typed:?}");
     assert!(typed.stderr.is_empty() || is_host, "{typed:?}");

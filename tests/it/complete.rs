@@ -1,4 +1,4 @@
-//! Completion of values: what `gpumem complete` prints, and real shells on a terminal that press Tab.
+//! Completion of values: the output of `gpumem complete`, and Tab in real shells on a terminal.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::pty::Terminal;
 use crate::support::{self, Output, clean_environment, command, finish};
 
-/// What a shell prints where it takes a command.
+/// The shell's prompt.
 const PROMPT: &str = "READY>";
 
-/// A machine whose driver is where the loader looks for it.
+/// A machine whose driver is on the loader's search path.
 struct Installed {
     machine: Machine,
     folder: tempfile::TempDir,
@@ -47,7 +47,7 @@ impl Installed {
             .current_dir(self.folder.path());
     }
 
-    /// What is offered at the end of these words.
+    /// The completions after these words.
     fn complete(&self, words: &[&str]) -> Output {
         let mut command = command(&["complete", "--", "gpumem"]);
         self.environment(&mut command);
@@ -61,7 +61,7 @@ impl Installed {
         lines.map(|line| line.split_once('\t').unwrap().0.to_owned()).collect()
     }
 
-    /// A shell that has read the committed completions; `None` where it is not installed.
+    /// A shell that has read the committed completions, or `None` if it is not installed.
     fn shell(&self, name: &str) -> Option<Terminal> {
         let shell = support::find(name, name)?;
         let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
@@ -99,14 +99,14 @@ impl Installed {
     }
 }
 
-/// A shell that takes commands prints this, whatever was typed before.
-fn still_takes_commands(terminal: &mut Terminal) {
-    // As a line of its own: not what is typed.
+/// Checks that the shell still runs commands.
+fn assert_takes_commands(terminal: &mut Terminal) {
+    // The output is a line of its own; the typed text is not equal to it.
     terminal.press("\x15echo ali\"\"ve\r");
-    terminal.wait_for("sign of life", |text| text.lines().any(|line| line.trim_end() == "alive"));
+    terminal.wait_for("output of echo", |text| text.lines().any(|line| line.trim_end() == "alive"));
 }
 
-/// A name that makes this file where a shell runs a part of it.
+/// A name that creates the file `made` if a shell evaluates any part of the name.
 fn hostile(made: &str) -> String {
     format!("$(touch {made});'\"`touch {made}` && touch {made} #.ipynb")
 }
@@ -114,7 +114,7 @@ fn hostile(made: &str) -> String {
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 #[test]
-fn tab_offers_the_processes_with_what_they_are_and_runs_nothing() {
+fn tab_describes_processes_and_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("a");
     let name = format!("\n9999\tno pid\x1b[31m{}", hostile(made.to_str().unwrap()));
@@ -135,13 +135,13 @@ fn tab_offers_the_processes_with_what_they_are_and_runs_nothing() {
         for part in ["sleep 600", "2.0 GiB", "GPU 0", "\\n9999\\tno pid\\e[31m"] {
             assert!(text.contains(part), "{shell} shows no {part}:\n{text}");
         }
-        still_takes_commands(&mut terminal);
-        assert!(!made.exists(), "{shell} has run a process's name");
+        assert_takes_commands(&mut terminal);
+        assert!(!made.exists(), "{shell} ran code from a process's name");
     }
 }
 
 #[test]
-fn what_is_inserted_is_one_word_whatever_is_in_it() {
+fn a_completed_value_is_one_word() {
     let installed = Installed::new(&one_gpu(&[]));
     let made = installed.folder.path().join("b");
     let demo = support::run(&["ps", "--json", "--demo"]);
@@ -158,28 +158,28 @@ fn what_is_inserted_is_one_word_whatever_is_in_it() {
         terminal.press(&format!("gpumem ps --by user --replay {recording} --user \t"));
         terminal.wait_for("user", |text| text.contains("ipynb"));
         terminal.press("\r");
-        // They were found by this name: every character of it arrived.
+        // The total shows that every character of the name arrived.
         terminal.wait_for("total", |text| text.contains("170.9 GiB"));
-        still_takes_commands(&mut terminal);
-        assert!(!made.exists(), "{shell} has run a user's name");
+        assert_takes_commands(&mut terminal);
+        assert!(!made.exists(), "{shell} ran code from a user's name");
     }
 }
 
 #[test]
-fn without_a_driver_nothing_is_offered_and_nothing_is_written() {
+fn without_a_driver_completion_is_empty_and_silent() {
     let mut broken = one_gpu(&[]);
     broken.init_error = Some(9);
     let installed = Installed::new(&broken);
     for words in [&["kill", ""][..], &["explain", ""], &["ps", "--gpu", ""]] {
         assert_eq!(installed.values(words), [""; 0], "{words:?}");
     }
-    // A library that is only typed is not loaded.
+    // A library path on the command line is not loaded.
     let installed = Installed::new(&one_gpu(&[]));
     let library = installed.machine.library().to_str().unwrap();
     let none: [&str; 0] = [];
     assert_eq!(installed.values(&["--nvml-library", library, "ps", "--gpu", ""]), none);
     assert_eq!(installed.values(&["ps", "--replay", "/nonexistent", "--gpu", ""]), none);
-    // Nor is a hung driver waited for.
+    // Completion does not wait for a hung driver.
     let mut hung = one_gpu(&[]);
     hung.faults = vec![Fault::hang("nvmlInit_v2")];
     let installed = Installed::new(&hung);

@@ -1,4 +1,4 @@
-//! Every recording of the corpus is judged as its labels say.
+//! Every recording of the corpus gives the findings in its labels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn snapshots(file: &str) -> Vec<Snapshot> {
     text.lines().map(read).collect()
 }
 
-/// The entries of the labels, one a recording.
+/// The entries of the labels, one per recording.
 fn traces() -> Vec<Value> {
     let text = fs::read_to_string(corpus().join("labels.json")).unwrap();
     let labels: Value = serde_json::from_str(&text).unwrap();
@@ -28,7 +28,7 @@ fn traces() -> Vec<Value> {
 }
 
 #[test]
-fn the_guilty_are_found_and_no_others() {
+fn findings_match_the_labels() {
     let mut failures = Vec::new();
     let traces = traces();
     for trace in &traces {
@@ -39,11 +39,11 @@ fn the_guilty_are_found_and_no_others() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(traces.len() >= 14, "the labels are there");
+    assert!(traces.len() >= 14, "labels are missing");
 }
 
 #[test]
-fn a_finding_names_the_start_and_the_gpus_of_its_process() {
+fn a_finding_names_its_processs_start_and_gpus() {
     let mut compared = 0;
     for trace in traces() {
         let file = trace["file"].as_str().unwrap();
@@ -55,11 +55,12 @@ fn a_finding_names_the_start_and_the_gpus_of_its_process() {
         let is_grave = |finding: &Value| finding["severity"] != "info";
         assert_eq!(output.code, i32::from(lasting().any(is_grave)), "{file}: {output:?}");
         for label in trace["expected"].as_array().unwrap() {
-            let is_it = |finding: &&Value| {
+            let is_labelled = |finding: &&Value| {
                 finding["kind"] == label["kind"] && finding["process"]["pid"] == label["process"]
             };
-            // That it is there at all is the other test's to say.
-            let Some(finding) = lasting().find(is_it).filter(|_| label["process"].is_u64()) else {
+            // `findings_match_the_labels` checks that the finding exists.
+            let finding = lasting().find(is_labelled).filter(|_| label["process"].is_u64());
+            let Some(finding) = finding else {
                 continue;
             };
             assert_eq!(finding["process"]["start_time"], label["start_time"], "{file}");

@@ -1,6 +1,6 @@
-//! The recording that `--demo` plays is such as a driver gives, and has what it is shown for.
+//! The recording that `--demo` plays contains the situations it is meant to show.
 //!
-//! The machine, its people and their work do not exist. The recording is data like any other (`src/source/demo.jsonl.zst`).
+//! The machine, its users and their jobs are invented.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use gpumem::api::model::{GpuProcess, Snapshot};
 use gpumem::api::source::{Replay, Source as _};
 use gpumem::api::units::MIB;
 
-/// Seconds after the beginning at which the demo stops being history and plays in real time.
+/// Seconds after the start at which the demo begins to play in real time.
 const LIVE: f64 = 1500.0;
 const END: f64 = 2400.0;
 
@@ -18,7 +18,7 @@ fn snapshots() -> Vec<Snapshot> {
 }
 
 #[test]
-fn it_has_its_findings() {
+fn the_demo_contains_its_situations() {
     let snapshots = snapshots();
     let begin = snapshots[0].time;
     let at = |seconds: f64| {
@@ -29,14 +29,14 @@ fn it_has_its_findings() {
         let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
         rows.copied().find(|row: &GpuProcess| row.pid == pid)
     };
-    // The notebook and the server rest from the first to the last snapshot.
+    // The notebook and the server are idle in every snapshot.
     for snapshot in &snapshots {
         for pid in [398_120, 207_344] {
             assert_eq!(row(snapshot, pid).unwrap().sm_percent, Some(0));
         }
     }
     assert_eq!(at(LIVE).process(207_344).unwrap().listening, Some(true));
-    // The leak's lower envelope: over any ten minutes, 600 MiB.
+    // The leak grows by about 600 MiB in ten minutes, measured at its lower envelope.
     let lowest = |from: f64| {
         let window = from..from + 120.0;
         let inside = snapshots
@@ -48,12 +48,12 @@ fn it_has_its_findings() {
         let grown = (lowest(from + 600.0) - lowest(from)) / MIB;
         assert!((500..=700).contains(&grown), "{grown} MiB from {from} s");
     }
-    // Stopped at minute twelve.
+    // The process is stopped at minute twelve.
     let state = |seconds| at(seconds).process(448_016).unwrap().state;
     assert_eq!((state(719.0), state(720.0)), (Some('R'), Some('T')));
-    // One comes and goes in the live part; one number is used twice.
-    let there = |seconds| at(seconds).process(463_557).is_some();
-    assert_eq!([LIVE, LIVE + 200.0, END].map(there), [false, true, false]);
+    // One process starts and exits in the live part. One pid is used by two processes.
+    let is_present = |seconds| at(seconds).process(463_557).is_some();
+    assert_eq!([LIVE, LIVE + 200.0, END].map(is_present), [false, true, false]);
     let starts: HashSet<u64> =
         snapshots.iter().filter_map(|snapshot| snapshot.process(461_990)?.start_ticks).collect();
     assert_eq!(starts.len(), 2);

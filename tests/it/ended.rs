@@ -1,4 +1,4 @@
-//! What has ended while NVML goes on listing it keeps the name that it had, wherever it is shown.
+//! A process that exited while NVML still lists it is shown with its last known name.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::support::wait_until;
 
 #[test]
-fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
+fn a_dead_process_keeps_its_name() {
     let unnamed = Running::sleep();
     let listed_dead = unnamed.pid();
     drop(unnamed);
@@ -28,39 +28,39 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
     };
     let process = |snapshot: &Value, pid: u32| {
         let all = snapshot["processes"].as_array().unwrap();
-        all.iter().find(|it| it["pid"] == pid).unwrap().clone()
+        all.iter().find(|process| process["pid"] == pid).unwrap().clone()
     };
-    wait_until("it is seen alive", || !snapshots().is_empty());
+    wait_until("a snapshot with the living process", || !snapshots().is_empty());
     let alive = process(&snapshots()[0], pid);
     drop(child);
     let is_dead = |snapshot: &&Value| process(snapshot, pid).get("start_ticks").is_none();
-    wait_until("it is seen dead for two seconds", || {
+    wait_until("two seconds of snapshots with the dead process", || {
         snapshots().iter().filter(is_dead).count() > 20
     });
     kill_process(Pid::from_child(&recording), Signal::TERM).unwrap();
     recording.wait().unwrap();
 
-    let seen = snapshots();
-    let last = seen.last().unwrap();
+    let snapshots = snapshots();
+    let last = snapshots.last().unwrap();
     let dead = process(last, pid);
     if last["host"]["pid_namespace"] != "host" {
-        // Nobody knows whose number it is.
+        // In this pid namespace, the pid cannot be matched to a process.
         assert!(dead.get("last_known").is_none() && dead["unresolved"].is_string());
         return;
     }
-    let known = &dead["last_known"];
+    let last_known = &dead["last_known"];
     for name in ["start_ticks", "start_time", "user", "comm", "command"] {
         assert!(!alive[name].is_null(), "{name}: {alive}");
-        assert_eq!(known[name], alive[name], "{name}");
+        assert_eq!(last_known[name], alive[name], "{name}");
     }
-    assert_eq!(dead.as_object().unwrap().len(), 2, "no more is said: {dead}");
+    assert_eq!(dead.as_object().unwrap().len(), 2, "unexpected fields: {dead}");
     assert_eq!(process(last, listed_dead).as_object().unwrap().len(), 1);
 
     let user = alive["user"].as_str().unwrap();
     let replay = |arguments: &[&str]| machine.replay(arguments, file);
     let ps = replay(&["ps"]);
     let line = |text: &str, pid: u32| {
-        let mut lines = text.lines().filter(|it| it.contains(&pid.to_string()));
+        let mut lines = text.lines().filter(|line| line.contains(&pid.to_string()));
         lines.next_back().unwrap_or_default().to_owned()
     };
     assert!(line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"), "{ps}");
@@ -73,7 +73,7 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
     let screen = replay(&["watch", "--once", "--size", "140x40"]);
     let rows = |pid: u32| {
         let pid = format!(" {pid} ");
-        screen.lines().filter(move |it| it.contains(&pid))
+        screen.lines().filter(move |line| line.contains(&pid))
     };
     assert!(
         rows(pid).any(|row| row.contains(user) && row.contains("ended: sleep 600")),

@@ -1,4 +1,4 @@
-//! `gpumem explain` through the binary: whole pages, exit codes, and a machine that is looked at.
+//! `gpumem explain`: whole pages, exit codes, and a live machine.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{command, compare_or_bless, finish, run};
 
-/// A page of a recording, 80 columns wide.
+/// A page, 80 columns wide.
 fn page(arguments: &[&str]) -> String {
     let mut command = command(&[&["explain"], arguments].concat());
     let output = finish(command.env("COLUMNS", "80"));
@@ -21,7 +21,7 @@ fn corpus(name: &str) -> String {
 }
 
 #[test]
-fn pages_of_recordings_are_as_they_are_committed() {
+fn pages_match_the_committed_files() {
     let hidden = corpus("unattributed_hidden_holder-100.jsonl");
     let dead = corpus("dead_pid_missing-100.jsonl");
     let stopped = corpus("stopped_trainer-100.jsonl");
@@ -46,10 +46,10 @@ fn pages_of_recordings_are_as_they_are_committed() {
 }
 
 #[test]
-fn without_a_driver_it_is_blind_and_a_framework_needs_none() {
+fn without_a_driver_only_frameworks_are_explained() {
     let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
-    let blind = run(&[&["explain", "7"], &nowhere[..]].concat());
-    assert_eq!((blind.code, &*blind.stdout), (3, ""), "{blind:?}");
+    let process = run(&[&["explain", "7"], &nowhere[..]].concat());
+    assert_eq!((process.code, &*process.stdout), (3, ""), "{process:?}");
     let list = run(&[&["explain", "--framework"], &nowhere[..]].concat());
     assert_eq!((list.code, &*list.stderr), (0, ""), "{list:?}");
     assert!(list.stdout.contains("pytorch"), "{list:?}");
@@ -58,7 +58,7 @@ fn without_a_driver_it_is_blind_and_a_framework_needs_none() {
 }
 
 #[test]
-fn a_living_process_is_explained_and_its_end_noticed() {
+fn a_live_process_is_explained_until_it_exits() {
     let child = Running::sleep();
     let pid = child.pid();
     let machine = Machine::new(&one_gpu(&[pid]));
@@ -72,7 +72,7 @@ fn a_living_process_is_explained_and_its_end_noticed() {
     ] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
-    // Nothing is waited for: what the first sample tells is the page.
+    // `explain --json` does not wait for a window: it prints the first sample.
     let page = machine.run(&["explain", &typed, "--json", "--no-store"]);
     assert_eq!(page.json()["window_seconds"], 0.0, "{page:?}");
     let gpu = machine.run(&["explain", "gpu:0", "--no-store"]).exits(0);
@@ -83,7 +83,7 @@ fn a_living_process_is_explained_and_its_end_noticed() {
 }
 
 #[test]
-fn a_gpu_that_cannot_be_read_is_blindness() {
+fn an_unreadable_gpu_exits_with_3() {
     let lost = one_gpu(&[]).fault(mock_nvml::scene::Fault::error("*", 15));
     let machine = Machine::new(&lost);
     for typed in ["gpu:0", "4242"] {
@@ -91,8 +91,8 @@ fn a_gpu_that_cannot_be_read_is_blindness() {
     }
 }
 
-/// What `explain --oom` says of the demo: which of its lines is the last section's.
-fn sufficient(arguments: &str) -> (i32, String) {
+/// The exit code of `explain --oom` on the demo, and its last section or its error.
+fn explain_oom(arguments: &str) -> (i32, String) {
     let words: Vec<&str> =
         ["explain", "--oom", "--demo", "--json"].into_iter().chain(arguments.split(' ')).collect();
     let output = run(&words);
@@ -101,14 +101,17 @@ fn sufficient(arguments: &str) -> (i32, String) {
     }
     let page = output.json();
     let sections = page["sections"].as_array().unwrap();
-    let last = sections.iter().find(|it| it["heading"] == "What would have been enough").unwrap();
+    let last = sections
+        .iter()
+        .find(|section| section["heading"] == "What would have been enough")
+        .unwrap();
     (0, last["rows"].to_string())
 }
 
 #[test]
-fn who_held_a_full_gpu_and_did_not_use_it_would_have_sufficed() {
-    // GPU 1 has some 30 GiB free, and a notebook that has been idle holds 38.
-    for (arguments, code, says) in [
+fn explain_oom_names_unused_memory_that_would_have_been_enough() {
+    // GPU 1 has about 30 GiB free, and an idle notebook holds 38 GiB.
+    for (arguments, code, expected) in [
         ("--gpu 1 --asked 60GiB", 0, "freeing notebook thesis/fine-tune.ipynb (398120) of ben"),
         ("--gpu 1 --asked 31GiB --at 13:36", 0, "which is not proved"),
         ("--gpu 1 --asked 31GiB", 0, "GPU 2 had"),
@@ -120,13 +123,13 @@ fn who_held_a_full_gpu_and_did_not_use_it_would_have_sufficed() {
         ("--gpu 9", 2, "--gpu 9: there is no such GPU"),
         ("398120", 2, "cannot be used with"),
     ] {
-        let (exit, found) = sufficient(arguments);
+        let (exit, found) = explain_oom(arguments);
         assert_eq!(exit, code, "{arguments}: {found}");
-        assert!(found.contains(says), "{arguments}: {found}");
+        assert!(found.contains(expected), "{arguments}: {found}");
     }
     for alone in ["--asked 2GiB", "--at 13:40", "--gpu 1"] {
         let words = ["explain", "--demo", "398120"].into_iter().chain(alone.split(' '));
-        assert_eq!(run(&words.collect::<Vec<&str>>()).code, 2, "{alone} is of --oom");
+        assert_eq!(run(&words.collect::<Vec<&str>>()).code, 2, "{alone} requires --oom");
     }
 }
 
@@ -159,7 +162,7 @@ fn no_failure_is_claimed_and_the_fullest_moment_is_named() {
 }
 
 #[test]
-fn a_moment_of_the_stored_history_is_explained() {
+fn explain_oom_reads_a_time_from_the_store() {
     let holder = Running::sleep();
     let machine = Machine::new(&one_gpu(&[holder.pid()]));
     let store = machine.path("store");
@@ -170,9 +173,8 @@ fn a_moment_of_the_stored_history_is_explained() {
     machine.play(&one_gpu(&[]));
     let oom =
         |at: &str| machine.run(&["explain", "--oom", "--json", "--store-dir", dir, "--at", at]);
-    // Who has left since is named.
+    // A process that has exited since is named.
     let page = oom("-0s").exits(0).json();
     assert_eq!(page["gpu"]["processes"][0]["pid"], holder.pid(), "{page}");
-    let before = oom("-1h").exits(3);
-    assert!(before.stderr.contains("no history of this boot is stored up to"), "{before:?}");
+    oom("-1h").exits(3);
 }

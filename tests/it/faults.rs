@@ -1,5 +1,5 @@
-//! What the driver withholds, and what it says that cannot be true: nobody is accused for it and
-//! nobody ended, and what is not known is said.
+//! Wrong or missing answers from the driver: no process is accused or ended because of them, and what is
+//! unknown is reported.
 
 mod family;
 mod late;

@@ -1,4 +1,4 @@
-//! What `packaging` has for a fleet, tried by the programs that it is for: promtool and Prometheus on the demo.
+//! The files in `packaging` for fleets, tested on the demo with promtool and Prometheus.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn demo(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn promtool_accepts_the_page_and_the_rules_say_what_they_should() {
+fn promtool_accepts_the_metrics_and_the_rules() {
     let promtool = or_skip!(support::find("promtool", "prometheus"));
     let page = demo(&["metrics", "--demo"]);
     let mut check = Command::new(&promtool);
@@ -35,27 +35,27 @@ fn promtool_accepts_the_page_and_the_rules_say_what_they_should() {
     let tests = packaging("prometheus/gpumem.tests.yml");
     let output = Command::new(&promtool).args(["test", "rules"]).arg(&tests).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Their series are of the demo's page, so that no name drifts.
+    // The series in the tests must occur in the demo's metrics, so that names cannot drift.
     let text = fs::read_to_string(tests).unwrap();
     let series = text.lines().filter_map(|line| line.trim().strip_prefix("- series: '"));
     let mut count = 0;
-    for series in series.filter_map(|it| it.strip_suffix('\'')) {
-        let own = series.replace("job=\"gpumem\",", "").replace("{instance=\"a\"}", "");
-        let own = own.replace("instance=\"a\",", "");
-        // Prometheus's own, and what the demo has none of.
-        let is_of_others = own == "up"
-            || own.starts_with("gpumem_last_sample_timestamp")
-            // Only what runs counts it; the board's query of it is tried below.
-            || own.starts_with("gpumem_waste_byte_seconds_total")
-            || own.contains("instance=\"b\"")
-            || own.starts_with("gpumem_finding_active{kind=\"unattributed\"");
-        assert!(is_of_others || page.contains(&format!("\n{own} ")), "{own}");
+    for series in series.filter_map(|line| line.strip_suffix('\'')) {
+        let name = series.replace("job=\"gpumem\",", "").replace("{instance=\"a\"}", "");
+        let name = name.replace("instance=\"a\",", "");
+        // Prometheus's own series, and those that the demo does not produce.
+        let is_elsewhere = name == "up"
+            || name.starts_with("gpumem_last_sample_timestamp")
+            // Only a running service counts it; a query of the dashboard covers it below.
+            || name.starts_with("gpumem_waste_byte_seconds_total")
+            || name.contains("instance=\"b\"")
+            || name.starts_with("gpumem_finding_active{kind=\"unattributed\"");
+        assert!(is_elsewhere || page.contains(&format!("\n{name} ")), "{name}");
         count += 1;
     }
     assert!(count > 5, "{count}");
 }
 
-/// A Prometheus that scrapes a recording ten times a second, by the example's configuration.
+/// A Prometheus with the example configuration that scrapes a recording ten times a second.
 struct Prometheus {
     port: u16,
     _processes: [Running; 2],
@@ -63,7 +63,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// `more` stands at the end of its one scrape configuration.
+    /// `more` is appended to the only scrape configuration.
     fn start(recording: &[&str], more: &str) -> Option<Self> {
         let program = support::find("prometheus", "prometheus")?;
         let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ impl Prometheus {
         Some(Self { port, _processes: [gpumem, prometheus], _folder: folder })
     }
 
-    /// What it answers to a query now.
+    /// The current result of a query.
     fn query(&self, expression: &str) -> Result<Vec<Value>, String> {
         let mut encoded = String::new();
         for byte in expression.bytes() {
@@ -116,8 +116,8 @@ impl Prometheus {
         }
     }
 
-    /// Waits until it has an answer with something in it.
-    fn some(&self, expression: &str) -> Vec<Value> {
+    /// Waits until a query has results.
+    fn wait_for_results(&self, expression: &str) -> Vec<Value> {
         let mut result = Vec::new();
         wait_until(expression, || {
             result = self.query(expression).unwrap();
@@ -127,55 +127,62 @@ impl Prometheus {
     }
 }
 
-/// The findings, as (kind, pid).
-fn who<'v>(findings: impl Iterator<Item = (&'v Value, String)>) -> BTreeSet<(String, String)> {
+/// The findings as pairs of kind and pid.
+fn kinds_and_pids<'v>(
+    findings: impl Iterator<Item = (&'v Value, String)>,
+) -> BTreeSet<(String, String)> {
     findings.map(|(kind, pid)| (kind.as_str().unwrap().to_owned(), pid)).collect()
 }
 
 #[test]
-fn a_real_prometheus_reads_the_findings_back_alerts_and_draws_the_board() {
+fn a_real_prometheus_shows_findings_alerts_and_the_board() {
     let prometheus = or_skip!(Prometheus::start(&["--demo"], ""));
     let check: Value = serde_json::from_str(&demo(&["check", "--demo", "--json"])).unwrap();
     let findings = check["findings"].as_array().unwrap();
-    let of = |finding: &'static str| {
-        let metric = prometheus.some(finding);
-        let labels = metric.iter().map(|it| &it["metric"]);
-        who(labels.map(|it| (&it["kind"], it["pid"].as_str().unwrap().to_owned())))
+    let findings_in = |finding: &'static str| {
+        let series = prometheus.wait_for_results(finding);
+        let labels = series.iter().map(|series| &series["metric"]);
+        kinds_and_pids(
+            labels.map(|labels| (&labels["kind"], labels["pid"].as_str().unwrap().to_owned())),
+        )
     };
-    let expected = |is_asked: &dyn Fn(&Value) -> bool| {
-        let asked = findings.iter().filter(|it| is_asked(it));
-        who(asked.map(|it| (&it["kind"], it["process"]["pid"].to_string())))
+    let expected = |is_expected: &dyn Fn(&Value) -> bool| {
+        let chosen = findings.iter().filter(|finding| is_expected(finding));
+        kinds_and_pids(
+            chosen.map(|finding| (&finding["kind"], finding["process"]["pid"].to_string())),
+        )
     };
-    assert_eq!(of("gpumem_finding_active"), expected(&|_| true));
-    let alerts = of("ALERTS{alertname=\"GpumemFinding\",alertstate=\"firing\"}");
-    assert_eq!(alerts, expected(&|it| it["severity"] != "info"));
-    // A scrape that took longer than its tenth of a second is no alert, but pends as one.
+    assert_eq!(findings_in("gpumem_finding_active"), expected(&|_| true));
+    let alerts = findings_in("ALERTS{alertname=\"GpumemFinding\",alertstate=\"firing\"}");
+    assert_eq!(alerts, expected(&|finding| finding["severity"] != "info"));
+    // A scrape that takes longer than a tenth of a second makes an alert pending, but not firing.
     let others = "ALERTS{alertname!=\"GpumemFinding\",alertstate=\"firing\"}";
     assert_eq!(prometheus.query(others), Ok(Vec::new()));
 
-    prometheus.some("count_over_time(gpumem_gpu_up{gpu=\"0\"}[1m]) > 20");
+    prometheus.wait_for_results("count_over_time(gpumem_gpu_up{gpu=\"0\"}[1m]) > 20");
     let board = fs::read_to_string(packaging("grafana/gpumem.json")).unwrap();
     let board: Value = serde_json::from_str(&board).unwrap();
     let panels = board["panels"].as_array().unwrap();
-    for expression in panels.iter().flat_map(|it| it["targets"].as_array().unwrap()) {
+    for expression in panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap()) {
         let expression = expression["expr"].as_str().unwrap();
-        let asked = expression.replace("$instance", ".*").replace("$user", ".*");
-        // Of a recording nothing is got back.
+        let query = expression.replace("$instance", ".*").replace("$user", ".*");
+        // A recording has no reclaimed memory.
         match expression.contains("gpumem_reclaimed_bytes_total") {
-            true => assert_eq!(prometheus.query(&asked), Ok(Vec::new())),
-            false => drop(prometheus.some(&asked)),
+            true => assert_eq!(prometheus.query(&query), Ok(Vec::new())),
+            false => drop(prometheus.wait_for_results(&query)),
         }
     }
     for variable in board["templating"]["list"].as_array().unwrap() {
         let query = variable["query"].as_str().unwrap();
-        let metric = query.strip_prefix("label_values(").and_then(|it| it.split_once(','));
-        prometheus.some(metric.unwrap().0);
+        let metric =
+            query.strip_prefix("label_values(").and_then(|arguments| arguments.split_once(','));
+        prometheus.wait_for_results(metric.unwrap().0);
     }
 }
 
-/// As in Kubernetes, where the target is a pod itself, and `honorLabels` of packaging/kubernetes/podmonitor.yaml.
+/// As in Kubernetes, where the target is itself a pod, with `honorLabels` of packaging/kubernetes/podmonitor.yaml.
 #[test]
-fn who_holds_memory_keeps_its_pod_and_gets_none_of_the_scraped() {
+fn a_processs_pod_labels_win_over_the_scraped_pods() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("a.jsonl");
     let snapshot = r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,"uuid":"GPU-a",
@@ -188,8 +195,8 @@ fn who_holds_memory_keeps_its_pod_and_gets_none_of_the_scraped() {
     let recording = ["--replay", recording.to_str().unwrap()];
     let prometheus = or_skip!(Prometheus::start(&recording, more));
     let names = |query: &str| {
-        let found = prometheus.some(query);
-        ["pod", "namespace", "container"].map(|name| found[0]["metric"][name].clone())
+        let series = prometheus.wait_for_results(query);
+        ["pod", "namespace", "container"].map(|name| series[0]["metric"][name].clone())
     };
     assert_eq!(names("gpumem_process_memory_bytes{pid=\"7\"}"), ["bert-0", "train", "main"]);
     let none = [Value::Null, Value::Null, Value::Null];

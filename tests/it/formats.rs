@@ -1,4 +1,4 @@
-//! `check` for CI servers and scripts: JUnit XML, annotations, the GPUs that are free, and a baseline.
+//! `check` for CI servers and scripts: JUnit XML, annotations, free GPUs, and a baseline.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, Output, run};
 
-/// What the two published schemas (Jenkins' junit-10.xsd, Windy Road's JUnit.xsd) demand together of what gpumem
-/// writes; prints failures and errors.
+/// Checks what both published schemas (Jenkins' junit-10.xsd, Windy Road's JUnit.xsd) require of gpumem's output.
+/// Prints the number of failures and errors.
 const VALID: &str = r"
 import re, sys
 import xml.etree.ElementTree as tree
@@ -35,7 +35,7 @@ assert counted == [int(suite.get(key)) for key in ('tests', 'failures', 'errors'
 print(counted[1], counted[2])
 ";
 
-/// How many tests failed and could not be measured.
+/// The number of failed tests and of tests that could not be measured.
 fn counts(output: &Output, python: &std::path::Path) -> (u32, u32) {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.xml");
@@ -47,13 +47,13 @@ fn counts(output: &Output, python: &std::path::Path) -> (u32, u32) {
 }
 
 #[test]
-fn a_page_of_tests_says_what_the_exit_code_does() {
+fn junit_and_annotations_agree_with_the_exit_code() {
     let python = or_skip!(support::find("python3", "python3"));
     let folder = tempfile::tempdir().unwrap();
     let before = folder.path().join("before.json");
     let before = before.to_str().unwrap();
     std::fs::write(before, run(&["ps", "--demo", "--json", "--gpu", "0"]).stdout).unwrap();
-    // A machine where every name is markup, another command, or no character of XML at all.
+    // Every name is markup, a workflow command, or characters that XML forbids.
     let hostile = "]]></failure>&x;<!--\u{0}\u{1}\u{1b}[31m\u{fffe}\u{202e}\"'\n::add-path::/tmp%0A::error::\r##[";
     let demo = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst"));
     let lines = zstd::decode_all(&demo[..]).unwrap();
@@ -91,9 +91,9 @@ fn a_page_of_tests_says_what_the_exit_code_does() {
         let page = run(&[&["check", "--format=junit"], arguments].concat());
         assert_eq!(page.code, codes, "{arguments:?}: {page:?}");
         let (failures, errors) = counts(&page, &python);
-        let says = if errors > 0 { 3 } else { i32::from(failures > 0) };
-        assert_eq!(says, codes.min(3).max(if codes == 2 { 3 } else { 0 }), "{arguments:?}");
-        // Each line of annotations is one command, but for the last.
+        let expected = if errors > 0 { 3 } else { i32::from(failures > 0) };
+        assert_eq!(expected, codes.min(3).max(if codes == 2 { 3 } else { 0 }), "{arguments:?}");
+        // Every line of the annotations is a command, except the last.
         let annotated = run(&[&["check", "--format", "github"], arguments].concat());
         assert_eq!(annotated.code, codes, "{arguments:?}");
         let lines: Vec<&str> = annotated.stdout.lines().collect();
@@ -101,7 +101,9 @@ fn a_page_of_tests_says_what_the_exit_code_does() {
         assert!(!summary.contains("::") && !summary.contains("##["), "{summary}");
         let is_ours = |line: &&str| {
             let levels = ["error", "warning", "notice"];
-            levels.iter().any(|it| line.starts_with(&format!("::{it} title=gpumem check%3A ")))
+            levels
+                .iter()
+                .any(|level| line.starts_with(&format!("::{level} title=gpumem check%3A ")))
         };
         assert!(commands.iter().all(is_ours), "{arguments:?}: {annotated:?}");
         let is_error = commands.iter().any(|line| line.starts_with("::error "));
@@ -110,7 +112,7 @@ fn a_page_of_tests_says_what_the_exit_code_does() {
 }
 
 #[test]
-fn a_script_is_given_the_gpus_that_are_free_and_nothing_else() {
+fn print_gives_scripts_only_the_free_gpus() {
     let gpu =
         |used: u64| Gpu::new("NVIDIA H100").total(80 * GIB).process(Process::compute(1, used));
     let machine = Machine::new(&Scene::new().gpu(gpu(70 * GIB)).gpu(gpu(GIB)));
@@ -118,7 +120,6 @@ fn a_script_is_given_the_gpus_that_are_free_and_nothing_else() {
     let uuid = machine.snapshot(0).gpu(1)["uuid"].as_str().unwrap().to_owned();
     let by_uuid = check(&["--wait-free", "20GiB", "--print", "uuid"]).exits(0);
     assert_eq!(by_uuid.stdout, format!("{uuid}\n"));
-    assert!(by_uuid.stderr.starts_with("free: GPU 1: "), "{by_uuid:?}");
     let two = ["--wait-free", "1GiB:0", "--wait-free", "1GiB", "--wait-free", "1GiB:1"];
     let two = check(&[&two[..], &["--print", "index", "-q"]].concat()).exits(0);
     assert_eq!((two.stdout.as_str(), two.stderr.as_str()), ("0,1\n", ""));
@@ -134,7 +135,7 @@ fn a_script_is_given_the_gpus_that_are_free_and_nothing_else() {
 }
 
 #[test]
-fn who_holds_memory_and_did_not_before_fails_the_check() {
+fn baseline_fails_on_new_holders() {
     let old = Running::sleep();
     let machine = Machine::new(&one_gpu(&[old.pid()]));
     let before = machine.path("before.json");
@@ -153,28 +154,31 @@ fn who_holds_memory_and_did_not_before_fails_the_check() {
     let holders = found["new_holders"].as_array().unwrap();
     assert_eq!(holders.len(), 1, "{found}");
     assert_eq!(holders[0]["pid"], new.pid());
-    // Another process of a number that held memory is new as well.
+    // A process that reuses a holder's pid is new, too.
     let mut recycled: Value = serde_json::from_str(&taken).unwrap();
     recycled["processes"][0]["start_ticks"] = 1.into();
     machine.play(&one_gpu(&[old.pid()]));
-    let other = |name: &str, document: &Value| {
+    let check_document = |name: &str, document: &Value| {
         std::fs::write(machine.path(name), document.to_string()).unwrap();
         check(machine.path(name).to_str().unwrap())
     };
-    assert_eq!(other("recycled", &recycled).exits(1).json()["new_holders"][0]["pid"], old.pid());
-    // What says nothing of this boot is no baseline.
+    assert_eq!(
+        check_document("recycled", &recycled).exits(1).json()["new_holders"][0]["pid"],
+        old.pid()
+    );
+    // A document without this boot's processes is not a baseline.
     let mut rebooted: Value = serde_json::from_str(&taken).unwrap();
     rebooted["host"]["boot_id"] = "0".into();
     for output in [
-        other("rebooted", &rebooted),
-        other("verdict", &same),
-        other("empty", &Value::Null),
+        check_document("rebooted", &rebooted),
+        check_document("verdict", &same),
+        check_document("empty", &Value::Null),
         check("/nonexistent"),
     ] {
-        let why = output.exits(2).json()["errors"][0]["error"].to_string();
-        assert!(why.contains("gpumem ps --json"), "{why}");
+        let error = output.exits(2).json()["errors"][0]["error"].to_string();
+        assert!(error.contains("gpumem ps --json"), "{error}");
     }
     let mut blind: Value = serde_json::from_str(&taken).unwrap();
     blind["gpus"] = serde_json::json!([]);
-    assert_eq!(other("blind", &blind).exits(3).json()["status"], "error");
+    assert_eq!(check_document("blind", &blind).exits(3).json()["status"], "error");
 }

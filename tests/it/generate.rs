@@ -1,5 +1,5 @@
-//! Renders completions and manual pages from the definition that parses the arguments. The files in `completions`
-//! and `man` are committed, and the binary includes them.
+//! Renders completions and manual pages from the clap definition of the arguments. The files in `completions` and
+//! `man` are committed, and the binary includes them.
 
 use clap::{CommandFactory as _, ValueHint};
 use clap_complete::Shell as Renderer;
@@ -9,17 +9,17 @@ use gpumem::api::report::metrics::{METRICS, Metric};
 
 use crate::support::run;
 
-/// The shells that completions are committed for, and their files.
+/// The shells with committed completions, and their files.
 pub const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "gpumem.bash"), (Shell::Zsh, "_gpumem"), (Shell::Fish, "gpumem.fish")];
 
-/// Scripts that ask gpumem itself for values, in the shells' languages.
+/// Scripts that get values from gpumem, in the shells' languages.
 const VALUES_IN_BASH: &str = include_str!("generate/gpumem.bash");
 const VALUES_IN_ZSH: &str = include_str!("generate/gpumem.zsh");
 const VALUES_IN_FISH: &str = include_str!("generate/gpumem.fish");
 
-/// A shell's completion script: `clap_complete` writes commands, options and built-in words; other
-/// values come from gpumem itself (`complete`).
+/// A shell's completion script. `clap_complete` writes commands, options and built-in words; `gpumem complete`
+/// supplies other values.
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     let renderer = match shell {
@@ -36,14 +36,14 @@ pub fn completions(shell: Shell) -> String {
     }
 }
 
-/// Makes zsh's function ask gpumem for values first, and continue as before if there are none.
+/// Makes zsh's function ask gpumem for values first, and fall back to the static completions.
 fn with_values_in_zsh(script: &str) -> String {
     let script = script.replacen("\n_gpumem() {\n", "\n_gpumem_static() {\n", 1);
     let registration = "if [ \"$funcstack[1]\"";
     script.replacen(registration, &format!("{VALUES_IN_ZSH}{registration}"), 1)
 }
 
-/// Adds values for arguments that take neither files nor built-in words, also without an option.
+/// Adds values for options and arguments that take neither files nor built-in words.
 fn with_values_in_fish(script: &str) -> String {
     const ASKED: &str = "-k -a \"(__fish_gpumem_values)\"";
     let mut out = VALUES_IN_FISH.to_owned();
@@ -80,7 +80,7 @@ pub fn man_pages() -> Vec<(String, String)> {
     }
     for subcommand in cli.get_subcommands() {
         let name = format!("gpumem-{}", subcommand.get_name());
-        // The page's title is the command's name, and its usage line the way it is typed.
+        // The title is the command's name; the usage line is as the user types it.
         let typed = format!("gpumem {}", subcommand.get_name());
         let command = subcommand.clone().display_name(name.clone()).bin_name(typed);
         pages.push((format!("{name}.1"), render(command, &["gpumem(1)".to_owned()])));
@@ -88,8 +88,8 @@ pub fn man_pages() -> Vec<(String, String)> {
     pages
 }
 
-/// The sections of each command's page that are written by hand, roff after roff(7). A line of [`EXIT_STATUS`]
-/// stands for that section, one of [`RULES`] for the list of rules, one of [`METRIC_LIST`] for that of metrics.
+/// The handwritten sections of each command's page, in roff(7). Lines of [`EXIT_STATUS`], [`RULES`] and
+/// [`METRIC_LIST`] are replaced by generated text.
 const SECTIONS: &[(&str, &str)] = &[
     ("gpumem", include_str!("../../src/cli/manual/gpumem.roff")),
     ("gpumem-check", include_str!("../../src/cli/manual/gpumem-check.roff")),
@@ -119,13 +119,13 @@ const TOPICS: [(&str, &str); 4] = [
     ("gpumem-slurm", include_str!("../../src/cli/manual/gpumem-slurm.roff")),
 ];
 
-/// Marks the place of the section of exit codes.
+/// Placeholder for the section of exit codes.
 const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";
 
-/// Marks the place of the list of rules.
+/// Placeholder for the list of rules.
 const RULES: &str = ".\\\" RULES\n";
 
-/// Marks the place of the list of metrics.
+/// Placeholder for the list of metrics.
 const METRIC_LIST: &str = ".\\\" METRICS\n";
 
 fn command() -> clap::Command {
@@ -142,7 +142,7 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let usage = command.render_usage().to_string();
     let nested: Vec<clap::Command> = command.get_subcommands().cloned().collect();
     let is_main = name == "gpumem";
-    // The release's month is not in the page, so that it does not change with the day it is made.
+    // Without a date, the page does not change from day to day.
     let man = Man::new(command).date("").source(manual).manual("GPU memory monitor and reaper");
     let mut page = Vec::new();
     // Writing to a Vec cannot fail.
@@ -157,7 +157,7 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
         page.extend(commands(&nested).bytes());
     }
     let mut page = String::from_utf8_lossy(&page).into_owned();
-    let sections = SECTIONS.iter().find(|(of, _)| *of == name);
+    let sections = SECTIONS.iter().find(|(page_name, _)| *page_name == name);
     let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&run(&["rules"]).exits(0).stdout));
     if let Some((_, text)) = sections {
         let text = text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules());
@@ -180,7 +180,7 @@ fn synopsis(usage: &str) -> String {
     format!(".SH SYNOPSIS\n\\fB{}\\fR\n", roff(typed).trim_end())
 }
 
-/// Subcommands of a command, which have no pages of their own.
+/// Subcommands of a command that have no page of their own.
 fn commands(nested: &[clap::Command]) -> String {
     let mut section = ".SH COMMANDS\n".to_owned();
     for command in nested {
@@ -203,7 +203,7 @@ fn exit_status(command: &clap::Command) -> String {
     for line in codes.unwrap_or_default().lines().skip(1) {
         let text = line.trim_start();
         match text.split_once("  ") {
-            Some((code, meaning)) if code.bytes().all(|it| it.is_ascii_digit()) => {
+            Some((code, meaning)) if code.bytes().all(|byte| byte.is_ascii_digit()) => {
                 section.push_str(&format!(".TP\n.B {code}\n{}", roff(meaning)));
             }
             _ => section.push_str(&roff(text)),
@@ -212,7 +212,6 @@ fn exit_status(command: &clap::Command) -> String {
     section
 }
 
-/// The metrics, as the page has them.
 fn metrics() -> String {
     let metric = |metric: &&Metric| {
         let total = if metric.is_counter { "_total" } else { "" };
@@ -220,7 +219,7 @@ fn metrics() -> String {
         let labels = if labels.is_empty() { labels } else { format!(" {{{labels}}}") };
         format!(".TP\n\\fB{}{total}\\fR{labels}\n{}.", metric.name, roff(metric.help).trim_end())
     };
-    METRICS.iter().map(|it| metric(it) + "\n").collect()
+    METRICS.iter().map(|entry| metric(&entry) + "\n").collect()
 }
 
 /// Escapes text so that roff prints it literally.

@@ -1,5 +1,5 @@
-//! `tests/gpu/run`: on a GPU where `GPUMEM_TEST_GPU` is set, and on the mock driver, where it is seen that a check
-//! passes, and that it fails if what it checks is broken.
+//! `tests/gpu/run`: on a GPU if `GPUMEM_TEST_GPU` is set, and on the mock driver, which shows that the checks pass
+//! and that they fail on a broken gpumem or driver.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use serde_json::Value;
 use crate::holders::Namespace;
 use crate::support::{self, Output};
 
-/// A gpumem that does nothing right: it shows nothing of a process, finds the wrong thing, frees nothing, exits with the
-/// wrong status, and is slow.
+/// A broken gpumem: it reports wrong values and findings, frees nothing, exits with the wrong status, and is slow.
 const LIAR: &str = r#"
 import json, os, subprocess, sys, time
 arguments = sys.argv[1:]
@@ -56,8 +55,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu")
 }
 
-/// The script with this binary, on the mock driver, of which something may be broken.
-fn on_the_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &str) -> Output {
+/// Runs the script on the mock driver. `broken` replaces parts of what the driver reports.
+fn run_on_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &str) -> Output {
     let mut command = Command::new(python);
     command.arg("-B").arg(folder().join("run")).arg(gpumem).arg(out);
     command.arg("--mock").arg(mock_nvml::library()).args(["--only", only]);
@@ -67,7 +66,7 @@ fn on_the_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &st
     support::finish(&mut command)
 }
 
-/// The names of the checks in a report that came out like this: true, false, or null for one that was not tried.
+/// The names of the checks with this result: true, false, or null if the check was not run.
 fn checks(out: &Path, passed: &Value) -> BTreeSet<String> {
     let report = fs::read(out.join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
@@ -77,7 +76,7 @@ fn checks(out: &Path, passed: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_check_passes_on_a_gpu() {
+fn hardware_checks_pass_on_a_gpu() {
     if env::var_os("GPUMEM_TEST_GPU").is_none() {
         eprintln!("skipped: GPUMEM_TEST_GPU is not set (needs an NVIDIA GPU)");
         return;
@@ -92,29 +91,29 @@ fn every_check_passes_on_a_gpu() {
 }
 
 #[test]
-fn every_check_passes_on_the_mock_driver_and_fails_if_anything_is_broken() {
+fn hardware_checks_pass_on_the_mock_and_detect_faults() {
     let python = or_skip!(support::find("python3", "python3"));
     or_skip!(support::root("a /dev with a GPU's files"));
-    // The script makes a namespace of its own.
+    // The script creates its own namespace.
     or_skip!(Namespace::new());
-    // The three mostly sleep.
+    // All three mostly sleep.
     std::thread::scope(|scope| {
-        scope.spawn(|| passes(&python));
-        scope.spawn(|| notices_a_lying_gpumem(&python));
-        scope.spawn(|| notices_a_broken_driver(&python));
+        scope.spawn(|| assert_checks_pass(&python));
+        scope.spawn(|| assert_lying_gpumem_fails(&python));
+        scope.spawn(|| assert_broken_driver_fails(&python));
     });
 }
 
-fn passes(python: &Path) {
+fn assert_checks_pass(python: &Path) {
     let temporary = tempfile::tempdir().unwrap();
     let out = temporary.path().join("out");
     let gpumem = Path::new(support::gpumem());
-    let output = on_the_mock(python, gpumem, &out, "1,2,3,4,5,6,7,8", "{}");
+    let output = run_on_mock(python, gpumem, &out, "1,2,3,4,5,6,7,8", "{}");
     assert_eq!(output.code, 0, "{}", output.stdout);
     assert!(checks(&out, &Value::Bool(true)).len() >= 45, "{}", output.stdout);
     let files = fs::read_dir(&out).unwrap().count();
     assert!((7..=8).contains(&files), "{files}");
-    // It times every call that gpumem makes.
+    // checks.py must time every NVML call that gpumem makes.
     let timed = fs::read_to_string(folder().join("checks.py")).unwrap();
     for (name, _) in Counts::read(&out.with_extension("counts")).unwrap().keys() {
         let name = name.strip_prefix("nvml").unwrap();
@@ -122,14 +121,14 @@ fn passes(python: &Path) {
     }
 }
 
-fn notices_a_lying_gpumem(python: &Path) {
+fn assert_lying_gpumem_fails(python: &Path) {
     let temporary = tempfile::tempdir().unwrap();
     let (out, liar) = (temporary.path().join("out"), temporary.path().join("gpumem"));
     let text = LIAR.replace("REAL", &format!("{:?}", support::gpumem()));
     support::write_program(&liar, &format!("#!/usr/bin/env python3{text}"));
-    let output = on_the_mock(python, &liar, &out, "1,2,3,4,5,7", "{}");
+    let output = run_on_mock(python, &liar, &out, "1,2,3,4,5,7", "{}");
     assert_eq!(output.code, 1, "{}", output.stdout);
-    // These compare the program with the driver.
+    // These compare the frameworks with the driver, without gpumem.
     let others = [
         "2 frameworks: cupy: bytes on the GPU",
         "2 frameworks: cupy: exited",
@@ -145,11 +144,11 @@ fn notices_a_lying_gpumem(python: &Path) {
     assert!(checks(&out, &Value::Bool(false)).len() >= 35, "{}", output.stdout);
 }
 
-fn notices_a_broken_driver(python: &Path) {
+fn assert_broken_driver_fails(python: &Path) {
     let temporary = tempfile::tempdir().unwrap();
     let out = temporary.path().join("out");
     let gpumem = Path::new(support::gpumem());
-    let output = on_the_mock(python, gpumem, &out, "1,2,6,7", BROKEN_DRIVER);
+    let output = run_on_mock(python, gpumem, &out, "1,2,6,7", BROKEN_DRIVER);
     assert_eq!(output.code, 1, "{}", output.stdout);
     let failed = checks(&out, &Value::Bool(false));
     let alone = [
@@ -166,10 +165,10 @@ fn notices_a_broken_driver(python: &Path) {
     ];
     let mut expected: Vec<String> = alone.map(str::to_owned).to_vec();
     for kind in ["torch", "jax", "cupy"] {
-        for what in
-            ["bytes on the GPU", "reserved and a context", "SM utilization at work", "exited"]
+        for check in
+            ["bytes on the GPU", "reserved and a context", "SM utilization under load", "exited"]
         {
-            expected.push(format!("2 frameworks: {kind}: {what}"));
+            expected.push(format!("2 frameworks: {kind}: {check}"));
         }
     }
     for check in expected {

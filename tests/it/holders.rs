@@ -1,5 +1,5 @@
-//! Who holds a GPU's device file and is on no list of the driver's: real processes that hold plain
-//! files of such names, in a mount namespace where those are what is in /dev.
+//! Processes that hold a GPU's device file and are not listed by the driver. The tests use plain files with the
+//! devices' names in the /dev of a mount namespace.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -7,21 +7,21 @@ use std::process::Command;
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::json;
 
-use crate::machine::{GIB, Machine, Recording, Running, Snapshot, Talking};
+use crate::machine::{GIB, LineProcess, Machine, Recording, Running, Snapshot};
 use crate::procs;
 use crate::support::{self, clean_environment, finish_with_input, gpumem};
 
-/// Rules that are decided within a test.
+/// Rules with durations short enough for a test.
 const QUICK: &str = "[rules.orphan]\nduration = \"2s\"\n[rules.dead]\nduration = \"2s\"\n";
 
-/// A mount namespace with a /dev of its own, for as long as a process keeps it.
+/// A mount namespace with its own /dev, which exists until `keeper` ends.
 pub struct Namespace {
     keeper: Running,
     has_user: bool,
 }
 
 impl Namespace {
-    /// `None`, after a printed reason, where that is not permitted.
+    /// Returns `None` and prints the reason if the test may not create a namespace.
     pub fn new() -> Option<Self> {
         support::find("unshare", "util-linux")?;
         support::find("nsenter", "util-linux")?;
@@ -30,7 +30,7 @@ impl Namespace {
         let has_user = !rustix::process::geteuid().is_root();
         let mut command = Command::new("unshare");
         command.args(has_user.then_some("-r"));
-        let (keeper, line) = support::hear(command.args(["-m", "sh", "-c", script]));
+        let (keeper, line) = support::start_and_read_line(command.args(["-m", "sh", "-c", script]));
         let namespace = Self { keeper: Running(keeper), has_user };
         if line != "ready" {
             support::skip("a mount namespace", "not permitted here; run as root");
@@ -39,7 +39,7 @@ impl Namespace {
         Some(namespace)
     }
 
-    /// A program in this namespace; the process that is started becomes it.
+    /// A program in this namespace. nsenter executes it without a fork, so the child's pid is the program's.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.keeper.pid().to_string(), "--mount"]);
@@ -50,7 +50,7 @@ impl Namespace {
         command
     }
 
-    /// gpumem in this namespace, on this machine.
+    /// gpumem in this namespace, with this machine's driver.
     pub fn gpumem(&self, machine: &Machine, arguments: &[&str]) -> Command {
         let mut command = self.command(gpumem());
         command.args(arguments);
@@ -65,13 +65,13 @@ impl Namespace {
         Snapshot(output.json())
     }
 
-    /// A shell that leads a group of its own and does what this says.
-    fn shell(&self, script: &str) -> Talking {
-        Talking::start(self.command("sh").args(["-c", script]).process_group(0))
+    /// Runs a script in a shell that leads its own process group.
+    fn shell(&self, script: &str) -> LineProcess {
+        LineProcess::start(self.command("sh").args(["-c", script]).process_group(0))
     }
 }
 
-/// A process that is nobody's child of ours; killed at the end.
+/// A process that is not a child of the test; killed when dropped.
 struct Stranger(u32);
 
 impl Drop for Stranger {
@@ -80,21 +80,20 @@ impl Drop for Stranger {
     }
 }
 
-fn recording(namespace: &Namespace, machine: &Machine) -> Recording {
+fn record(namespace: &Namespace, machine: &Machine) -> Recording {
     let arguments = ["record", "--interval", "200ms", "--duration", "600s"];
     Recording::start(&mut namespace.gpumem(machine, &arguments))
 }
 
-fn has(snapshot: &Snapshot, pid: u32) -> bool {
+fn contains(snapshot: &Snapshot, pid: u32) -> bool {
     let mut processes = snapshot.0["processes"].as_array().unwrap().iter();
     processes.any(|process| process["pid"] == pid)
 }
 
 #[test]
-fn a_worker_that_outlived_its_trainer_is_named() {
+fn a_worker_that_outlived_its_trainer_is_an_orphan() {
     let namespace = or_skip!(Namespace::new());
-    // What a trainer and its DataLoader worker look like from outside: one opens the device, the other
-    // has inherited it.
+    // Like a trainer and its DataLoader worker: the trainer opens the device, and the worker inherits it.
     let script = "exec 3< /dev/nvidia0 4< /dev/nvidia-uvm; sleep 600 < /dev/null > /dev/null & echo $!; read wait";
     let mut trainer = namespace.shell(script);
     let worker = Stranger(trainer.line().parse().unwrap());
@@ -104,10 +103,10 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
 
-    let mut recording = recording(&namespace, &machine);
+    let mut recording = record(&namespace, &machine);
     let first = recording.line();
     let snapshot = Snapshot(serde_json::from_str(&first).unwrap());
-    assert!(has(&snapshot, worker.0), "while its trainer lives: {snapshot:?}");
+    assert!(contains(&snapshot, worker.0), "before the trainer exits: {snapshot:?}");
     trainer.running.0.kill().unwrap();
     trainer.running.0.wait().unwrap();
 
@@ -120,20 +119,20 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     assert_eq!(process["group_leader_alive"], false);
     assert!(process.get("unresolved").is_none(), "{process}");
     assert!(snapshot.process(trainer_pid).get("state").is_none());
-    assert!(!has(&snapshot, bystander.pid()) && !has(&snapshot, namespace.keeper.pid()));
+    assert!(!contains(&snapshot, bystander.pid()) && !contains(&snapshot, namespace.keeper.pid()));
     let unread = &snapshot.0["host"]["unread_processes"];
-    // Even root may not read everybody's: a process with more capabilities keeps its own.
+    // Root cannot read every process either: one with more capabilities is protected.
     assert!(unread.is_u64(), "{unread}");
 
-    // What is recorded of it is what the rules were made for. Where the test runs in a container, the
-    // pids are the test's own all the same.
+    // A recording of it must give the finding. If the test runs in a container, the pids are still valid here.
     let mut lines = vec![first];
     let mut since = None;
     loop {
         let line = recording.line();
         let snapshot = Snapshot(serde_json::from_str(&line).unwrap());
         lines.push(line);
-        if has(&snapshot, trainer_pid) && snapshot.process(trainer_pid).get("state").is_none() {
+        if contains(&snapshot, trainer_pid) && snapshot.process(trainer_pid).get("state").is_none()
+        {
             let lasted = *since.get_or_insert(lines.len());
             if lines.len() >= lasted + 20 {
                 break;
@@ -146,29 +145,29 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let verdict = finish_with_input(&mut check, input.as_bytes()).exits(1);
     let verdict = verdict.json();
     let findings = verdict["findings"].as_array().unwrap();
-    let orphan = findings.iter().find(|it| it["kind"] == "orphan");
+    let orphan = findings.iter().find(|finding| finding["kind"] == "orphan");
     let orphan = orphan.unwrap_or_else(|| panic!("{verdict}"));
     assert_eq!(orphan["process"]["pid"], worker.0);
     assert_eq!(orphan["evidence"]["listed"], false);
     assert_eq!(orphan["evidence"]["gpu_files"], json!(["/dev/nvidia-uvm", "/dev/nvidia0"]));
     if snapshot.0["host"]["pid_namespace"] == "host" {
-        let dead = findings.iter().find(|it| it["kind"] == "dead");
+        let dead = findings.iter().find(|finding| finding["kind"] == "dead");
         assert_eq!(dead.unwrap()["process"]["pid"], trainer_pid, "{verdict}");
     }
-    assert!(findings.len() <= 2, "nobody else is accused: {verdict}");
+    assert!(findings.len() <= 2, "unexpected findings: {verdict}");
 }
 
 #[test]
-fn unattributed_memory_makes_every_process_be_read() {
+fn unattributed_memory_triggers_a_scan_of_every_process() {
     let namespace = or_skip!(Namespace::new());
     let script = "echo begun; read go; exec 3< /dev/nvidiactl; echo opened; read wait";
     let mut holder = namespace.shell(script);
     assert_eq!(holder.line(), "begun");
     let pid = holder.running.pid();
     let machine = Machine::new(&Scene::new().gpu(Gpu::default()));
-    let mut recording = recording(&namespace, &machine);
+    let mut recording = record(&namespace, &machine);
     let snapshot = recording.next();
-    assert!(!has(&snapshot, pid), "it holds nothing yet: {snapshot:?}");
+    assert!(!contains(&snapshot, pid), "before it opens a device: {snapshot:?}");
 
     assert_eq!(holder.ask("go"), "opened");
     machine.play(&Scene::new().gpu(Gpu::default().unattributed(3 * GIB)));
@@ -178,7 +177,7 @@ fn unattributed_memory_makes_every_process_be_read() {
             break snapshot;
         }
     };
-    // In that very sample, and not when everybody's turn comes.
+    // It is found in the same sample, not at the next regular scan.
     assert_eq!(snapshot.process(pid)["gpu_files"], json!(["/dev/nvidiactl"]));
     assert_eq!(snapshot.pids(0), [] as [u64; 0]);
 }

@@ -1,4 +1,4 @@
-//! Other machines by ssh: a real sshd on loopback whose machine is the mock driver's, and transports that misbehave.
+//! Other hosts over ssh: a real sshd on loopback, whose machine is the mock driver's, and transports that misbehave.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,14 +16,14 @@ use crate::pty::Terminal;
 use crate::reap::{OBEYS, Stage};
 use crate::support::{self, Output, wait_until};
 
-/// Writes a script that a program is.
-fn script(path: &Path, text: &str) {
+/// Writes a shell script that can be run as a program.
+fn write_script(path: &Path, text: &str) {
     support::write_program(path, &format!("#!/bin/sh\n{text}\n"));
 }
 
-/// A server of ssh that lets this user in with one key, and a client that takes every host for it. `nokey` is shown
-/// another key, and `closed` another port. The client's configuration is that of a person: it starts a command, forwards
-/// a port that is taken, and lends the agent.
+/// An sshd that accepts one key, and a client that sends every host name to it. The host `nokey` is offered another
+/// key, and `closed` another port. The client's configuration has options that a user may have set: a command to
+/// start, a forwarded port that is taken, and agent forwarding.
 struct Server {
     folder: tempfile::TempDir,
     _server: Running,
@@ -43,7 +43,7 @@ impl Server {
         }
         fs::copy(path("user.pub"), path("authorized")).unwrap();
         if rustix::process::geteuid().is_root() {
-            // Where it has no rights.
+            // Fails without permission, which sshd needs anyway.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let port = support::free_port();
@@ -64,25 +64,25 @@ impl Server {
         fs::write(path("ssh_config"), client).unwrap();
         fs::create_dir(path("bin")).unwrap();
         let wrapper = format!("exec {} -F {here}/ssh_config \"$@\"", ssh.display());
-        script(&path("bin/ssh"), &wrapper);
+        write_script(&path("bin/ssh"), &wrapper);
         let mut command = Command::new(sshd);
         command.args(["-D", "-f"]).arg(path("sshd_config")).stderr(Stdio::null());
         let server = Running::start(&mut command);
         let mut agent = Command::new("ssh-agent");
         agent.args(["-D", "-a"]).arg(path("agent")).stdout(Stdio::null());
         let agent = Running::start(&mut agent);
-        wait_until("ssh is served", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        wait_until("there is an agent", || path("agent").exists());
+        wait_until("sshd accepts connections", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        wait_until("the agent's socket exists", || path("agent").exists());
         Some(Self { folder, _server: server, _agent: agent })
     }
 
-    /// A script that runs gpumem there as this command does here.
-    fn gpumem_there(&self, command: &Command) -> String {
+    /// Writes a script that runs gpumem on the "remote" host like this local command. Returns its path.
+    fn write_remote_gpumem(&self, command: &Command) -> String {
         let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap());
-        let lent = self.folder.path().join("lent-agent");
+        let forwarded = self.folder.path().join("forwarded-agent");
         let mut text = format!(
             "[ -z \"$SSH_AUTH_SOCK\" ] || : > '{}'; exec env -i PATH=\"$PATH\"",
-            lent.display()
+            forwarded.display()
         );
         for (name, value) in command.get_envs() {
             if let Some(value) = value {
@@ -94,20 +94,20 @@ impl Server {
             text.push_str(&format!(" {}", quote(word)));
         }
         let path = self.folder.path().join("gpumem-there");
-        script(&path, &format!("{text} \"$@\""));
+        write_script(&path, &format!("{text} \"$@\""));
         path.display().to_string()
     }
 
-    /// gpumem here, which finds this client.
+    /// gpumem with this client on its PATH.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = with_ssh(support::command(arguments), &self.folder.path().join("bin"));
         command.env("SSH_AUTH_SOCK", self.folder.path().join("agent"));
         command
     }
 
-    /// Whether a machine could use the keys of the agent here.
-    fn has_lent_agent(&self) -> bool {
-        self.folder.path().join("lent-agent").exists()
+    /// Whether a host could use the keys of the local agent.
+    fn has_forwarded_agent(&self) -> bool {
+        self.folder.path().join("forwarded-agent").exists()
     }
 }
 
@@ -119,23 +119,23 @@ fn with_ssh(mut command: Command, bin: &Path) -> Command {
 
 fn host<'a>(document: &'a Value, name: &str) -> &'a Value {
     let hosts = document["hosts"].as_array().unwrap();
-    hosts.iter().find(|it| it["host"] == name).unwrap_or_else(|| panic!("{name}: {document}"))
+    hosts.iter().find(|host| host["host"] == name).unwrap_or_else(|| panic!("{name}: {document}"))
 }
 
-/// What a process in a snapshot is called, and no other.
+/// The name of a process that no other process can have: `PID@START@BOOT`.
 fn exact_name(snapshot: &Value, pid: u32) -> String {
     let processes = snapshot["processes"].as_array().unwrap();
-    let ticks = &processes.iter().find(|it| it["pid"] == pid).unwrap()["start_ticks"];
+    let ticks = &processes.iter().find(|process| process["pid"] == pid).unwrap()["start_ticks"];
     format!("{pid}@{ticks}@{}", snapshot["host"]["boot_id"].as_str().unwrap())
 }
 
-/// Why there is no answer of a host.
+/// The error of a host that gave no snapshot.
 fn error_of(document: &Value, name: &str) -> String {
     host(document, name)["error"].as_str().unwrap_or_default().to_owned()
 }
 
 #[test]
-fn hosts_are_listed_and_judged_here_by_what_they_record() {
+fn hosts_are_listed_and_judged_locally() {
     let server = or_skip!(Server::start());
     let (idle, busy) = (Running::sleep(), Running::sleep());
     let gpu = Gpu::default()
@@ -144,9 +144,9 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
         .process(Process::compute(busy.pid(), 20 * GIB).sm(80));
     let machine = Machine::new(&Scene::new().gpu(gpu));
     let store = machine.path("store");
-    let there = server.gpumem_there(&machine.command(&[]));
+    let remote = server.write_remote_gpumem(&machine.command(&[]));
     let run = |words: &[&str]| -> Output {
-        support::finish(&mut server.command(&[words, &["--host-command", &there]].concat()))
+        support::finish(&mut server.command(&[words, &["--host-command", &remote]].concat()))
     };
 
     let listed = run(&["ps", "--json", "--host", "a,b,nokey,closed"]).exits(3);
@@ -155,8 +155,8 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
         let rows = &host(&document, name)["document"]["gpus"][0]["processes"];
         assert_eq!(rows.as_array().map(Vec::len), Some(2), "{document}");
     }
-    for (name, why) in [("nokey", "Permission denied"), ("closed", "Connection refused")] {
-        assert!(error_of(&document, name).contains(why), "{document}");
+    for (name, reason) in [("nokey", "Permission denied"), ("closed", "Connection refused")] {
+        assert!(error_of(&document, name).contains(reason), "{document}");
         assert!(listed.stderr.contains(&format!("gpumem: {name}: ssh failed: ")), "{listed:?}");
         assert!(error_of(&document, name).contains("without a prompt"), "{document}");
     }
@@ -165,12 +165,12 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
     assert!(table.stdout.starts_with("a\n") && table.stdout.contains("\nb\n"), "{table:?}");
     assert_eq!(table.stdout.matches(&format!(" {pid} ")).count(), 2, "{table:?}");
 
-    // Nothing is stored there: half a second decides nothing. The rules are those of here.
+    // The remote host has no store, so half a second decides nothing. The local rules apply.
     let config = Machine::new(&one_gpu(&[]));
     config.configure("[rules.idle]\nduration = \"3s\"\n");
     let check = |more: &[&str]| -> Output {
         let words = [&["check", "--json", "--kind", "idle", "--host", "a"], more].concat();
-        let mut command = server.command(&[&words[..], &["--host-command", &there]].concat());
+        let mut command = server.command(&[&words[..], &["--host-command", &remote]].concat());
         config.environment(&mut command);
         support::finish(&mut command)
     };
@@ -178,29 +178,29 @@ fn hosts_are_listed_and_judged_here_by_what_they_record() {
     let verdict = |document: &Value| host(document, "a")["document"].clone();
     assert_eq!(verdict(&short)["undecided"][0]["rule"], "idle", "{short}");
     let decides = verdict(&short)["suspects"][0]["command"].as_str().unwrap().to_owned();
-    assert!(decides.starts_with(&format!("ssh -t a '{there} check --kind idle ")), "{decides}");
-    let kept = ["record", "--store", "--interval", "250ms", "--duration", "5s"];
-    let kept = [&kept[..], &["--store-dir", store.to_str().unwrap()]].concat();
-    machine.run(&kept).exits(0);
-    server.gpumem_there(&machine.command(&["--store-dir", store.to_str().unwrap()]));
-    // What is stored there decides at once, and what to type about it goes there.
-    let at_once = check(&["--window", "500ms"]).exits(1).json();
-    let findings = verdict(&at_once)["findings"].clone();
+    assert!(decides.starts_with(&format!("ssh -t a '{remote} check --kind idle ")), "{decides}");
+    let record = ["record", "--store", "--interval", "250ms", "--duration", "5s"];
+    let record = [&record[..], &["--store-dir", store.to_str().unwrap()]].concat();
+    machine.run(&record).exits(0);
+    server.write_remote_gpumem(&machine.command(&["--store-dir", store.to_str().unwrap()]));
+    // With a store there, the verdict is immediate, and the advised command runs on that host.
+    let with_store = check(&["--window", "500ms"]).exits(1).json();
+    let findings = verdict(&with_store)["findings"].clone();
     let accused: Vec<&Value> =
-        findings.as_array().unwrap().iter().map(|it| &it["process"]["pid"]).collect();
-    assert_eq!(accused, [&Value::from(idle.pid())], "{at_once}");
+        findings.as_array().unwrap().iter().map(|finding| &finding["process"]["pid"]).collect();
+    assert_eq!(accused, [&Value::from(idle.pid())], "{with_store}");
     let command = findings[0]["commands"][0].as_str().unwrap();
     let name = exact_name(&host(&listed.json(), "a")["document"], idle.pid());
-    assert_eq!(command, format!("ssh -t a '{there} kill {name}'"), "{at_once}");
+    assert_eq!(command, format!("ssh -t a '{remote} kill {name}'"), "{with_store}");
     assert_eq!(
         verdict(&check(&["--window", "500ms", "--no-store"]).json())["findings"][0],
         Value::Null
     );
-    assert!(!server.has_lent_agent());
+    assert!(!server.has_forwarded_agent());
 }
 
 #[test]
-fn transports_that_misbehave_are_named_and_delay_nobody() {
+fn broken_transports_are_reported_and_delay_no_host() {
     let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
     let line = machine.record(&["--interval", "100ms"]).line();
     let folder = tempfile::tempdir().unwrap();
@@ -209,8 +209,8 @@ fn transports_that_misbehave_are_named_and_delay_nobody() {
     let newer = line.replacen("gpumem.snapshot/1", "gpumem.snapshot/2", 1);
     fs::write(path("newer"), format!("{newer}\n")).unwrap();
     fs::write(path("older"), newer.replacen("snapshot/2", "snapshot/0", 1) + "\n").unwrap();
-    // The name of the host says what its transport does; the command is the last argument.
-    let says = r#"
+    // The host's name selects the transport's behaviour; the command is the last argument.
+    let behaviour = r#"
 while [ "$1" != -- ]; do shift; done
 line() { cat "$FOLDER/line"; }
 case "$2" in
@@ -233,8 +233,8 @@ newer|older) cat "$FOLDER/$2" ;;
 esac
 "#;
     fs::create_dir(path("bin")).unwrap();
-    script(&path("bin/ssh"), &format!("FOLDER='{}'\n{says}", folder.path().display()));
-    let odd = [
+    write_script(&path("bin/ssh"), &format!("FOLDER='{}'\n{behaviour}", folder.path().display()));
+    let broken = [
         ("hangs", "no answer within"),
         ("stalls", "no answer within"),
         ("half", "ssh failed: the connection was lost"),
@@ -246,35 +246,37 @@ esac
         ("newer", "upgrade gpumem here"),
         ("older", "upgrade gpumem there"),
     ];
-    let fine = ["banner", "talks", "long", "busy"].map(str::to_owned);
-    let fine: Vec<String> = fine.into_iter().chain((0..51).map(|at| format!("h{at}"))).collect();
-    let mut names: Vec<&str> = fine.iter().map(String::as_str).collect();
-    names.splice(7..7, odd.map(|(name, _)| name));
+    let working = ["banner", "talks", "long", "busy"].map(str::to_owned);
+    let working: Vec<String> =
+        working.into_iter().chain((0..51).map(|number| format!("h{number}"))).collect();
+    let mut names: Vec<&str> = working.iter().map(String::as_str).collect();
+    names.splice(7..7, broken.map(|(name, _)| name));
     fs::write(path("hosts"), names.join("\n# and\n\n")).unwrap();
     let hosts = path("hosts").display().to_string();
     let command = support::command(&["ps", "--json", "--hosts", &hosts]);
     let output = support::finish(&mut with_ssh(command, &path("bin"))).exits(3);
     let document = output.json();
-    let listed: Vec<&str> =
-        document["hosts"].as_array().unwrap().iter().filter_map(|it| it["host"].as_str()).collect();
-    assert_eq!(listed, names, "in the order in which they were named");
-    for name in &fine {
+    let listed = document["hosts"].as_array().unwrap().iter();
+    let listed: Vec<&str> = listed.filter_map(|host| host["host"].as_str()).collect();
+    assert_eq!(listed, names, "hosts keep their order");
+    for name in &working {
         let answer = host(&document, name);
         assert_eq!(answer["error"], Value::Null, "{name}");
         assert!(answer["document"]["gpus"][0]["processes"][0]["pid"].is_u64(), "{name}");
     }
-    for (name, why) in odd {
-        assert!(error_of(&document, name).contains(why), "{name}: {}", host(&document, name));
+    for (name, reason) in broken {
+        assert!(error_of(&document, name).contains(reason), "{name}: {}", host(&document, name));
         assert!(output.stderr.contains(&format!("gpumem: {name}: ")), "{name}");
     }
-    // None of them is left behind.
-    let left = || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
-    wait_until("no transport is left", || left().unwrap().stdout.is_empty());
+    // No transport process remains.
+    let remaining =
+        || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
+    wait_until("every transport has exited", || remaining().unwrap().stdout.is_empty());
 }
 
-/// A transport that opens the caller's terminal, and leaves a process behind.
+/// The transport tries to open the caller's terminal, and leaves a background process.
 #[test]
-fn a_transport_has_no_terminal_and_leaves_nothing_behind() {
+fn a_transport_has_no_terminal_and_leaves_no_process() {
     let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -285,20 +287,22 @@ fn a_transport_has_no_terminal_and_leaves_nothing_behind() {
          sleep 600 >/dev/null 2>&1 &\necho $! >left; cat line",
         folder.path().display()
     );
-    script(&path("ssh"), &script_text);
+    write_script(&path("ssh"), &script_text);
     let command = with_ssh(support::command(&["ps", "--host", "a"]), folder.path());
     let mut terminal = Terminal::start(Terminal::SHELL, &command, 30, 120);
-    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
-    assert!(!path("terminal").exists(), "it has opened the terminal");
+    assert_eq!(terminal.wait_for_exit().code(), Some(0), "{}", terminal.text());
+    assert!(!path("terminal").exists(), "the transport opened the terminal");
     let left: u32 = fs::read_to_string(path("left")).unwrap().trim().parse().unwrap();
-    wait_until("nothing is left behind", || matches!(state(left), None | Some('Z' | 'X')));
+    wait_until("the background process has ended", || {
+        matches!(state(left), None | Some('Z' | 'X'))
+    });
 }
 
 #[test]
-fn what_is_no_host_is_wrong_usage() {
+fn invalid_hosts_are_usage_errors() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let empty = empty.path().to_str().unwrap();
-    let many = (0..300).map(|at| format!("h{at}")).collect::<Vec<_>>().join(",");
+    let many = (0..300).map(|number| format!("h{number}")).collect::<Vec<_>>().join(",");
     for words in [
         &["ps", "--host=-oProxyCommand=id"][..],
         &["ps", "--host", "a b"],
@@ -317,9 +321,8 @@ fn what_is_no_host_is_wrong_usage() {
     }
 }
 
-/// Whose name is one that only this process has, or nobody's.
 #[test]
-fn an_exact_name_is_of_one_process_and_no_other() {
+fn an_exact_name_matches_only_its_process() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let ps = support::finish(&mut stage.command(&["ps", "--json"])).json();
@@ -328,12 +331,12 @@ fn an_exact_name_is_of_one_process_and_no_other() {
     let (pid, ticks): (u32, u64) = (pid.parse().unwrap(), ticks.parse().unwrap());
     let kill =
         |name: &str| support::finish(&mut stage.command(&["kill", "--yes", "--grace", "2s", name]));
-    let other = boot.replace(|c: char| c.is_ascii_digit(), "a");
+    let other_boot = boot.replace(|c: char| c.is_ascii_digit(), "a");
     let names = [
         format!("{pid}@{}@{boot}", ticks + 1),
         format!("{pid}@{}@{boot}", ticks - 1),
         format!("{}@{ticks}@{boot}", pid + 1),
-        format!("{pid}@{ticks}@{other}"),
+        format!("{pid}@{ticks}@{other_boot}"),
         format!("{pid}@{ticks}@"),
         format!("{pid}@{ticks}"),
         format!("{pid}@@{boot}"),
@@ -341,8 +344,8 @@ fn an_exact_name_is_of_one_process_and_no_other() {
         "@".to_owned(),
     ];
     thread::scope(|scope| {
-        let tried: Vec<_> = names.iter().map(|name| scope.spawn(|| kill(name))).collect();
-        for (name, output) in names.iter().zip(tried) {
+        let attempts: Vec<_> = names.iter().map(|name| scope.spawn(|| kill(name))).collect();
+        for (name, output) in names.iter().zip(attempts) {
             let output = output.join().unwrap();
             assert_ne!(output.code, 0, "{name}: {output:?}");
             assert!(!output.stderr.contains("SIG"), "{name}: {output:?}");
@@ -354,39 +357,39 @@ fn an_exact_name_is_of_one_process_and_no_other() {
 }
 
 #[test]
-fn a_kill_from_the_screen_goes_to_its_host_and_asks_there() {
+fn a_kill_from_the_screen_runs_and_asks_on_the_host() {
     let server = or_skip!(Server::start());
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
-    let there = server.gpumem_there(&stage.command(&[]));
-    let words = ["watch", "--host", "a,b,closed", "--interval", "250ms", "--host-command", &there];
+    let remote = server.write_remote_gpumem(&stage.command(&[]));
+    let words = ["watch", "--host", "a,b,closed", "--interval", "250ms", "--host-command", &remote];
     let mut terminal = Terminal::start(&[], &server.command(&words), 30, 120);
-    let list = terminal.wait_for("the list", |text| {
+    let list = terminal.wait_for("the list of hosts", |text| {
         text.contains("3 hosts  1 not answering  2 GPUs") && text.contains("Connection refused")
     });
     assert!(list.lines().any(|line| line.starts_with("b ")), "{list}");
     let pid = holder.pid.to_string();
-    // The one that cannot be reached has nothing to show, and the others go on.
+    // The unreachable host shows its error; the other hosts keep working.
     terminal.press("G\r");
-    terminal.wait_for("its own screen", |text| text.contains("trying again: ssh failed"));
+    terminal.wait_for("the host's screen", |text| text.contains("trying again: ssh failed"));
     terminal.press("H");
-    terminal.wait_for("the list", |text| text.contains("3 hosts"));
+    terminal.wait_for("the list of hosts", |text| text.contains("3 hosts"));
     terminal.press("gj\r");
-    // Its table, not the list of hosts, which may name the process as well.
+    // Wait for the host's table; the list of hosts may contain the pid as well.
     terminal.wait_for("the screen of b", |text| text.contains("PID USER") && text.contains(&pid));
     let title = format!("process {pid} on GPU 0");
-    // On a busy machine a sample may lack the row just when the key comes; whoever sits there presses it again.
-    wait_until("it is selected", || {
+    // On a busy machine a sample may lack the row when the key arrives, so press it again.
+    wait_until("the process is selected", || {
         terminal.press("j");
         thread::sleep(Duration::from_millis(300));
         terminal.text().contains(&title)
     });
     terminal.press("x");
-    let plan = terminal.wait_for("the plan of there", |text| text.contains("[y/N]"));
+    let plan = terminal.wait_for("the remote plan", |text| text.contains("[y/N]"));
     assert!(plan.contains("should free 2.0 GiB") && plan.contains(&format!("{pid}@")), "{plan}");
-    // No is no, and the keys were the plan's.
+    // After "n", nothing is done. The keys went to the plan, not to the screen.
     terminal.press("n\r");
-    terminal.wait_for("the way back", |text| text.contains("Press Enter to return"));
+    terminal.wait_for("the prompt to go back", |text| text.contains("Press Enter to return"));
     assert!(holder.is_alive() && stage.events().is_empty());
     terminal.press("\r");
     terminal.wait_for("the screen", |text| text.contains(&title));
@@ -394,51 +397,51 @@ fn a_kill_from_the_screen_goes_to_its_host_and_asks_there() {
     terminal.wait_for("the plan again", |text| text.matches("[y/N]").count() == 2);
     stage.release(&holder, Duration::ZERO);
     terminal.press("y\r");
-    let text = terminal.wait_for("what came of it", |text| {
+    let text = terminal.wait_for("the outcome", |text| {
         text.trim_end().ends_with("Press Enter to return to the screen.")
             && text.contains("SIGTERM to")
             && text.contains("freed 2.0 GiB in")
     });
     assert!(text.contains(&format!("{pid}@")), "{text}");
-    assert!(!holder.is_alive() && !server.has_lent_agent());
+    assert!(!holder.is_alive() && !server.has_forwarded_agent());
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     terminal.press("\r");
     terminal.wait_for("the screen", |text| text.contains("F10 Quit"));
     terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(terminal.wait_for_exit().code(), Some(0));
     terminal.assert_restored();
 }
 
-/// As where it asks for a password, or is not connected yet: its keys are the terminal's.
+/// While ssh asks for a password or is not connected yet, its keys are handled by the terminal.
 #[test]
-fn a_command_on_a_host_is_stopped_and_ended_as_any_job() {
+fn an_ssh_command_can_be_stopped_and_interrupted() {
     let holder = Running::sleep();
     let machine = Machine::new(&one_gpu(&[holder.pid()]));
     let folder = tempfile::tempdir().unwrap();
     let line = machine.record(&["--interval", "100ms"]).line();
     fs::write(folder.path().join("line"), line + "\n").unwrap();
-    let there = format!("cat '{}/line'; exec sleep 600", folder.path().display());
-    script(
+    let remote = format!("cat '{}/line'; exec sleep 600", folder.path().display());
+    write_script(
         &folder.path().join("ssh"),
-        &format!("case \"$*\" in *' -t '*) ;; *) {there} ;; esac; echo password:; sleep 600"),
+        &format!("case \"$*\" in *' -t '*) ;; *) {remote} ;; esac; echo password:; sleep 600"),
     );
     let command = support::command(&["watch", "--host", "a", "--interval", "1h"]);
     let command = with_ssh(command, folder.path());
     let mut terminal = Terminal::start(Terminal::SHELL, &command, 30, 120);
     terminal.wait_for("the process", |text| text.contains(&holder.pid().to_string()));
     terminal.press("jx");
-    let typed = |text: &str| text.contains("ssh -t a 'gpumem kill");
-    terminal.wait_for("the command", typed);
+    let shows_command = |text: &str| text.contains("ssh -t a 'gpumem kill");
+    terminal.wait_for("the command", shows_command);
     terminal.wait_for("ssh", |text| text.contains("password:"));
     let ssh = terminal.pid().as_raw_nonzero().get().cast_unsigned();
     terminal.press("\x1a");
     wait_until("ssh is stopped", || state(ssh) == Some('T'));
     terminal.press("\r");
-    terminal.wait_for("the shell's word of what goes on", |text| {
-        typed(text) && text.lines().any(|line| line.trim() == "\"$@\"")
+    terminal.wait_for("the shell's message about the job", |text| {
+        shows_command(text) && text.lines().any(|line| line.trim() == "\"$@\"")
     });
-    // Until then the terminal is the shell's, whom Ctrl-C would end.
-    wait_until("ssh goes on", || state(ssh) != Some('T'));
-    assert_eq!(terminal.end_by_interrupt().code(), Some(130));
+    // Before that, the shell owns the terminal, and Ctrl-C would end the shell.
+    wait_until("ssh continues", || state(ssh) != Some('T'));
+    assert_eq!(terminal.interrupt_until_exit().code(), Some(130));
     terminal.assert_restored();
 }

@@ -1,4 +1,4 @@
-//! A machine for tests: the mock driver playing a scene, real processes, and gpumem looking at them.
+//! A machine for tests: the mock driver playing a scene, and gpumem running on it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -52,12 +52,12 @@ impl Machine {
         command
     }
 
-    /// What makes a program meet this machine's driver and configuration.
+    /// Points a program at this machine's driver and configuration.
     pub fn environment(&self, command: &mut Command) {
         command.env("GPUMEM_MOCK_SCENE", self.path("scene.json"));
         command.env("GPUMEM_MOCK_COUNTS", self.path("counts"));
         command.env("XDG_CONFIG_HOME", self.folder.path());
-        // Its GPUs are not claimed through the folders of this machine's.
+        // The real machine's claims on its GPUs do not apply.
         command.env("GPUMEM_CLAIM_DIR", self.path("pci"));
     }
 
@@ -66,17 +66,17 @@ impl Machine {
         std::fs::write(self.path("gpumem/config.toml"), toml).unwrap();
     }
 
-    /// Runs gpumem on this machine to its end.
+    /// Runs gpumem on this machine and waits for its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
         support::finish(&mut self.command(arguments))
     }
 
-    /// The same, by what is typed after `gpumem`.
-    pub fn typed(&self, line: &str) -> Output {
+    /// Like [`Self::run`], with the arguments as one line.
+    pub fn run_line(&self, line: &str) -> Output {
         self.run(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// The same, which may leave a state behind in a folder of the machine's.
+    /// Like [`Self::run`], with a state directory in the machine's folder.
     pub fn act(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments);
         support::finish(command.env("STATE_DIRECTORY", self.path("state")))
@@ -87,14 +87,14 @@ impl Machine {
         Recording::start(&mut self.command(&[&["record"], more].concat()))
     }
 
-    /// What gpumem prints of a recording, by this machine's configuration.
+    /// gpumem's output for a recording, with this machine's configuration.
     pub fn replay(&self, arguments: &[&str], file: &str) -> String {
         let mut command = support::command(arguments);
         self.environment(&mut command);
         support::finish(command.args(["--replay", file])).stdout
     }
 
-    /// `gpumem ps --json`, which must succeed with `code`.
+    /// `gpumem ps --json`, which must exit with `code`.
     pub fn snapshot(&self, code: i32) -> Snapshot {
         let output = self.run(&["ps", "--json"]);
         assert_eq!(output.code, code, "{output:?}");
@@ -111,7 +111,7 @@ impl Machine {
     }
 }
 
-/// A snapshot as JSON, and how to find things in it.
+/// A snapshot as JSON.
 #[derive(Debug)]
 pub struct Snapshot(pub Value);
 
@@ -120,7 +120,7 @@ impl Snapshot {
         &self.0["gpus"][index]
     }
 
-    /// The pids that a GPU lists.
+    /// The pids listed on a GPU.
     pub fn pids(&self, index: usize) -> Vec<u64> {
         let rows = self.gpu(index)["processes"].as_array();
         rows.unwrap_or_else(|| panic!("{self:?}"))
@@ -136,20 +136,20 @@ impl Snapshot {
         found.unwrap_or_else(|| panic!("{pid} is not on GPU {index}: {self:?}"))
     }
 
-    /// What Linux knows of a process.
+    /// A process's facts from Linux.
     pub fn process(&self, pid: u32) -> &Value {
         let found = self.0["processes"].as_array().unwrap().iter().find(|row| row["pid"] == pid);
         found.unwrap_or_else(|| panic!("{pid} is not in {self:?}"))
     }
 
-    /// The errors' texts, with the GPU and the call in front.
+    /// The errors, each with its GPU and call in front.
     pub fn errors(&self) -> Vec<String> {
         let errors = self.0["errors"].as_array().unwrap().iter();
         errors.map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"])).collect()
     }
 }
 
-/// `gpumem record` to standard output; killed at the end.
+/// `gpumem record` to standard output; killed when dropped.
 pub struct Recording {
     pub running: Running,
     lines: Lines<BufReader<ChildStdout>>,
@@ -164,39 +164,42 @@ impl Recording {
 
     /// The next snapshot's line.
     pub fn line(&mut self) -> String {
-        self.lines.next().expect("it goes on").unwrap()
+        self.lines.next().expect("the recording has another line").unwrap()
     }
 
     pub fn next(&mut self) -> Snapshot {
         Snapshot(serde_json::from_str(&self.line()).unwrap())
     }
 
-    /// All that are left, to its end.
+    /// All remaining snapshots.
     pub fn rest(&mut self) -> impl Iterator<Item = Snapshot> {
         self.lines.by_ref().map(|line| Snapshot(serde_json::from_str(&line.unwrap()).unwrap()))
     }
 
-    /// The first snapshot of which this is so.
-    pub fn until(&mut self, mut so: impl FnMut(&Snapshot) -> bool) -> Snapshot {
-        let begun = Instant::now();
+    /// Reads up to the first snapshot that meets the condition.
+    pub fn until(&mut self, mut is_wanted: impl FnMut(&Snapshot) -> bool) -> Snapshot {
+        let start = Instant::now();
         loop {
             let snapshot = self.next();
-            if so(&snapshot) {
+            if is_wanted(&snapshot) {
                 return snapshot;
             }
-            assert!(begun.elapsed() < support::PATIENCE, "in vain waited for another {snapshot:?}");
+            assert!(
+                start.elapsed() < support::PATIENCE,
+                "no snapshot met the condition; last: {snapshot:?}"
+            );
         }
     }
 }
 
-/// A real child process; killed at the end.
+/// A real child process; killed when dropped.
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a program without input or output, in a process group of its own, as a shell does: what this test does
-    /// is none of its work.
+    /// Starts a program without input or output in its own process group, as a shell does, so that it is not taken
+    /// for a part of the test's job.
     pub fn start(command: &mut Command) -> Self {
-        // setsid starts another process where it leads a group.
+        // setsid forks if it is a group leader.
         if command.get_program() != "setsid" {
             command.process_group(0);
         }
@@ -204,12 +207,11 @@ impl Running {
         Self(null.spawn().unwrap())
     }
 
-    /// `sleep`, for as long as the test runs.
+    /// `sleep`, longer than a test runs.
     pub fn sleep() -> Self {
         Self::start(Command::new("sleep").arg("600"))
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -222,14 +224,14 @@ impl Drop for Running {
     }
 }
 
-/// A child process that is spoken to, a line each way; killed at the end.
-pub struct Talking {
+/// A child process with line-based input and output; killed when dropped.
+pub struct LineProcess {
     pub running: Running,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Talking {
+impl LineProcess {
     pub fn start(command: &mut Command) -> Self {
         let mut child =
             command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

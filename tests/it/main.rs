@@ -3,7 +3,7 @@
 // clippy.toml allows these in `#[test]` functions, and not in what those call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
-/// What there is; where there is none, why has been printed, and the test is over.
+/// The value, or returns from the test if it is `None`. The helper has printed the reason.
 macro_rules! or_skip {
     ($found:expr) => {
         match $found {

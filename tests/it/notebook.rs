@@ -1,5 +1,5 @@
-//! From a kernel's process to its notebook and its server: real Jupyter servers and kernels; programs that run
-//! notebooks in a batch are in `batch`, servers that misbehave in `misbehaving`.
+//! From a kernel's process to its notebook and its server, with real Jupyter servers and kernels. `batch` has the
+//! programs that run a notebook without a server, `misbehaving` the servers that misbehave.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ mod doctor;
 mod misbehaving;
 
 pub const TOKEN: &str = "s3cret-t0ken";
-/// Sends a request over TLS, and prints the answer: PORT REQUEST.
+/// Sends a request over TLS, and prints the answer. Arguments: PORT REQUEST.
 const OVER_TLS: &str = "
 import socket, ssl, sys
 context = ssl._create_unverified_context()
@@ -35,11 +35,11 @@ sys.stdout.write(answer.decode())
 /// The key of the connection file that `fake_server.py` writes.
 const KEY: &str = "k3y-k3y";
 
-/// A folder for servers, kernels and their files; at the end, every process that has its path in
-/// argv is killed.
-pub struct Place(tempfile::TempDir);
+/// A home folder for servers, kernels and their files. When it is dropped, every process with its path in argv is
+/// killed.
+pub struct JupyterHome(tempfile::TempDir);
 
-impl Place {
+impl JupyterHome {
     pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -48,7 +48,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A program that finds no settings but those of this folder.
+    /// A program whose Jupyter settings are all in this folder.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -62,7 +62,7 @@ impl Place {
         command
     }
 
-    /// Processes that have this text and the folder's path in their argv.
+    /// The processes with this text and the folder's path in their argv.
     pub fn pids_with(&self, text: &str) -> Vec<u32> {
         let folder = self.0.path().to_str().unwrap();
         let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -75,10 +75,10 @@ impl Place {
         .collect()
     }
 
-    /// The process that has this text and the folder's path in its argv.
+    /// The only process with this text and the folder's path in its argv. Waits for it.
     pub fn pid_with(&self, text: &str) -> u32 {
         let mut pids = Vec::new();
-        wait_until("there is such a process", || {
+        wait_until("a process with this text in argv", || {
             pids = self.pids_with(text);
             !pids.is_empty()
         });
@@ -86,10 +86,10 @@ impl Place {
         pids[0]
     }
 
-    /// The server's file, once it is there.
+    /// The path and content of the server's file. Waits for it.
     pub fn server_file(&self) -> (PathBuf, Value) {
         let mut found = None;
-        wait_until("the server has left its file", || {
+        wait_until("the server has written its file", || {
             let entries = fs::read_dir(self.path("runtime")).into_iter().flatten();
             let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
             found = paths
@@ -107,19 +107,19 @@ impl Place {
     }
 
     /// Starts `fake_server.py`.
-    pub fn fake_server(&self, arguments: &[&str]) -> Option<Fake> {
+    pub fn fake_server(&self, arguments: &[&str]) -> Option<FakeServer> {
         let python = support::find("python3", "python3")?;
         let mut command = self.command(&python);
         command.arg(script("fake_server.py")).arg(self.0.path());
         let server = Running::start(command.args(arguments));
         self.server_file();
         let kernel = self.pid_with("ipykernel_launcher.py");
-        Some(Fake { server, kernel })
+        Some(FakeServer { server, kernel })
     }
 
-    /// Starts a program that runs the notebook `a.ipynb` through, whose one cell ends when the file
-    /// `done` is there, and waits until that runs.
-    pub fn run_through(&self, python: &Path, arguments: &[&str]) -> Batch {
+    /// Starts a program that executes the notebook `a.ipynb`, and waits until its only cell runs. The cell ends when
+    /// the file `done` exists.
+    pub fn run_batch(&self, python: &Path, arguments: &[&str]) -> Batch {
         let (pid_file, done) = (self.path("pid"), self.path("done"));
         let code = format!(
             "import os, time\n\
@@ -137,26 +137,26 @@ impl Place {
         fs::write(self.path("a.ipynb"), notebook.to_string()).unwrap();
         let mut running = Running::start(self.command(python).args(arguments));
         let mut kernel = 0;
-        wait_until("its cell runs", || {
+        wait_until("the cell runs", || {
             let pid = fs::read_to_string(&pid_file).unwrap_or_default();
             kernel = pid.parse().unwrap_or(0);
             let ended = running.0.try_wait().unwrap();
-            assert_eq!(ended, None, "{arguments:?} ended by itself");
+            assert_eq!(ended, None, "{arguments:?} exited");
             kernel != 0
         });
         Batch { running, kernel }
     }
 }
 
-/// A program that runs a notebook through.
+/// A program that executes a notebook from its first cell to its last.
 pub struct Batch {
     pub running: Running,
     pub kernel: u32,
 }
 
-impl Drop for Place {
+impl Drop for JupyterHome {
     fn drop(&mut self) {
-        // Servers first, which would start their kernels again.
+        // Servers first: they would restart their kernels.
         for text in ["jupyter_server", ""] {
             for pid in self.pids_with(text) {
                 procs::send(pid, Signal::KILL);
@@ -165,8 +165,8 @@ impl Drop for Place {
     }
 }
 
-pub struct Fake {
-    /// Alive for as long as this is.
+pub struct FakeServer {
+    /// Killed when dropped.
     server: Running,
     pub kernel: u32,
 }
@@ -175,44 +175,43 @@ pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/notebook").join(name)
 }
 
-/// What gpumem shows of a kernel once its files and its server have answered.
+/// gpumem's facts about a kernel, once its files and its server have answered.
 ///
-/// What does not answer within the moment that a first sample waits comes with a later one of the same program: a
-/// server that shakes hands over TLS on a busy machine is later than that each time, however often `ps` is run. One
-/// that is later than its deadline there is asked again.
+/// A first sample waits only briefly for the server, and a TLS handshake on a busy machine is slower in every run of
+/// `ps`. A later sample of the same run has the answer. If that timed out as well, ask again.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
-    let mut shown = Value::Null;
-    wait_until("nothing of the kernel is being asked any more", || {
-        shown = jupyter_at_once(machine, pid);
-        if shown["asking"] == true {
-            shown = jupyter_later(machine, pid);
+    let mut facts = Value::Null;
+    wait_until("no request about the kernel is pending", || {
+        facts = first_facts(machine, pid);
+        if facts["asking"] == true {
+            facts = later_facts(machine, pid);
         }
-        let error = shown["server_error"].as_str().unwrap_or_default();
-        shown["asking"] != true && !error.contains("in time")
+        let error = facts["server_error"].as_str().unwrap_or_default();
+        facts["asking"] != true && !error.contains("in time")
     });
-    shown
+    facts
 }
 
-/// What gpumem shows of a kernel in the last of several samples.
-fn jupyter_later(machine: &Machine, pid: u32) -> Value {
+/// gpumem's facts about a kernel in the last of several samples.
+fn later_facts(machine: &Machine, pid: u32) -> Value {
     let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]).exits(0);
     assert_no_secret(&[&output.stdout, &output.stderr]);
     let last = output.stdout.lines().last().unwrap();
-    jupyter_of(&serde_json::from_str(last).unwrap(), pid)
+    facts_of(&serde_json::from_str(last).unwrap(), pid)
 }
 
-/// What gpumem shows of a kernel in its first sample; that it takes no longer than it may, and no secret with it.
-fn jupyter_at_once(machine: &Machine, pid: u32) -> Value {
-    let begun = Instant::now();
+/// gpumem's facts about a kernel in its first sample. Checks the run time, and that no secret is printed.
+fn first_facts(machine: &Machine, pid: u32) -> Value {
+    let start = Instant::now();
     let output = machine.run(&["ps", "--json"]);
-    // Nothing that hangs is waited for: a bound that a busy machine keeps.
-    assert!(begun.elapsed() < Duration::from_secs(60), "{output:?}");
+    // A hung server must not delay the first sample. The limit allows for a busy machine.
+    assert!(start.elapsed() < Duration::from_secs(60), "{output:?}");
     assert_eq!(output.code, 0, "{output:?}");
     assert_no_secret(&[&output.stdout, &output.stderr]);
-    jupyter_of(&output.json(), pid)
+    facts_of(&output.json(), pid)
 }
 
-fn jupyter_of(snapshot: &Value, pid: u32) -> Value {
+fn facts_of(snapshot: &Value, pid: u32) -> Value {
     let processes = snapshot["processes"].as_array().unwrap();
     let process = processes.iter().find(|process| process["pid"] == pid);
     process.unwrap_or_else(|| panic!("{pid}: {snapshot}"))["jupyter"].clone()
@@ -225,36 +224,37 @@ pub fn assert_no_secret(texts: &[&str]) {
 }
 
 pub struct Server {
-    pub place: Place,
+    pub home: JupyterHome,
     pub python: PathBuf,
     pub running: Running,
     pub file: Value,
 }
 
 impl Server {
-    /// Starts one with these flags; `None`, after a printed reason, where it is not installed.
+    /// Starts a server with these flags. Returns `None` and prints the reason if Jupyter is not installed.
     pub fn start(flags: &[&str]) -> Option<Self> {
         Self::start_with(flags, |_| ())
     }
 
-    /// The same with an environment that was changed.
+    /// Like [`Self::start`], with changes to the command.
     pub fn start_with(flags: &[&str], change: impl FnOnce(&mut Command)) -> Option<Self> {
         let python = support::python_with(&["jupyter_server", "ipykernel"])?;
-        let place = Place::new();
-        fs::create_dir_all(place.path("work/deep")).unwrap();
-        let mut command = place.command(&python);
+        let home = JupyterHome::new();
+        fs::create_dir_all(home.path("work/deep")).unwrap();
+        let mut command = home.command(&python);
         command
             .args(["-m", "jupyter_server", "--no-browser", "--allow-root"])
-            .arg(format!("--ServerApp.root_dir={}", place.path("work").display()))
+            .arg(format!("--ServerApp.root_dir={}", home.path("work").display()))
             .args(flags);
-        // Left to itself it looks for a port, and finds it taken when it listens; its file names the port then too.
+        // By default the server looks for a free port, which can be taken before it listens; its file names it all
+        // the same.
         if !flags.iter().any(|flag| flag.starts_with("--ServerApp.sock")) {
             command.arg(format!("--ServerApp.port={}", support::free_port()));
         }
         change(&mut command);
         let running = Running::start(&mut command);
-        let server = Self { file: place.server_file().1, place, python, running };
-        // It leaves its file before it listens.
+        let server = Self { file: home.server_file().1, home, python, running };
+        // The server writes its file before it listens.
         wait_until("the server listens", || match server.file["sock"].as_str() {
             Some("") | None => TcpStream::connect(("127.0.0.1", server.port())).is_ok(),
             Some(sock) => UnixStream::connect(sock).is_ok(),
@@ -266,11 +266,11 @@ impl Server {
         self.file["port"].as_u64().unwrap().try_into().unwrap()
     }
 
-    /// One request as any client would send it.
+    /// Sends a request with the server's token. Returns the JSON answer.
     pub fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let mut token = format!("Authorization: token {TOKEN}\r\n");
         if self.file["token"] == "" {
-            // As from a page of its own: the two have to be the same (tornado: `check_xsrf_cookie`).
+            // Like a page of the server: cookie and header must be equal (tornado: `check_xsrf_cookie`).
             token = "Cookie: _xsrf=0a1b\r\nX-XSRFToken: 0a1b\r\n".to_owned();
         }
         let answer = self.answer(method, path, body, &token);
@@ -279,7 +279,7 @@ impl Server {
         serde_json::from_str(body).unwrap_or_default()
     }
 
-    /// The whole answer to one request with these lines in its head.
+    /// Sends a request with these header lines. Returns the whole answer.
     pub fn answer(&self, method: &str, path: &str, body: &Value, lines: &str) -> String {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
@@ -289,7 +289,7 @@ impl Server {
         let mut answer = String::new();
         match self.file["sock"].as_str() {
             Some("") | None if self.file["secure"] == true => {
-                return self.over_tls(&request);
+                return self.request_over_tls(&request);
             }
             Some("") | None => {
                 let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
@@ -305,15 +305,15 @@ impl Server {
         answer
     }
 
-    /// The same where it serves HTTPS, by Python's client.
-    fn over_tls(&self, request: &str) -> String {
+    /// Sends a request over HTTPS with Python's client.
+    fn request_over_tls(&self, request: &str) -> String {
         let mut command = Command::new(&self.python);
         command.args(["-c", OVER_TLS, &self.port().to_string(), request]);
         let output = support::finish(&mut command).exits(0);
         output.stdout
     }
 
-    /// Opens a notebook, as JupyterLab does; its kernel.
+    /// Opens a notebook as JupyterLab does. Returns its kernel.
     pub fn open(&self, path: &str) -> Kernel {
         let session = json!({
             "path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"},
@@ -323,13 +323,13 @@ impl Server {
     }
 
     pub fn kernel(&self, id: &str) -> Kernel {
-        let connection_file = self.place.path(&format!("runtime/kernel-{id}.json"));
-        let pid = self.place.pid_with(&format!("kernel-{id}.json"));
+        let connection_file = self.home.path(&format!("runtime/kernel-{id}.json"));
+        let pid = self.home.pid_with(&format!("kernel-{id}.json"));
         Kernel { id: id.to_owned(), pid, connection_file }
     }
 
-    pub fn drive(&self, kernel: &Kernel, code: &str) -> Running {
-        let mut command = self.place.command(&self.python);
+    pub fn start_code(&self, kernel: &Kernel, code: &str) -> Running {
+        let mut command = self.home.command(&self.python);
         command.arg(script("drive.py")).arg(&kernel.connection_file);
         Running::start(command.arg(code))
     }
@@ -341,23 +341,23 @@ pub struct Kernel {
     pub connection_file: PathBuf,
 }
 
-/// The last one ends the server.
+/// One server for all three, because starting one is slow. The last check kills it.
 #[test]
-fn a_servers_notebooks_are_known_for_as_long_as_it_lives() {
+fn a_servers_notebooks_are_identified_while_it_lives() {
     let mut server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
-    one_is_named_with_its_server_and_what_it_does(&server);
-    a_busy_one_is_not_accused_and_an_idle_one_is_named(&server);
-    a_dead_servers_file_leads_to_no_stranger(&mut server);
+    assert_notebook_and_activity_are_shown(&server);
+    assert_only_the_idle_notebook_is_found(&server);
+    assert_a_stale_server_file_is_not_trusted(&mut server);
 }
 
-fn one_is_named_with_its_server_and_what_it_does(server: &Server) {
+fn assert_notebook_and_activity_are_shown(server: &Server) {
     let kernel = server.open("deep/thought.ipynb");
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
-    let mut driver = server.drive(&kernel, "x = 1");
+    let mut driver = server.start_code(&kernel, "x = 1");
     assert!(driver.0.wait().unwrap().success());
 
-    let shown = jupyter(&machine, kernel.pid);
-    let root = server.place.path("work");
+    let facts = jupyter(&machine, kernel.pid);
+    let root = server.home.path("work");
     for (name, expected) in [
         ("application", json!("jupyter")),
         ("kernel_id", json!(kernel.id)),
@@ -371,23 +371,23 @@ fn one_is_named_with_its_server_and_what_it_does(server: &Server) {
         ("execution_state", json!("idle")),
         ("connections", json!(0)),
     ] {
-        assert_eq!(shown[name], expected, "{name}: {shown}");
+        assert_eq!(facts[name], expected, "{name}: {facts}");
     }
     let active: gpumem::api::model::Time =
-        shown["last_activity"].as_str().unwrap().parse().unwrap();
+        facts["last_activity"].as_str().unwrap().parse().unwrap();
 
-    let done = server.place.path("done");
-    let mut driver = server.drive(
+    let done = server.home.path("done");
+    let mut driver = server.start_code(
         &kernel,
         &format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)",),
     );
-    wait_until("the server says that it is busy", || {
+    wait_until("the server reports the kernel as busy", || {
         jupyter(&machine, kernel.pid)["execution_state"] == "busy"
     });
     fs::write(&done, "").unwrap();
     assert!(driver.0.wait().unwrap().success());
     let mut later = Value::Null;
-    wait_until("it is idle again", || {
+    wait_until("the kernel is idle again", || {
         later = jupyter(&machine, kernel.pid);
         later["execution_state"] == "idle"
     });
@@ -405,25 +405,25 @@ fn one_is_named_with_its_server_and_what_it_does(server: &Server) {
     assert_no_secret(&[&text.stdout, &text.stderr, &record.stderr, &recorded]);
 }
 
-fn a_busy_one_is_not_accused_and_an_idle_one_is_named(server: &Server) {
+fn assert_only_the_idle_notebook_is_found(server: &Server) {
     let (busy, idle) = (server.open("busy.ipynb"), server.open("idle.ipynb"));
     let machine = Machine::new(&one_gpu(&[busy.pid, idle.pid]));
-    let done = server.place.path("busy-is-done");
+    let done = server.home.path("busy-is-done");
     let wait = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
-    // What tells PyTorch is that its library is mapped; it need not be the real one.
-    let library = server.place.path("torch/lib/libtorch_cuda.so");
+    // gpumem recognises PyTorch by its mapped library, which can be any file of that name.
+    let library = server.home.path("torch/lib/libtorch_cuda.so");
     let load = format!(
         "import mmap, os\nos.makedirs(os.path.dirname({library:?}))\n\
          with open({library:?}, 'w+b') as f: f.truncate(4096); m = mmap.mmap(f.fileno(), 4096)"
     );
-    assert!(server.drive(&idle, &load).0.wait().unwrap().success());
-    let mut driver = server.drive(&busy, &wait);
-    wait_until("one is busy", || jupyter(&machine, busy.pid)["execution_state"] == "busy");
+    assert!(server.start_code(&idle, &load).0.wait().unwrap().success());
+    let mut driver = server.start_code(&busy, &wait);
+    wait_until("one kernel is busy", || jupyter(&machine, busy.pid)["execution_state"] == "busy");
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
     let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
     let mut output = machine.run(&check);
-    // What has just been active is not idle either.
-    wait_until("the other is idle for long enough", || {
+    // Recent activity prevents a finding.
+    wait_until("the other kernel is idle for long enough", || {
         output = machine.run(&check);
         output.code == 1
     });
@@ -448,7 +448,7 @@ fn a_busy_one_is_not_accused_and_an_idle_one_is_named(server: &Server) {
     ] {
         assert!(page.stdout.contains(part), "{part}: {page:?}");
     }
-    // A kernel that is merely killed is started again by its server.
+    // The server would restart a kernel that is only killed.
     assert!(!page.stdout.contains("`kill"), "{page:?}");
     assert_no_secret(&[&page.stdout]);
     fs::write(&done, "").unwrap();
@@ -456,37 +456,37 @@ fn a_busy_one_is_not_accused_and_an_idle_one_is_named(server: &Server) {
 }
 
 #[test]
-fn a_server_that_takes_a_password_only_is_reported() {
-    // The hash of a password that nobody types.
+fn a_server_with_only_a_password_is_reported() {
+    // The hash of a password that no test uses.
     let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
                     0123456789012345678901234567890123456789";
     let server = or_skip!(Server::start(&[password, "--IdentityProvider.token="]));
-    // Its file does not even tell that it has a password.
+    // The server's file does not mention the password.
     assert_eq!(server.file["token"], "");
-    // Nobody may ask it for a kernel, so one is started as it would be.
+    // Without the password no request can start a kernel, so start one as the server would.
     let id = "11111111-5a43-4a5e-9a77-4b1f6e2d9c10";
-    let connection = server.place.path(&format!("runtime/kernel-{id}.json"));
+    let connection = server.home.path(&format!("runtime/kernel-{id}.json"));
     fs::write(
         &connection,
         json!({"ip": "127.0.0.1", "transport": "tcp", "key": KEY,
-               "jupyter_session": server.place.path("work/a.ipynb")})
+               "jupyter_session": server.home.path("work/a.ipynb")})
         .to_string(),
     )
     .unwrap();
-    let program = server.place.path("ipykernel_launcher.py");
+    let program = server.home.path("ipykernel_launcher.py");
     fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
-    let mut command = server.place.command(&server.python);
+    let mut command = server.home.command(&server.python);
     command.env("JPY_PARENT_PID", server.running.pid().to_string());
     let kernel = Running::start(command.arg(&program).arg("-f").arg(&connection));
-    server.place.pid_with("ipykernel_launcher.py");
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("password only"), "{shown}");
-    assert_eq!(shown["notebook_path"], "a.ipynb", "{shown}");
-    assert_eq!(shown["execution_state"], Value::Null);
+    server.home.pid_with("ipykernel_launcher.py");
+    let facts = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
+    let error = facts["server_error"].as_str().unwrap();
+    assert!(error.contains("password only"), "{facts}");
+    assert_eq!(facts["notebook_path"], "a.ipynb", "{facts}");
+    assert_eq!(facts["execution_state"], Value::Null);
 }
 
-/// Listens on a port, and writes a file whenever somebody has connected.
+/// Listens on a port, and creates a file after each connection.
 const STRANGER: &str = "import socket, sys
 server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
 while True:
@@ -494,37 +494,38 @@ while True:
     open(sys.argv[2], 'w').close()
 ";
 
-fn a_dead_servers_file_leads_to_no_stranger(server: &mut Server) {
+fn assert_a_stale_server_file_is_not_trusted(server: &mut Server) {
     let kernel = server.open("a.ipynb");
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
-    wait_until("it has read its modules", || {
+    wait_until("the kernel's files are read", || {
         jupyter(&machine, kernel.pid)["notebook_path"] == "a.ipynb"
     });
-    // As one that cannot see its parent die, because its interpreter is held up.
+    // Stopped, so that it does not notice its parent's death.
     procs::send(kernel.pid, Signal::STOP);
     let port = server.port();
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();
-    // A process of its own: this one is an ancestor of the other tests' children, and would be their front end.
-    let request_log = server.place.path("heard");
+    // In its own process: the test process is an ancestor of other tests' children and would count as their front
+    // end.
+    let request_log = server.home.path("connected");
     let mut stranger = Command::new(&server.python);
     stranger.args(["-c", STRANGER, &port.to_string()]).arg(&request_log);
     let _stranger = Running::start(&mut stranger);
     let address = ("127.0.0.1", port);
     wait_until("the stranger listens", || TcpStream::connect(address).is_ok());
-    wait_until("it has heard that", || request_log.exists());
+    wait_until("the stranger has logged the connection", || request_log.exists());
     fs::remove_file(&request_log).unwrap();
 
-    let shown = jupyter(&machine, kernel.pid);
-    let error = shown["server_error"].as_str().unwrap();
+    let facts = jupyter(&machine, kernel.pid);
+    let error = facts["server_error"].as_str().unwrap();
     let file = format!("jpserver-{}.json", server.running.pid());
     assert!(
         error.contains("has exited") && error.contains(&file) && error.contains("stale"),
-        "{shown}"
+        "{facts}"
     );
-    assert!(server.place.path("runtime").join(file).exists());
-    assert!(shown["notebook_path"].as_str().unwrap().ends_with("work/a.ipynb"), "{shown}");
-    assert_eq!(shown["server_alive"], false, "{shown}");
+    assert!(server.home.path("runtime").join(file).exists());
+    assert!(facts["notebook_path"].as_str().unwrap().ends_with("work/a.ipynb"), "{facts}");
+    assert_eq!(facts["server_alive"], false, "{facts}");
     let page = machine.run(&["explain", &kernel.pid.to_string()]).exits(0).stdout;
     let advice = format!("gpumem kill {}", kernel.pid);
     assert!(page.contains(&advice) && !page.contains("Shut Down Kernel"), "{page}");
@@ -534,8 +535,6 @@ fn a_dead_servers_file_leads_to_no_stranger(server: &mut Server) {
         .exits(1);
     let verdict = check.json();
     assert_eq!(verdict["findings"][0]["kind"], "orphan", "{verdict}");
-    let message = verdict["findings"][0]["message"].as_str().unwrap();
-    assert!(message.contains("outlived the server that started it"), "{message}");
-    assert!(!request_log.exists(), "nobody spoke to the stranger");
+    assert!(!request_log.exists(), "gpumem connected to the stranger");
     assert_no_secret(&[&check.stdout, &check.stderr]);
 }

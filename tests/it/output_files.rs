@@ -1,5 +1,5 @@
-//! Files that gpumem writes as root, in directories where another account plays the attacker: links, pipes, files
-//! of its own and hard links wait under the name of the output, and are exchanged while it is written.
+//! Files that gpumem writes as root in directories that an attacker controls. Links, pipes, the attacker's files and
+//! hard links wait under the name of the output, and are exchanged while gpumem writes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -7,33 +7,33 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::machine::{Machine, Talking, one_gpu};
+use crate::machine::{LineProcess, Machine, one_gpu};
 use crate::scenarios::random::Random;
 use crate::support::{self, Output, find, finish};
 
 const ATTACKER: u32 = 65534;
 const NAME: &str = "page.xml";
-/// Content of root's file.
-const OF_ROOT: &str = "root's own";
+/// The content of root's file.
+const ROOTS_CONTENT: &str = "root's own";
 
-/// Root's file, a directory of the attacker, and one that all accounts share.
-struct Ground {
+/// Root's file, a directory of the attacker's, and a directory that all accounts share.
+struct Directories {
     folder: tempfile::TempDir,
     machine: Machine,
 }
 
-impl Ground {
+impl Directories {
     fn new() -> Self {
-        let ground =
+        let directories =
             Self { folder: tempfile::tempdir().unwrap(), machine: Machine::new(&one_gpu(&[])) };
-        mode(ground.folder.path(), 0o755);
+        set_mode(directories.folder.path(), 0o755);
         for (name, bits) in [("roots", 0o755), ("theirs", 0o755), ("shared", 0o1777)] {
-            fs::create_dir(ground.path(name)).unwrap();
-            mode(&ground.path(name), bits);
+            fs::create_dir(directories.path(name)).unwrap();
+            set_mode(&directories.path(name), bits);
         }
-        chown(ground.path("theirs"), Some(ATTACKER), Some(ATTACKER)).unwrap();
-        fs::write(ground.path("roots").join(NAME), OF_ROOT).unwrap();
-        ground
+        chown(directories.path("theirs"), Some(ATTACKER), Some(ATTACKER)).unwrap();
+        fs::write(directories.path("roots").join(NAME), ROOTS_CONTENT).unwrap();
+        directories
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ impl Ground {
         command
     }
 
-    /// Has root write a file in each way; how that ended.
+    /// Makes root write the file in each way. Returns each way and its result.
     fn write<'a>(
         &'a self,
         path: &'a Path,
@@ -73,25 +73,25 @@ impl Ground {
     }
 
     #[track_caller]
-    fn assert_untouched(&self, why: &str) {
+    fn assert_untouched(&self, context: &str) {
         let roots = self.path("roots");
         let names: Vec<_> =
-            fs::read_dir(&roots).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!(names, [NAME], "{why}");
-        assert_eq!(fs::read_to_string(roots.join(NAME)).unwrap(), OF_ROOT, "{why}");
+            fs::read_dir(&roots).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [NAME], "{context}");
+        assert_eq!(fs::read_to_string(roots.join(NAME)).unwrap(), ROOTS_CONTENT, "{context}");
     }
 }
 
-fn mode(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
-fn root_writes_through_nothing_that_another_user_made() {
+fn root_does_not_write_through_another_users_files() {
     or_skip!(support::root("root"));
-    let ground = Ground::new();
+    let directories = Directories::new();
     for folder in ["theirs", "shared"] {
-        let folder = ground.path(folder);
+        let folder = directories.path(folder);
         for (script, name, word) in [
             ("ln -s $ROOTS/page.xml page.xml", "page.xml", "is a link"),
             ("ln -s $ROOTS/new.xml page.xml", "page.xml", "is a link"),
@@ -100,58 +100,62 @@ fn root_writes_through_nothing_that_another_user_made() {
             ("mkfifo page.xml", "page.xml", "not a regular file"),
             ("echo theirs > page.xml", "page.xml", "belongs to"),
         ] {
-            finish(&mut ground.attacker(&folder, "sh", &["-c", script])).exits(0);
-            for (way, output) in ground.write(&folder.join(name)) {
-                let why = format!("{way} in {}: {script}: {output:?}", folder.display());
-                // A runner's file, for a job that runs as root in a container.
-                if way == "summary" && word == "belongs to" && folder == ground.path("theirs") {
-                    assert!(output.code == 0, "{why}");
+            finish(&mut directories.attacker(&folder, "sh", &["-c", script])).exits(0);
+            for (way, output) in directories.write(&folder.join(name)) {
+                let context = format!("{way} in {}: {script}: {output:?}", folder.display());
+                // Allowed: a runner's file, for a job that runs as root in a container.
+                if way == "summary" && word == "belongs to" && folder == directories.path("theirs")
+                {
+                    assert!(output.code == 0, "{context}");
                     continue;
                 }
-                assert!(![0, 124].contains(&output.code), "{why}");
+                assert!(![0, 124].contains(&output.code), "{context}");
                 assert!(
                     output.stderr.contains(word) && output.stderr.contains("page.xml"),
-                    "{why}"
+                    "{context}"
                 );
-                ground.assert_untouched(&why);
+                directories.assert_untouched(&context);
             }
             let clean = "rm -rf page.xml d e f";
-            finish(&mut ground.attacker(&folder, "sh", &["-c", clean])).exits(0);
+            finish(&mut directories.attacker(&folder, "sh", &["-c", clean])).exits(0);
         }
-        // The kernel may let any user link to root's file (fs.protected_hardlinks).
-        fs::hard_link(ground.path("roots").join(NAME), folder.join(NAME)).unwrap();
-        for (way, output) in ground.write(&folder.join(NAME)) {
+        // The kernel may let any user create hard links to root's file (fs.protected_hardlinks).
+        fs::hard_link(directories.path("roots").join(NAME), folder.join(NAME)).unwrap();
+        for (way, output) in directories.write(&folder.join(NAME)) {
             assert!(output.code != 0 && output.stderr.contains("hard links"), "{way}: {output:?}");
-            ground.assert_untouched(way);
+            directories.assert_untouched(way);
         }
         fs::remove_file(folder.join(NAME)).unwrap();
     }
 }
 
 #[test]
-fn root_writes_new_files_in_another_users_directory_and_to_what_it_was_given() {
+fn root_writes_new_files_own_links_and_descriptors() {
     or_skip!(support::root("root"));
-    let ground = Ground::new();
-    let theirs = ground.path("theirs");
-    for (way, output) in ground.write(&theirs.join(NAME)) {
+    let directories = Directories::new();
+    let theirs = directories.path("theirs");
+    for (way, output) in directories.write(&theirs.join(NAME)) {
         assert_eq!(output.code, 0, "{way}: {output:?}");
         let written = fs::symlink_metadata(theirs.join(NAME)).unwrap();
         assert!(written.is_file() && written.uid() == 0 && written.len() > 0, "{way}");
         assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1, "{way}");
         fs::remove_file(theirs.join(NAME)).unwrap();
     }
-    // Links of root's, in directories that only root can change.
-    std::os::unix::fs::symlink("roots", ground.path("link")).unwrap();
-    std::os::unix::fs::symlink("../theirs/../roots/linked.prom", ground.path("roots/new.prom"))
-        .unwrap();
-    let page = ground.path("link/new.prom");
+    // Root's own links, in directories that only root can change.
+    std::os::unix::fs::symlink("roots", directories.path("link")).unwrap();
+    std::os::unix::fs::symlink(
+        "../theirs/../roots/linked.prom",
+        directories.path("roots/new.prom"),
+    )
+    .unwrap();
+    let page = directories.path("link/new.prom");
     let page = page.to_str().unwrap();
-    ground.machine.run(&["metrics", "--output", page]).exits(0);
-    assert!(ground.path("roots/new.prom").is_symlink());
-    assert!(fs::metadata(ground.path("roots/linked.prom")).unwrap().len() > 0);
-    // Descriptors that the caller passed.
+    directories.machine.run(&["metrics", "--output", page]).exits(0);
+    assert!(directories.path("roots/new.prom").is_symlink());
+    assert!(fs::metadata(directories.path("roots/linked.prom")).unwrap().len() > 0);
+    // File descriptors that the caller passed.
     let bash = or_skip!(find("bash", "bash"));
-    let command = ground.machine.command(&[]);
+    let command = directories.machine.command(&[]);
     for (script, written) in [
         ("\"$@\" metrics --output /dev/stdout | tee", "gpumem_"),
         ("\"$@\" metrics --output >(sed s/^/passed:/)", "passed:"),
@@ -168,7 +172,7 @@ fn root_writes_new_files_in_another_users_directory_and_to_what_it_was_given() {
     }
 }
 
-/// Exchanges a directory and the file in it by random choice, as fast as it can.
+/// Exchanges a directory and the file in it at random, as fast as possible.
 const EXCHANGES: &str = r#"
 import os, random, sys
 random.seed(int(sys.argv[1]))
@@ -200,24 +204,24 @@ while True:
 "#;
 
 #[test]
-fn exchanging_directories_and_files_meanwhile_misdirects_nothing() {
+fn exchanging_files_during_a_write_misdirects_nothing() {
     or_skip!(support::root("root"));
-    // Another account may not reach the first one on the search path.
+    // The attacker's account may not be able to run the first python3 on the search path.
     let python = "/usr/bin/python3";
     or_skip!(find("python3", "python3").filter(|_| Path::new(python).exists()));
-    let rounds = std::env::var("GPUMEM_TEST_RACES").map_or(20, |it| it.parse().unwrap());
-    let ground = Ground::new();
-    let theirs = ground.path("theirs");
+    let rounds = std::env::var("GPUMEM_TEST_RACES").map_or(20, |text| text.parse().unwrap());
+    let directories = Directories::new();
+    let theirs = directories.path("theirs");
     let mut random = Random::new("output files", 1);
     for _ in 0..rounds / 10 {
         let seed = random.whole(0, 1000).to_string();
         let words = ["-I", "-c", EXCHANGES, &seed];
-        let mut attacker = Talking::start(&mut ground.attacker(&theirs, python, &words));
+        let mut attacker = LineProcess::start(&mut directories.attacker(&theirs, python, &words));
         assert_eq!(attacker.line(), "ready");
         for _ in 0..5 {
-            for (way, output) in ground.write(&theirs.join("d").join(NAME)) {
+            for (way, output) in directories.write(&theirs.join("d").join(NAME)) {
                 assert_ne!(output.code, 124, "{way}: {output:?}");
-                ground.assert_untouched(way);
+                directories.assert_untouched(way);
             }
         }
         drop(attacker);
@@ -227,24 +231,24 @@ fn exchanging_directories_and_files_meanwhile_misdirects_nothing() {
     }
 }
 
-/// A shell with gpumem's demo metrics between two lines.
-fn between_lines(script: &str, file: &Path) -> Output {
+/// Runs a shell script between two lines of output into a file.
+fn run_between_lines(script: &str, file: &Path) -> Output {
     let script = format!("{{ echo before; {script}; echo after; }} > {}", file.display());
     finish(Command::new("sh").args(["-c", &script]).env("GPUMEM", support::gpumem()))
 }
 
 #[test]
-fn standard_output_keeps_what_others_write_to_it() {
+fn output_to_dev_stdout_keeps_other_output() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all");
-    between_lines(r#""$GPUMEM" metrics --demo --output /dev/stdout"#, &file).exits(0);
+    run_between_lines(r#""$GPUMEM" metrics --demo --output /dev/stdout"#, &file).exits(0);
     let text = fs::read_to_string(file).unwrap();
     assert!(text.starts_with("before\n# HELP ") && text.ends_with("_bytes 0.0\nafter\n"), "{text}");
 }
 
 /// As with `docker run --volume FILE:FILE`.
 #[test]
-fn a_file_that_is_a_mount_is_written_in_place() {
+fn a_mounted_file_is_written_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let (outside, mounted) = (folder.path().join("outside"), folder.path().join("mounted"));
     fs::write(&outside, "x".repeat(1 << 20)).unwrap();

@@ -1,5 +1,5 @@
-//! Who owns a process, with real owners: a Slurm of one node, podman, runc. The command that gpumem shows
-//! is typed as it stands, and ends what it is shown for and nothing beside it.
+//! Real owners of processes: Slurm on one node, podman, runc and containerd. The tests run the commands that gpumem
+//! advises; each must end its target and nothing else.
 
 pub(crate) mod containers;
 mod slurm;
@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::machine::{Machine, one_gpu};
 use crate::support::{self, wait_until};
 
-/// The pid that a program writes into a file as soon as it runs.
-fn pid_in(path: &Path) -> u32 {
+/// Waits until a program has written its pid into a file.
+fn wait_for_pid(path: &Path) -> u32 {
     let mut pid = None;
     wait_until("the program has written its pid", || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -23,8 +23,8 @@ fn pid_in(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// What gpumem knows of a process that holds a GPU, and the first step of a plan that would end it.
-fn seen(pid: u32) -> (Value, Value) {
+/// gpumem's facts about a process on a GPU, and the first step of a plan that would end it.
+fn process_and_step(pid: u32) -> (Value, Value) {
     let machine = Machine::new(&one_gpu(&[pid]));
     let process = machine.snapshot(0).process(pid).clone();
     let output = machine.run(&["reap", "--dry-run", "--json", "--pid", &pid.to_string()]);
@@ -34,13 +34,13 @@ fn seen(pid: u32) -> (Value, Value) {
     (process, step)
 }
 
-/// The command of a step that only names one.
-fn command(step: &Value) -> &str {
+/// The command of a step that only advises one.
+fn advised_command(step: &Value) -> &str {
     assert_eq!(step["step"], "advise", "{step}");
     step["command"].as_str().unwrap()
 }
 
-/// What it takes to start daemons and containers.
-fn root() -> Option<()> {
+/// Skips the test if it may not start daemons and containers.
+fn require_root() -> Option<()> {
     support::root("the right to start daemons and containers")
 }

@@ -1,4 +1,4 @@
-//! The pipelines of gpumem-ci(7), run as their runners do: the very text of the page, on the mock driver.
+//! The pipelines of gpumem-ci(7), taken from the manual page and run on the mock driver.
 
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn example(section: &str) -> String {
     text.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
 }
 
-/// The lines of a shell's script: those that are indented further than what introduces them, without `bullet`.
+/// A script of the example: the indented lines after `introduced_by`, without `bullet`.
 fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
     let text = example(section);
     let lines = text.lines().skip_while(|line| line.trim() != introduced_by).skip(1);
@@ -27,15 +27,15 @@ fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
     script
 }
 
-/// A runner's machine: a GPU, gpumem and tests on the search path.
+/// A CI runner's machine: a GPU, and gpumem and tests on the search path.
 struct Runner {
     machine: Machine,
-    /// What the tests leave on the GPU, where they do.
+    /// The process that the tests leave on the GPU, if they do.
     left: Running,
 }
 
 impl Runner {
-    /// With tests that leave somebody on the GPU, or not.
+    /// `leaves`: the tests leave a process on the GPU.
     fn new(leaves: bool) -> Self {
         let machine = Machine::new(&one_gpu(&[]));
         let left = Running::sleep();
@@ -43,22 +43,22 @@ impl Runner {
         let runner = Self { machine, left };
         let library = runner.machine.library().display();
         let gpumem = support::gpumem();
-        runner.program(
+        runner.write_program(
             "gpumem",
             &format!("c=$1; shift; exec {gpumem} \"$c\" --nvml-library {library} \"$@\""),
         );
-        // They last until gpumem has sampled them: calls of the driver are counted in a file.
+        // The tests run until gpumem has sampled them. The mock driver counts its calls in a file.
         let sampled = "n=0; until [ $n -ge 8 ]; do now=$(cksum < counts); [ \"$now\" = \"$last\" ] || n=$((n+1)); \
                        last=$now; sleep 0.02; done";
         let leave = if leaves { "mv left scene.json" } else { "true" };
-        runner.program(
+        runner.write_program(
             "pytest",
             &format!("echo \"$CUDA_VISIBLE_DEVICES\" > ran; {sampled}; {leave}"),
         );
         runner
     }
 
-    fn program(&self, name: &str, text: &str) {
+    fn write_program(&self, name: &str, text: &str) {
         support::write_program(self.machine.path(name), &format!("#!/bin/sh\n{text}\n"));
     }
 
@@ -78,42 +78,47 @@ impl Runner {
     }
 }
 
-/// Runs a pipeline with tests that leave nothing, and with tests that leave somebody, who is named in `told`.
-fn runs_as_it_stands(program: &str, arguments: &[&str], told: fn(&Runner, &Output) -> String) {
+/// Runs a pipeline twice: with tests that leave no process, and with tests that leave one. `report` returns the
+/// text that must name it.
+fn assert_pipeline_works(
+    program: &str,
+    arguments: &[&str],
+    report: fn(&Runner, &Output) -> String,
+) {
     for leaves in [false, true] {
         let runner = Runner::new(leaves);
         let output = runner.run(program, arguments);
         assert_eq!(output.code == 0, !leaves, "{arguments:?}: {output:?}");
         assert!(runner.read("ran").starts_with("GPU-"), "{output:?}");
         let pid = runner.left.pid().to_string();
-        assert_eq!(told(&runner, &output).contains(&pid), leaves, "{pid}: {output:?}");
+        assert_eq!(report(&runner, &output).contains(&pid), leaves, "{pid}: {output:?}");
     }
 }
 
 #[test]
-fn the_pipeline_of_github_runs_as_it_stands() {
+fn the_github_pipeline_works() {
     let script = script("GITHUB ACTIONS", "- run: |", "      ");
-    runs_as_it_stands("bash", &["-e", "-c", &script], |_, output| {
+    assert_pipeline_works("bash", &["-e", "-c", &script], |_, output| {
         let lines = output.stdout.lines().filter(|line| line.starts_with("::error "));
         lines.collect()
     });
 }
 
 #[test]
-fn the_pipeline_of_gitlab_runs_as_it_stands() {
+fn the_gitlab_pipeline_works() {
     let script = script("GITLAB", "script:", "- ");
-    runs_as_it_stands("bash", &["-eo", "pipefail", "-c", &script], |runner, _| {
+    assert_pipeline_works("bash", &["-eo", "pipefail", "-c", &script], |runner, _| {
         assert!(runner.read("run.xml").contains("<testsuite "));
         runner.read("left.xml")
     });
 }
 
 #[test]
-fn the_makefile_runs_as_it_stands() {
+fn the_makefile_works() {
     let make = or_skip!(support::find("make", "make"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("Makefile");
     fs::write(&file, example("MAKE")).unwrap();
     let arguments = ["-f", file.to_str().unwrap(), "gpu-test"];
-    runs_as_it_stands(make.to_str().unwrap(), &arguments, |_, output| output.stdout.clone());
+    assert_pipeline_works(make.to_str().unwrap(), &arguments, |_, output| output.stdout.clone());
 }

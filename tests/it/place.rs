@@ -1,5 +1,5 @@
-//! Where processes run and which belong together, with real ones: in other pid namespaces, with the
-//! environment of a run, as a group of a parent and its workers.
+//! Real processes in other pid namespaces, with the environment of a distributed run, and as a parent with forked
+//! workers.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -12,8 +12,8 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs::{self, children};
 use crate::support::{self, wait_until};
 
-/// `unshare` with these namespaces and a first process of their own; a user namespace where that
-/// takes one. `None`, after a printed reason, where the kernel or a sandbox does not allow it.
+/// `unshare` with these namespaces and its own pid 1, and a user namespace if that is required. Returns `None` and
+/// prints the reason if the kernel or a sandbox refuses.
 pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
     let unshare = support::find("unshare", "util-linux")?;
     for user in ["", "r"] {
@@ -28,13 +28,12 @@ pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
             return Some(options.into());
         }
     }
-    support::skip("a pid namespace of one's own", "run as root");
+    support::skip("a new pid namespace", "run as root");
     None
 }
 
-/// `sh` in namespaces of its own, with this script, on this machine.
+/// `sh` in new namespaces with this script. In the script, `"$@"` is gpumem on this machine.
 pub fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command {
-    // What follows the script are the words of gpumem's own command, for `"$@"`.
     let gpumem = machine.command(&[]);
     let mut command = Command::new(&unshare[0]);
     command.args(&unshare[1..]).args(["sh", "-c", script, "sh"]);
@@ -45,31 +44,31 @@ pub fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Comm
 }
 
 #[test]
-fn a_process_of_another_namespace_has_both_pids() {
+fn a_process_in_another_namespace_has_both_pids() {
     let unshare = or_skip!(unshare("p"));
     let mut command = Command::new(&unshare[0]);
     command.args(&unshare[1..]).args(["sh", "-c", "sleep 600; :"]);
     let running = Running::start(&mut command);
-    let mut found = Vec::new();
-    wait_until("the shell within has a child", || {
+    let mut grandchildren = Vec::new();
+    wait_until("the inner shell has a child", || {
         let first = children(running.pid());
-        found = first.iter().copied().flat_map(children).collect();
-        !found.is_empty()
+        grandchildren = first.iter().copied().flat_map(children).collect();
+        !grandchildren.is_empty()
     });
-    let sleep = found[0];
+    let sleep = grandchildren[0];
     let machine = Machine::new(&one_gpu(&[sleep, running.pid()]));
     let snapshot = machine.snapshot(0);
     let process = snapshot.process(sleep);
     assert_eq!(process["namespace_pid"], 2, "{process}");
     assert_eq!(process["pid"], sleep);
-    // The shell is the first process in there, and would have adopted it, too.
+    // The shell is pid 1 of the namespace, so it would also have adopted the process.
     assert_eq!((&process["parent_is_reaper"], &process["parent"]), (&json!(true), &Value::Null));
     let outside = snapshot.process(running.pid());
     assert_eq!(outside["namespace_pid"], Value::Null, "{outside}");
     assert_eq!(outside["parent"]["pid"], std::process::id());
 }
 
-/// One GPU with 20 GiB of each of these pids, idle.
+/// One GPU on which each of these processes holds 20 GiB and is idle.
 fn idle_gpu(pids: &[u32]) -> Scene {
     let gpu =
         pids.iter().fold(Gpu::default(), |gpu, &pid| gpu.process(Process::compute(pid, 20 * GIB)));
@@ -79,27 +78,27 @@ fn idle_gpu(pids: &[u32]) -> Scene {
 const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
 #[test]
-fn inside_a_namespace_a_pid_that_no_process_has_is_unresolved() {
+fn in_a_namespace_a_pid_without_a_process_is_unresolved() {
     let unshare = or_skip!(unshare("p"));
     let machine = Machine::new(&idle_gpu(&[3_999_999, 4_000_000]));
     machine.configure(QUICK);
-    let within = |arguments: &str| {
+    let run = |arguments: &str| {
         let script = format!("\"$@\" {arguments}");
         support::finish(&mut in_namespace(&machine, &unshare, &script))
     };
-    let output = within("ps --json").exits(0);
+    let output = run("ps --json").exits(0);
     let snapshot = output.json();
     assert_eq!(snapshot["host"]["pid_namespace"], "container");
     for process in snapshot["processes"].as_array().unwrap() {
         assert!(process["unresolved"].is_string(), "{process}");
         assert_eq!(process["start_ticks"], Value::Null, "{process}");
     }
-    let verdict = within("check --json --window 3s --interval 200ms").json();
+    let verdict = run("check --json --window 3s --interval 200ms").json();
     assert_eq!(verdict["findings"], json!([]), "{verdict}");
 }
 
-/// Two processes, of which only the second holds a device file, take the places of two numbers in the
-/// scene. They are started before gpumem's words, which the caller appends.
+/// Starts two processes, of which only the second holds a device file, and puts their pids into the scene. The
+/// caller appends gpumem's arguments.
 const TWO_LOCAL_PROCESSES: &str = r#"
     mount -t tmpfs none /dev || exit 99
     : >/dev/null; : >/dev/nvidia0
@@ -112,7 +111,7 @@ const TWO_LOCAL_PROCESSES: &str = r#"
     "$@" "#;
 
 #[test]
-fn inside_a_namespace_only_who_holds_a_device_file_is_believed() {
+fn in_a_namespace_only_holders_of_device_files_are_resolved() {
     let unshare = or_skip!(unshare("pm"));
     let machine = Machine::new(&idle_gpu(&[1_111_111, 2_222_222, 4_000_000]));
     machine.configure(QUICK);
@@ -132,7 +131,7 @@ fn inside_a_namespace_only_who_holds_a_device_file_is_believed() {
             assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "{process}");
             assert_eq!(process["unresolved"], Value::Null);
         } else {
-            // The stranger's number is not joined to anything of the stranger's.
+            // The stranger's pid is not matched to the stranger.
             assert!(process["unresolved"].is_string(), "{process}");
             assert_eq!(process.as_object().unwrap().len(), 2, "{process}");
         }
@@ -146,7 +145,7 @@ fn inside_a_namespace_only_who_holds_a_device_file_is_believed() {
 }
 
 #[test]
-fn the_environment_of_a_run_is_shown_and_no_secret() {
+fn a_runs_environment_is_shown_without_secrets() {
     let rank = |rank: &str| {
         Running::start(
             Command::new("sleep")
@@ -164,9 +163,9 @@ fn the_environment_of_a_run_is_shown_and_no_secret() {
     let machine = Machine::new(&one_gpu(&[zero.pid(), one.pid(), other.pid()]));
     let output = machine.run(&["ps", "--json"]);
     assert!(!output.stdout.contains("do-not-show"));
-    let shown = output.json();
+    let snapshot = output.json();
     let find = |pid: u32| {
-        let all = shown["processes"].as_array().unwrap();
+        let all = snapshot["processes"].as_array().unwrap();
         all.iter().find(|process| process["pid"] == pid).unwrap()
     };
     let environment = &find(one.pid())["environment"];
@@ -176,18 +175,18 @@ fn the_environment_of_a_run_is_shown_and_no_secret() {
     assert_eq!(parent["pid"], std::process::id(), "{parent}");
     assert!(parent["start_ticks"].is_u64() && parent["command"].is_array());
 
-    let snapshot: Model = serde_json::from_str(&output.stdout).unwrap();
-    let families = families(&snapshot);
-    let run = member(&families, zero.pid()).unwrap();
+    let typed: Model = serde_json::from_str(&output.stdout).unwrap();
+    let families = families(&typed);
+    let family = member(&families, zero.pid()).unwrap();
     let mut ranks = [zero.pid(), one.pid()];
     ranks.sort_unstable();
-    assert_eq!(run.members, ranks);
-    assert!(run.ties.contains(&Tie::Run), "{run:?}");
-    assert_eq!(run.launcher.as_ref().unwrap().pid, std::process::id());
+    assert_eq!(family.members, ranks);
+    assert!(family.ties.contains(&Tie::Run), "{family:?}");
+    assert_eq!(family.launcher.as_ref().unwrap().pid, std::process::id());
     assert_eq!(member(&families, other.pid()).unwrap().members, [other.pid()]);
 }
 
-/// A process group; all of it is killed at the end.
+/// A process group, killed when dropped.
 struct Group(Running);
 
 impl Drop for Group {
@@ -197,7 +196,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
+fn forked_workers_stay_one_family_after_their_parent_died() {
     let python = or_skip!(support::python_with(&["os"]));
     let program = "import os, time\n\
         for _ in range(2):\n    \
@@ -209,7 +208,7 @@ fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
     let mut trainer = Group(Running::start(&mut command));
     let pid = trainer.0.pid();
     let mut workers = Vec::new();
-    wait_until("it has forked its workers", || {
+    wait_until("both workers are forked", || {
         workers = children(pid);
         workers.len() == 2
     });
@@ -217,7 +216,7 @@ fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
     all.push(pid);
     all.sort_unstable();
     let machine = Machine::new(&one_gpu(&all));
-    let family = |ties: &[Tie]| {
+    let assert_family = |ties: &[Tie]| {
         let output = machine.run(&["ps", "--json"]);
         let snapshot: Model = serde_json::from_str(&output.stdout).unwrap();
         let families = families(&snapshot);
@@ -231,12 +230,12 @@ fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
         assert!(tree[1..].iter().all(|branch| branch.depth == 1), "{tree:?}");
         family.id.clone()
     };
-    let before = family(&[Tie::ProcessGroup, Tie::Parent]);
+    let before = assert_family(&[Tie::ProcessGroup, Tie::Parent]);
     trainer.0.0.kill().unwrap();
     trainer.0.0.wait().unwrap();
-    // Only on the host does it follow that a number which nobody has was the trainer's.
+    // Only on the host is a pid without a process known to be the trainer's.
     let snapshot = machine.snapshot(0);
     if snapshot.0["host"]["pid_namespace"] == "host" {
-        assert_eq!(family(&[Tie::ProcessGroup]), before);
+        assert_eq!(assert_family(&[Tie::ProcessGroup]), before);
     }
 }

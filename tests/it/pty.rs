@@ -1,4 +1,4 @@
-//! `gpumem watch` on a real pseudo-terminal: what it draws, and what it leaves behind.
+//! `gpumem watch` on a real pseudo-terminal: what it draws, and that it restores the terminal.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -25,15 +25,15 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::{self, PATIENCE};
 
-/// What a frame begins and ends with, for terminals that show it at once.
+/// The start and end of a synchronized update, which terminals show as one frame.
 const FRAME: [&[u8]; 2] = [b"\x1b[?2026h", b"\x1b[?2026l"];
 
-/// How many of the last bytes belong to a frame that has not ended, or may.
-fn unfinished(bytes: &[u8]) -> usize {
+/// The number of trailing bytes that belong, or may belong, to an unfinished frame.
+fn unfinished_length(bytes: &[u8]) -> usize {
     let [begin, end] = FRAME;
-    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|it| it == mark);
+    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
     match (last(begin), last(end)) {
-        (Some(begun), ended) if ended.is_none_or(|ended| ended < begun) => bytes.len() - begun,
+        (Some(start), ended) if ended.is_none_or(|end| end < start) => bytes.len() - start,
         _ => (1..begin.len())
             .rev()
             .find(|&length| bytes.ends_with(&begin[..length]))
@@ -41,19 +41,19 @@ fn unfinished(bytes: &[u8]) -> usize {
     }
 }
 
-/// A program on a terminal of its own.
+/// A program on its own terminal.
 pub struct Terminal {
     child: Child,
     master: File,
     /// Kept open, so that the terminal's modes can be read after the program has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// The bytes that came so far.
+    /// All bytes so far.
     output: Arc<Mutex<Vec<u8>>>,
     before: Termios,
-    /// Whether somebody reads what the program writes.
+    /// Whether the test reads the program's output.
     is_read: Arc<AtomicBool>,
-    /// Where it remembers how it was left, unless the program was told another place.
+    /// The program's state directory, unless the caller set another one.
     _state: tempfile::TempDir,
 }
 
@@ -66,8 +66,8 @@ fn cells(number: u16) -> NonZero<u16> {
 }
 
 impl Terminal {
-    /// A shell with job control, which brings a stopped gpumem back when Enter is pressed: without
-    /// one nobody could, and gpumem would rightly refuse to stop.
+    /// A shell with job control that continues a stopped gpumem when Enter is pressed. Without job control, gpumem
+    /// refuses to stop.
     pub const SHELL: &[&str] = &[
         "bash",
         "-c",
@@ -75,7 +75,7 @@ impl Terminal {
         "bash",
     ];
 
-    /// Runs a program on a terminal of its own, below a shell where one is given.
+    /// Runs a program on its own terminal, under `shell` if that is not empty.
     pub fn start(shell: &[&str], program: &Command, rows: u16, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -84,11 +84,11 @@ impl Terminal {
         let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
         let mut before = tcgetattr(&slave).unwrap();
-        // An interrupt throws away what is written and not read yet, as a busy machine may not have.
+        // By default an interrupt discards output that is not read yet, which can happen on a busy machine.
         before.local_modes |= LocalModes::NOFLSH;
         tcsetattr(&slave, OptionalActions::Now, &before).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());
-        // A controlling terminal has to be taken by the child itself; setsid does that for us.
+        // The child itself must acquire the controlling terminal; setsid does that.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).args(shell);
         command.arg(program.get_program()).args(program.get_args());
@@ -96,7 +96,7 @@ impl Terminal {
         let state = tempfile::tempdir().unwrap();
         for (name, value) in program.get_envs() {
             match value {
-                // What one screen remembers is nothing to the next.
+                // Each screen gets its own state.
                 Some(value) if name == "STATE_DIRECTORY" && value == support::NOWHERE => {
                     command.env(name, state.path())
                 }
@@ -115,46 +115,46 @@ impl Terminal {
         let reads = Arc::clone(&is_read);
         thread::spawn(move || {
             let mut bytes = [0; 4096];
-            let mut waiting = Vec::new();
+            let mut pending = Vec::new();
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
                 while !reads.load(Ordering::SeqCst) {
                     thread::sleep(Duration::from_millis(10));
                 }
                 log.lock().unwrap().extend_from_slice(&bytes[..length]);
-                waiting.extend_from_slice(&bytes[..length]);
-                let shown = waiting.len() - unfinished(&waiting);
-                let shown = waiting.drain(..shown).collect::<Vec<u8>>();
-                parser.lock().unwrap().process(&shown);
+                pending.extend_from_slice(&bytes[..length]);
+                let complete = pending.len() - unfinished_length(&pending);
+                let complete = pending.drain(..complete).collect::<Vec<u8>>();
+                parser.lock().unwrap().process(&complete);
             }
-            parser.lock().unwrap().process(&waiting);
+            parser.lock().unwrap().process(&pending);
         });
         Self { child, master, slave, screen, output, before, is_read, _state: state }
     }
 
-    /// From now on somebody reads what the program writes, or nobody does.
-    pub fn read(&self, is_read: bool) {
+    /// Starts or stops reading the program's output.
+    pub fn set_reading(&self, is_read: bool) {
         self.is_read.store(is_read, Ordering::SeqCst);
     }
 
-    /// Whether the terminal takes a byte now.
+    /// Whether the terminal's buffer has room.
     pub fn takes_output(&self) -> bool {
         let mut polled = [PollFd::new(&self.slave, PollFlags::OUT)];
         poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
     }
 
-    /// Holds what the program writes, as Ctrl-S does.
+    /// Suspends output, as Ctrl-S does.
     pub fn hold(&self) {
         tcflow(&self.slave, Action::OOff).unwrap();
     }
 
-    /// All that a program can change: the modes of the terminal, and whether pasted text is marked, the
-    /// other screen is shown, the cursor is hidden and the mouse is asked for.
-    pub fn everything(&self) -> String {
+    /// Everything that a program can change: the terminal's modes, bracketed paste, the alternate screen, the cursor,
+    /// the keypad and the mouse.
+    pub fn modes(&self) -> String {
         let modes = tcgetattr(&self.slave).unwrap();
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
         format!(
-            "{:?} {:?} {:?} {:?}\npaste {} other screen {} hidden cursor {} keys {} {} mouse {:?} {:?}",
+            "{:?} {:?} {:?} {:?}\npaste {} alternate screen {} hidden cursor {} keys {} {} mouse {:?} {:?}",
             modes.input_modes,
             modes.output_modes,
             modes.control_modes,
@@ -169,23 +169,23 @@ impl Terminal {
         )
     }
 
-    /// All the bytes that were written until the end, which has come.
+    /// All bytes that an ended program wrote.
     pub fn bytes(&self) -> Vec<u8> {
-        const MARK: &[u8] = b"(that was all)";
+        const MARK: &[u8] = b"(end of output)";
         (&self.slave).write_all(MARK).unwrap();
-        self.wait_until("end of it", || self.output.lock().unwrap().ends_with(MARK));
+        self.wait_until("end of the output", || self.output.lock().unwrap().ends_with(MARK));
         let mut bytes = self.output.lock().unwrap().clone();
         bytes.truncate(bytes.len() - MARK.len());
         bytes
     }
 
-    /// How many bytes came so far.
-    pub fn written(&self) -> usize {
+    /// The number of bytes so far.
+    pub fn bytes_written(&self) -> usize {
         self.output.lock().unwrap().len()
     }
 
-    /// What a blank screen of this size shows once it is given all that came after the first `from`
-    /// bytes: the cells that were written.
+    /// The cells written after the first `from` bytes: what a blank screen shows if it is given only the later
+    /// output.
     pub fn written_since(&self, from: usize, rows: u16, columns: u16) -> String {
         let mut blank = vt100::Parser::new(cells(rows), cells(columns), 0);
         blank.process(&self.output.lock().unwrap()[from..]);
@@ -196,16 +196,16 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    pub fn wait_for(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+    pub fn wait_for(&self, description: &str, condition: impl Fn(&str) -> bool) -> String {
         let mut text = String::new();
-        self.wait_until(what, || {
+        self.wait_until(description, || {
             text = self.text();
-            so(&text)
+            condition(&text)
         });
         text
     }
 
-    /// Waits for text and for the end of its line: what is typed before that is echoed within it.
+    /// Waits for text and the end of its line. Keys pressed before that would be echoed within the line.
     pub fn wait_for_line(&self, text: &str) {
         self.wait_until(text, || {
             let written = self.output.lock().unwrap();
@@ -214,10 +214,14 @@ impl Terminal {
         });
     }
 
-    fn wait_until(&self, what: &str, mut so: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !so() {
-            assert!(begun.elapsed() < PATIENCE, "no {what}; on the screen:\n{}", self.text());
+    fn wait_until(&self, description: &str, mut condition: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !condition() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "no {description}; on the screen:\n{}",
+                self.text()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -226,27 +230,27 @@ impl Terminal {
         self.send(keys.as_bytes());
     }
 
-    /// Sends bytes as the terminal would, whatever they mean.
+    /// Sends raw bytes as terminal input.
     fn send(&mut self, bytes: &[u8]) {
         self.master.write_all(bytes).unwrap();
     }
 
-    /// Clicks on the first character of the first place where `text` stands.
+    /// Clicks on the first character of the first occurrence of `text`.
     pub fn click(&mut self, text: &str) {
         let screen = self.wait_for(text, |screen| screen.contains(text));
         let mut lines = screen.lines().enumerate();
-        let place = lines.find_map(|(row, line)| Some((row, line.find(text)?, line)));
-        let (row, at, line) = place.unwrap_or_else(|| panic!("no {text} in\n{screen}"));
-        // No wide character stands before what the tests click on.
-        let column = line[..at].chars().count();
+        let position = lines.find_map(|(row, line)| Some((row, line.find(text)?, line)));
+        let (row, offset, line) = position.unwrap_or_else(|| panic!("no {text} in\n{screen}"));
+        // The tests do not click to the right of a wide character.
+        let column = line[..offset].chars().count();
         let (x, y) = (column + 1, row + 1);
         self.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
     }
 
-    /// Waits until the row of `word` is the selected one.
+    /// Waits until the row that contains `word` is selected.
     pub fn wait_for_selected(&self, word: &str) {
-        let is_it = |line: &str| line.contains('▸') && line.contains(word);
-        self.wait_for("selected row", |text| text.lines().any(is_it));
+        let is_selected = |line: &str| line.contains('▸') && line.contains(word);
+        self.wait_for("selected row", |text| text.lines().any(is_selected));
     }
 
     pub fn resize(&self, rows: u16, columns: u16) {
@@ -260,52 +264,52 @@ impl Terminal {
         self.wait_until("stop", || state() == Some('T'));
     }
 
-    /// gpumem's pid: the last in the line of only children that begins with what was started.
+    /// gpumem's pid: the last process in the chain of only children below the started program.
     pub fn pid(&self) -> Pid {
         let mut pid = self.child.id();
-        // Below it is only the child that reads others' memory.
-        let reads = |pid: &u32| {
+        // gpumem's only child is the helper that reads other processes' memory.
+        let is_reader = |pid: &u32| {
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             command.ends_with(b"\0__read\0")
         };
-        while let Some(child) = procs::children(pid).into_iter().find(|pid| !reads(pid)) {
+        while let Some(child) = procs::children(pid).into_iter().find(|pid| !is_reader(pid)) {
             pid = child;
         }
         procs::pid(pid)
     }
 
-    pub fn end(&mut self) -> ExitStatus {
-        let begun = Instant::now();
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
+            assert!(start.elapsed() < PATIENCE, "the program does not exit:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Leaves it by q, with the terminal as it was.
+    /// Presses q, and checks the exit code and that the terminal is restored.
     pub fn quit(&mut self) {
         self.press("q");
-        assert_eq!(self.end().code(), Some(0));
+        assert_eq!(self.wait_for_exit().code(), Some(0));
         self.assert_restored();
     }
 
-    /// Ctrl-C, until it is the end: the first one may only close what is open.
-    pub fn end_by_interrupt(&mut self) -> ExitStatus {
-        let begun = Instant::now();
+    /// Presses Ctrl-C until the program ends; the first one may only close a dialog.
+    pub fn interrupt_until_exit(&mut self) -> ExitStatus {
+        let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < PATIENCE, "{}", self.text());
-            // Its end may come first.
+            assert!(start.elapsed() < PATIENCE, "{}", self.text());
+            // The program may exit first.
             let _ = self.master.write_all(b"\x03");
             thread::sleep(Duration::from_millis(50));
         }
-        self.end()
+        self.wait_for_exit()
     }
 
-    /// The modes that a screen program changes.
-    fn modes(termios: &Termios) -> (LocalModes, bool) {
+    /// The modes that a full-screen program changes.
+    fn screen_modes(termios: &Termios) -> (LocalModes, bool) {
         (termios.local_modes, termios.output_modes.contains(rustix::termios::OutputModes::OPOST))
     }
 
@@ -315,9 +319,13 @@ impl Terminal {
 
     pub fn assert_restored(&self) {
         let now = tcgetattr(&self.slave).unwrap();
-        assert_eq!(Self::modes(&now), Self::modes(&self.before), "the terminal's modes");
-        // What was written last may still be on its way to the parser.
-        self.wait_until("end of the other screen, hidden cursor, mouse and pastes", || {
+        assert_eq!(
+            Self::screen_modes(&now),
+            Self::screen_modes(&self.before),
+            "the terminal's modes"
+        );
+        // The last output may not have reached the parser yet.
+        self.wait_until("restored screen, cursor, mouse and paste modes", || {
             let parser = self.screen.lock().unwrap();
             let screen = parser.screen();
             let restored = !screen.alternate_screen() && !screen.hide_cursor();
@@ -330,7 +338,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Where a test failed half way.
+        // Only after a failed test does the program still run.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = kill_process(self.pid(), Signal::KILL);
             let _ = self.child.kill();
@@ -350,26 +358,23 @@ fn demo_in(shell: &[&str], rows: u16, columns: u16) -> Terminal {
 }
 
 #[test]
-fn it_draws_the_demo_and_q_leaves_the_terminal_as_it_was() {
+fn the_demo_is_drawn_and_q_restores_the_terminal() {
     let mut terminal = demo(40, 160);
     assert!(terminal.is_raw());
-    let text = terminal.text();
-    assert!(text.contains("nothing can be signalled"), "{text}");
-    assert!(text.contains("IDLE"), "the idle notebook is marked:\n{text}");
     terminal.press("?");
     terminal.wait_for("help", |text| text.contains("closes this help"));
     terminal.press("q");
-    // q may close the help first.
+    // The first q may only close the help.
     thread::sleep(Duration::from_millis(100));
     if terminal.child.try_wait().unwrap().is_none() {
         terminal.press("q");
     }
-    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(terminal.wait_for_exit().code(), Some(0));
     terminal.assert_restored();
 }
 
 #[test]
-fn it_follows_a_resize_down_to_one_cell_and_back() {
+fn the_screen_follows_a_resize_down_to_one_cell() {
     let mut terminal = demo(24, 80);
     for (rows, columns) in [(50, 200), (1, 1), (10, 40), (30, 120)] {
         terminal.resize(rows, columns);
@@ -381,19 +386,19 @@ fn it_follows_a_resize_down_to_one_cell_and_back() {
 }
 
 #[test]
-fn signals_end_it_with_the_terminal_restored() {
+fn signals_end_the_screen_and_restore_the_terminal() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut terminal = demo(24, 80);
         kill_process(terminal.pid(), signal).unwrap();
-        let status = terminal.end();
-        let by = status.signal().or_else(|| status.code().map(|code| code - 128));
-        assert_eq!(by, Some(signal.as_raw()), "{status}");
+        let status = terminal.wait_for_exit();
+        let signalled = status.signal().or_else(|| status.code().map(|code| code - 128));
+        assert_eq!(signalled, Some(signal.as_raw()), "{status}");
         terminal.assert_restored();
     }
 }
 
 #[test]
-fn it_stops_and_continues_like_any_program() {
+fn the_screen_stops_and_continues() {
     or_skip!(support::find("bash", "bash"));
     let mut terminal = demo_in(Terminal::SHELL, 24, 80);
     for stop_by_key in [true, false] {
@@ -412,26 +417,22 @@ fn it_stops_and_continues_like_any_program() {
 }
 
 #[test]
-fn it_wants_a_terminal() {
-    let output = support::run(&["watch", "--demo"]).exits(2);
-    assert!(
-        output.stderr.contains("terminal") && output.stderr.contains("gpumem ps"),
-        "{output:?}"
-    );
+fn watch_without_a_terminal_is_a_usage_error() {
+    support::run(&["watch", "--demo"]).exits(2);
 }
 
 #[test]
-fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
+fn a_panic_in_any_thread_is_shown_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_PANIC";
-    if let Some(which) = std::env::var_os(CHILD) {
-        // This test, run again as the program on the terminal.
+    if let Some(thread_name) = std::env::var_os(CHILD) {
+        // This test, run again as the terminal's program.
         let _ = gpumem::api::watch::with_screen(true, |screen| {
-            let bug = || panic!("as a bug would");
-            if which == "main" {
-                bug();
+            let fail = || panic!("a test panic");
+            if thread_name == "main" {
+                fail();
             }
-            let _ = thread::spawn(bug).join();
-            // The main thread goes on until it hears of it, and draws nothing.
+            let _ = thread::spawn(fail).join();
+            // The main thread continues until it is told of the panic, and must not draw.
             let drawn = screen.draw(|canvas| {
                 canvas.set_string(0, 0, "drawn", ratatui::style::Style::new());
             });
@@ -440,28 +441,28 @@ fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
         });
         return;
     }
-    for which in ["main", "other"] {
-        panics_on(CHILD, which);
+    for thread in ["main", "other"] {
+        assert_panic_is_shown(CHILD, thread);
     }
 }
 
-fn panics_on(variable: &str, thread: &str) {
+fn assert_panic_is_shown(variable: &str, thread: &str) {
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args([
         "--exact",
         "--nocapture",
-        "pty::a_panic_of_any_thread_is_printed_on_a_restored_terminal",
+        "pty::a_panic_in_any_thread_is_shown_on_a_restored_terminal",
     ]);
     let mut terminal =
         Terminal::start(&[], again.env(variable, thread).env("RUST_BACKTRACE", "0"), 60, 100);
-    assert_ne!(terminal.end().code(), Some(0));
+    assert_ne!(terminal.wait_for_exit().code(), Some(0));
     terminal.assert_restored();
-    let text = terminal.wait_for("panic's message", |text| text.contains("as a bug would"));
+    let text = terminal.wait_for("panic message", |text| text.contains("a test panic"));
     assert!(!text.contains("drawn"), "{text}");
 }
 
 #[test]
-fn how_it_was_left_is_how_it_comes_back() {
+fn the_order_of_the_table_is_restored_at_the_next_start() {
     let state = tempfile::tempdir().unwrap();
     let sleeper = Running::sleep();
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
@@ -478,12 +479,12 @@ fn how_it_was_left_is_how_it_comes_back() {
     let mut terminal = start("MEMORY▼");
     terminal.quit();
     let count = || std::fs::read_dir(state.path()).unwrap().count();
-    assert_eq!(count(), 0, "nothing was changed, nothing is written");
+    assert_eq!(count(), 0, "nothing was changed, so nothing is saved");
     let mut terminal = show(&demo, "MEMORY▼");
     terminal.press("oU");
     terminal.wait_for("order by user", |text| text.contains("USER▼"));
     terminal.quit();
-    assert_eq!(count(), 0, "how a recording is looked at is not remembered");
+    assert_eq!(count(), 0, "the layout of a recording is not saved");
 
     let mut terminal = start("MEMORY▼");
     terminal.press("oU");
@@ -493,7 +494,7 @@ fn how_it_was_left_is_how_it_comes_back() {
     terminal.press("op");
     terminal.wait_for("order by pid", |text| text.contains("PID▲"));
     kill_process(terminal.pid(), Signal::TERM).unwrap();
-    terminal.end();
+    terminal.wait_for_exit();
     terminal.assert_restored();
     let mut terminal = start("PID▲");
     terminal.quit();
@@ -505,9 +506,9 @@ fn how_it_was_left_is_how_it_comes_back() {
 }
 
 #[test]
-fn bytes_that_are_no_keys_do_no_harm() {
-    // Replies that nobody asked for, a paste with its brackets, broken UTF-8, sequences of no meaning or
-    // without an end, clicks off the screen.
+fn bytes_that_are_not_keys_are_harmless() {
+    // Unrequested replies, a bracketed paste, broken UTF-8, unknown and unterminated sequences, clicks off the
+    // screen.
     const STRANGE: [&[u8]; 10] = [
         b"\x1b[?62;22c\x1b[24;80R\x1b[I\x1b[O",
         b"\x1b[200~rm -rf /\r\x1b[201~",
@@ -523,7 +524,7 @@ fn bytes_that_are_no_keys_do_no_harm() {
     for bytes in STRANGE {
         let mut terminal = demo(24, 80);
         terminal.send(bytes);
-        let status = terminal.end_by_interrupt();
+        let status = terminal.interrupt_until_exit();
         assert_eq!(status.code(), Some(0), "{}", bytes.escape_ascii());
         terminal.assert_restored();
         let text = terminal.text();
@@ -532,7 +533,7 @@ fn bytes_that_are_no_keys_do_no_harm() {
 }
 
 #[test]
-fn a_storm_of_keys_is_taken_in_to_the_last() {
+fn a_storm_of_keys_is_processed_to_the_last() {
     let mut terminal = demo(24, 100);
     for _ in 0..100 {
         terminal.press(&"jkjkj\x1b[B\x1b[A><rI".repeat(10));
@@ -540,12 +541,12 @@ fn a_storm_of_keys_is_taken_in_to_the_last() {
     terminal.press("g?");
     terminal.wait_for("help", |text| text.contains("closes this help"));
     assert!(terminal.is_raw());
-    assert_eq!(terminal.end_by_interrupt().code(), Some(0));
+    assert_eq!(terminal.interrupt_until_exit().code(), Some(0));
     terminal.assert_restored();
 }
 
 #[test]
-fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
+fn the_screen_stays_responsive_while_a_gpu_hangs() {
     let child = Running::sleep();
     let scene = Scene::new()
         .gpu(Gpu::new("NVIDIA L40S"))
@@ -555,15 +556,15 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
     let mut terminal = Terminal::start(&[], &watch, 24, 100);
     terminal.wait_for("process", |text| text.contains("sleep 600") && text.contains("2.0 GiB"));
     machine.play(&scene.clone().fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0)));
-    terminal.wait_for("mark at the GPU that hangs", |text| text.contains("stale"));
+    terminal.wait_for("mark at the hung GPU", |text| text.contains("stale"));
     let mut grown = scene.fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
     grown.gpus[1].processes[0] = Process::compute(child.pid(), 7 * GIB);
     machine.play(&grown);
-    terminal.wait_for("news of the healthy GPU", |text| text.contains("7.0 GiB"));
+    terminal.wait_for("new value of the healthy GPU", |text| text.contains("7.0 GiB"));
     terminal.press("?");
     terminal.wait_for("help", |text| text.contains("closes this help"));
     terminal.press("\u{3}");
-    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(terminal.wait_for_exit().code(), Some(0));
     terminal.assert_restored();
 }
 
@@ -578,7 +579,7 @@ fn metrics_on_a_terminal_have_no_escape_sequences() {
     std::fs::write(&path, format!("{line}\n")).unwrap();
     let metrics = support::command(&["metrics", "--replay", path.to_str().unwrap()]);
     let mut terminal = Terminal::start(&[], &metrics, 40, 160);
-    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(terminal.wait_for_exit().code(), Some(0));
     let bytes = String::from_utf8(terminal.bytes()).unwrap();
     assert!(bytes.contains(r"\e[2JGPU") && !bytes.contains('\u{1b}'), "{bytes}");
 }
@@ -588,10 +589,10 @@ fn the_demo_pauses_steps_and_seeks() {
     let mut terminal = demo(24, 100);
     let clock = |text: &str| {
         let line = text.lines().next().unwrap_or_default();
-        let at = line.find(" UTC")?;
-        line.get(at - 8..at).map(str::to_owned)
+        let end = line.find(" UTC")?;
+        line.get(end - 8..end).map(str::to_owned)
     };
-    // Its history has to be there before it is halted.
+    // Pause only after the history is loaded.
     terminal.wait_for("finding", |text| text.contains("no GPU use in"));
     terminal.press("p");
     let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
@@ -601,7 +602,7 @@ fn the_demo_pauses_steps_and_seeks() {
     assert!(clock(&back).unwrap() < still, "{back}");
     terminal.press("]");
     terminal.wait_for("step on", |text| clock(text) == Some(still.clone()));
-    // Back to where somebody was accused, and all the way on to the end.
+    // Back to the previous finding, then on to the end.
     terminal.press("N");
     terminal.wait_for("finding", |text| {
         clock(text).is_some_and(|time| time < still) && text.contains("PAUSED")
@@ -614,7 +615,7 @@ fn the_demo_pauses_steps_and_seeks() {
 }
 
 #[test]
-fn this_machine_pauses_and_resumes_with_now() {
+fn a_live_screen_pauses_and_returns_to_now() {
     let child = Running::sleep();
     let process = Process::compute(child.pid(), 2 * GIB);
     let scene = Scene::new().gpu(Gpu::default().process(process));
@@ -630,14 +631,14 @@ fn this_machine_pauses_and_resumes_with_now() {
     let text = terminal.wait_for("distance from now", |text| text.contains(" behind"));
     assert!(text.contains("2.0 GiB") && !text.contains("7.0 GiB"), "{text}");
     terminal.press("L");
-    terminal.wait_for("news", |text| text.contains("7.0 GiB"));
+    terminal.wait_for("new value", |text| text.contains("7.0 GiB"));
     terminal.press("-");
     terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
     terminal.quit();
 }
 
 #[test]
-fn the_stored_history_is_there_with_the_first_sample() {
+fn the_first_sample_uses_the_stored_history() {
     let child = Running::sleep();
     let gpu = Gpu::default().process(Process::compute(child.pid(), 20 * GIB));
     let machine = Machine::new(&Scene::new().gpu(gpu));
@@ -645,9 +646,9 @@ fn the_stored_history_is_there_with_the_first_sample() {
     let folder = machine.path("store");
     let folder = folder.to_str().unwrap();
     machine
-        .typed(&format!("record --store --store-dir {folder} --interval 100ms --duration 4s"))
+        .run_line(&format!("record --store --store-dir {folder} --interval 100ms --duration 4s"))
         .exits(0);
-    // A second sample does not come.
+    // There is no second sample within the test.
     let watch = ["watch", "--interval", "1h", "--store-dir", folder];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);
     terminal.wait_for("idle process", |text| text.contains("without using it"));

@@ -1,13 +1,13 @@
-//! `gpumem reap` and `gpumem kill`: plans, and processes that are really ended, on the mock driver.
+//! `gpumem reap` and `gpumem kill` on the mock driver: plans, and real processes that are ended.
 //!
-//! The processes hold a plain file that is called `/dev/nvidia0` in a mount namespace of their own, so
-//! that what a person names may be ended where the pids are not the host's, too. What rules find is
-//! ended only on a host; elsewhere the tests see that it is refused.
+//! The processes hold a plain file named `/dev/nvidia0` in their own mount namespace, so that a named process may be
+//! ended even if its pid is not the host's. gpumem acts on rules only in the host's pid namespace; elsewhere the
+//! tests check that it refuses.
 
 mod acts;
 mod plans;
 
-pub use acts::{idle, scene};
+pub use acts::{idle_holder, scene};
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -23,19 +23,19 @@ use crate::holders::Namespace;
 use crate::machine::{Machine, one_gpu};
 use crate::support::{self, Output};
 
-/// Sleeps, and ends when it is told to.
+/// Sleeps, and exits on SIGTERM.
 pub const OBEYS: &str = "";
-/// What a program ignores it goes on ignoring after exec.
+/// An ignored signal stays ignored after exec.
 pub const IGNORES: &str = "trap '' TERM;";
 
-/// A machine with a namespace in which GPUs' files can be held, and a place for the ledger.
+/// A machine with a namespace in which GPU files can be held, and a state directory.
 pub struct Stage {
     namespace: Namespace,
     pub machine: Machine,
 }
 
 impl Stage {
-    /// `None`, after a printed reason, where there can be no namespace.
+    /// Returns `None` and prints the reason if a namespace cannot be created.
     pub fn new() -> Option<Self> {
         Some(Self { namespace: Namespace::new()?, machine: Machine::new(&one_gpu(&[])) })
     }
@@ -45,9 +45,9 @@ impl Stage {
         self.holder_by(&[], script)
     }
 
-    /// As [`Stage::holder`], started by another program with these arguments.
+    /// Like [`Stage::holder`], started by another program with these arguments.
     fn holder_by(&self, starter: &[&str], script: &str) -> Holder {
-        // One that is started by the same parent with the same command would be its successor.
+        // Unique, because a process with the same parent and command would be taken for its successor.
         static STARTED: AtomicU32 = AtomicU32::new(61_000);
         let seconds = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = format!("exec 3</dev/nvidia0; {script} echo ready; exec sleep {seconds}");
@@ -59,7 +59,7 @@ impl Stage {
         holder
     }
 
-    /// From now on its memory comes back so long after its end.
+    /// Frees the memory in the scene this long after the holder's end.
     pub fn release(&self, holder: &Holder, after: Duration) {
         let (child, path) = (Arc::clone(&holder.child), self.machine.path("scene.json"));
         thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Stage {
                 thread::sleep(Duration::from_millis(10));
             }
             thread::sleep(after);
-            // The test may be over.
+            // The test may have ended and removed the folder.
             let _ = one_gpu(&[]).write(&path);
         });
     }
@@ -92,11 +92,11 @@ impl Stage {
         self.machine.path("state/reap.jsonl")
     }
 
-    /// The ledger's lines; none where there is no ledger.
+    /// The audit log's lines; empty without an audit log.
     pub fn lines(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines();
-        // The last one may be in the making.
+        // The last line may be incomplete.
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
@@ -105,32 +105,32 @@ impl Stage {
         lines.iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Starts a reaper that waits for a process which ignores it.
-    fn waiting(&self, holder: &Holder) -> Child {
+    /// Starts a reaper that waits for a process which ignores SIGTERM.
+    fn start_waiting(&self, holder: &Holder) -> Child {
         let pid = holder.pid.to_string();
-        self.waiting_by(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
+        self.start_waiting_with(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
     }
 
-    /// The same, of whoever these arguments find.
-    fn waiting_by(&self, arguments: &[&str]) -> Child {
+    /// Like [`Self::start_waiting`], with these arguments.
+    fn start_waiting_with(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let reaper = command.spawn().unwrap();
-        support::wait_until("something was sent", || self.events().contains(&"done".into()));
+        support::wait_until("a signal was sent", || self.events().contains(&"done".into()));
         reaper
     }
 }
 
-/// A process that holds a GPU; killed at the end.
+/// A process that holds a GPU; killed when dropped.
 pub struct Holder {
     pub pid: u32,
     child: Arc<Mutex<Child>>,
 }
 
 impl Holder {
-    /// Starts a program that says `ready`.
+    /// Starts a program that prints `ready`.
     fn start(command: &mut Command) -> Self {
-        let (child, line) = support::hear(command);
+        let (child, line) = support::start_and_read_line(command);
         assert_eq!(line, "ready");
         Self { pid: child.id(), child: Arc::new(Mutex::new(child)) }
     }
@@ -148,7 +148,7 @@ impl Drop for Holder {
     }
 }
 
-/// How the only target of a document ended.
+/// The outcome of a document's only target.
 pub fn outcome(output: &Output) -> Value {
     let document = output.json();
     let targets = document["targets"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! Acts upon real processes, through the library: signals are sent and families end. What NVML shows
-//! is made here; what Linux shows is what there is.
+//! Actions on real processes through the library. The tests make NVML's data themselves; everything else comes from
+//! Linux.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,19 +36,19 @@ pub const GIB: u64 = 1 << 30;
 /// The uid and gid of nobody.
 const NOBODY: u32 = 65534;
 
-/// Real processes, and a GPU on which they are listed for as long as they live.
+/// Real processes, and a GPU that lists them while they live.
 pub struct Stage {
     processes: Processes,
     pub guard: Guard,
-    /// Those that NVML lists.
+    /// The pids that NVML lists.
     listed: Vec<u32>,
-    /// Those that have a GPU open and are not listed.
+    /// The pids of processes with an open GPU that NVML does not list.
     hidden: Vec<u32>,
-    /// Whose children NVML lists, too.
+    /// The pids of processes whose children NVML lists as well.
     heirs_of: Vec<u32>,
-    /// NVML lists whoever has the device file open, and no other.
+    /// Whether NVML lists exactly the processes with an open device file.
     lists_holders: bool,
-    begun: Instant,
+    start: Instant,
     folder: tempfile::TempDir,
 }
 
@@ -59,7 +59,7 @@ impl Stage {
         let mut policy = Policy::new(targets, |_, _| false);
         policy.grace = Some(Duration::from_millis(400));
         let mut ourselves = read_ourselves(&Roots::default()).unwrap();
-        // These pids are told by whoever made the snapshot, which is this test.
+        // The test makes the snapshots, so their pids are valid here.
         ourselves.pid_namespace = Some(PidNamespace::Host);
         Self {
             processes: Processes::new(Roots::default()),
@@ -68,12 +68,12 @@ impl Stage {
             hidden: Vec::new(),
             heirs_of: Vec::new(),
             lists_holders: false,
-            begun: Instant::now(),
+            start: Instant::now(),
             folder: tempfile::tempdir().unwrap(),
         }
     }
 
-    /// Where processes find device files that stand for those of GPUs: a file `nvidia0`.
+    /// A folder in place of /dev, with the file `nvidia0`.
     pub fn dev(&self) -> PathBuf {
         let path = self.folder.path().join("dev");
         fs::create_dir_all(&path).unwrap();
@@ -86,11 +86,11 @@ impl Stage {
     }
 
     fn now(&self) -> Time {
-        let elapsed = self.begun.elapsed().as_millis();
+        let elapsed = self.start.elapsed().as_millis();
         Time::from_unix_milliseconds(1_700_000_000_000 + i64::try_from(elapsed).unwrap())
     }
 
-    pub fn look(&mut self) -> Snapshot {
+    pub fn observe(&mut self) -> Snapshot {
         let mut snapshot = Snapshot::new(self.now());
         snapshot.host = read_host(&Roots::default());
         snapshot.host.pid_namespace = Some(PidNamespace::Host);
@@ -101,8 +101,8 @@ impl Stage {
         if !self.heirs_of.is_empty() {
             let all = read_all(&Roots::default()).unwrap();
             let is_heir = |ppid: u32| self.heirs_of.contains(&ppid);
-            let heirs = all.iter().filter(|it| it.ppid.is_some_and(is_heir));
-            listed.extend(heirs.map(|it| it.pid));
+            let heirs = all.iter().filter(|process| process.ppid.is_some_and(is_heir));
+            listed.extend(heirs.map(|process| process.pid));
             listed.sort_unstable();
             listed.dedup();
         }
@@ -130,15 +130,15 @@ impl Stage {
     }
 
     pub fn plan(&mut self) -> Plan {
-        let snapshot = self.look();
+        let snapshot = self.observe();
         let families = families(&snapshot);
         let facts: BTreeMap<u32, Guarded> = pids(&snapshot, &families)
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen =
+        let input =
             PlanInput { findings: &[], snapshot: &snapshot, families: &families, facts: &facts };
-        plan(&seen, &self.guard)
+        plan(&input, &self.guard)
     }
 
     pub fn target(&mut self) -> Target {
@@ -147,41 +147,41 @@ impl Stage {
         plan.targets.remove(0)
     }
 
-    /// The target of a rule that has found this process idle.
+    /// The target of a rule that found this process idle.
     fn found(&mut self, pid: u32) -> Target {
-        let snapshot = self.look();
-        let found = chance::finding(Kind::Idle, snapshot.process(pid).unwrap(), snapshot.time);
+        let snapshot = self.observe();
+        let finding = chance::finding(Kind::Idle, snapshot.process(pid).unwrap(), snapshot.time);
         self.guard.policy.targets = Targets::Found(FindingSelector::default());
         let families = families(&snapshot);
-        let known = |pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??));
-        let facts = pids(&snapshot, &families).into_iter().filter_map(known).collect();
-        let findings = [found];
-        let seen = PlanInput {
+        let facts_of = |pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??));
+        let facts = pids(&snapshot, &families).into_iter().filter_map(facts_of).collect();
+        let findings = [finding];
+        let input = PlanInput {
             findings: &findings,
             snapshot: &snapshot,
             families: &families,
             facts: &facts,
         };
-        let mut plan = plan(&seen, &self.guard);
+        let mut plan = plan(&input, &self.guard);
         plan.note_usage(&Roots::default());
         assert_eq!(plan.targets.len(), 1, "{plan:?}");
         plan.targets.remove(0)
     }
 
-    /// Carries a target out, to its end.
+    /// Acts on a target until the end.
     pub fn act(&mut self, target: Target) -> (Outcome, LedgerSummary) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
         let mut control =
             PidfdControl::new(self.roots()).with_requests(perform_requests(Roots::default()));
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
-            assert!(begun.elapsed() < Duration::from_secs(180), "no end");
-            let snapshot = self.look();
-            let moment =
+            assert!(start.elapsed() < Duration::from_secs(180), "the action does not end");
+            let snapshot = self.observe();
+            let input =
                 StepInput { now: self.now(), snapshot: &snapshot, recheck: Recheck::StillTrue };
-            match act.advance(moment, &mut control, &mut ledger).unwrap() {
+            match act.advance(input, &mut control, &mut ledger).unwrap() {
                 ActProgress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
                 ActProgress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
             }
@@ -194,24 +194,26 @@ impl Stage {
     }
 }
 
-/// Who has a file open, as the kernel tells.
+/// The processes with this file open.
 fn holders(path: &Path) -> Vec<u32> {
     let all = read_all(&Roots::default()).unwrap();
     let holds = |pid: u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|it| fs::read_link(it.path()).ok()).any(|link| link == path)
+        files
+            .filter_map(|descriptor| fs::read_link(descriptor.path()).ok())
+            .any(|link| link == path)
     };
-    all.iter().map(|it| it.pid).filter(|&pid| holds(pid)).collect()
+    all.iter().map(|process| process.pid).filter(|&pid| holds(pid)).collect()
 }
 
-/// The signals that were sent to a process, by the ledger.
-pub fn sent(past: &LedgerSummary, to: u32) -> Vec<Signal> {
+/// The signals sent to a process, according to the audit log.
+pub fn signals_to(past: &LedgerSummary, to: u32) -> Vec<Signal> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     deeds
-        .filter_map(|it| match &it.deed {
+        .filter_map(|record| match &record.deed {
             Deed::Signal { signals, processes } => {
                 let is_to = processes.iter().any(|process| process.pid == to);
-                (is_to && it.failures.is_some()).then_some(signals)
+                (is_to && record.failures.is_some()).then_some(signals)
             }
             _ => None,
         })
@@ -220,13 +222,13 @@ pub fn sent(past: &LedgerSummary, to: u32) -> Vec<Signal> {
         .collect()
 }
 
-/// A child that is killed with all of its session when the test is over.
-struct Cast(Child);
+/// A child that is killed with its whole session when dropped.
+struct SessionLeader(Child);
 
-impl Cast {
-    /// Starts a program in a session of its own; it says `ready` when it is.
+impl SessionLeader {
+    /// Starts a program in its own session, and waits until it prints `ready`.
     fn new(command: &mut Command) -> Self {
-        let (child, line) = support::hear(command);
+        let (child, line) = support::start_and_read_line(command);
         assert_eq!(line, "ready");
         Self(child)
     }
@@ -240,18 +242,21 @@ impl Cast {
         self.0.id()
     }
 
-    /// Waits for those of its session that have said so by being there.
-    fn session(&self, count: usize) -> Vec<u32> {
-        let begun = Instant::now();
+    /// Waits until the session has this many processes. Returns their pids.
+    fn wait_for_session(&self, count: usize) -> Vec<u32> {
+        let start = Instant::now();
         loop {
             let all = read_all(&Roots::default()).unwrap();
-            let mut pids: Vec<u32> =
-                all.iter().filter(|it| it.session == Some(self.pid())).map(|it| it.pid).collect();
+            let mut pids: Vec<u32> = all
+                .iter()
+                .filter(|process| process.session == Some(self.pid()))
+                .map(|process| process.pid)
+                .collect();
             if pids.len() >= count {
                 pids.sort_unstable();
                 return pids;
             }
-            assert!(begun.elapsed() < support::PATIENCE, "{pids:?}");
+            assert!(start.elapsed() < support::PATIENCE, "{pids:?}");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -261,11 +266,11 @@ impl Cast {
     }
 }
 
-impl Drop for Cast {
+impl Drop for SessionLeader {
     fn drop(&mut self) {
-        for it in read_all(&Roots::default()).unwrap_or_default() {
-            if it.session == Some(self.pid()) {
-                crate::procs::send(it.pid, rustix::process::Signal::KILL);
+        for process in read_all(&Roots::default()).unwrap_or_default() {
+            if process.session == Some(self.pid()) {
+                crate::procs::send(process.pid, rustix::process::Signal::KILL);
             }
         }
         let _ = self.0.kill();
@@ -278,11 +283,11 @@ pub fn is_freed(outcome: &Outcome) -> bool {
 }
 
 #[test]
-fn one_that_forks_while_it_is_killed_is_killed_with_its_children() {
+fn a_process_that_forks_while_it_is_killed_ends_with_its_children() {
     let python = or_skip!(python_with(&["signal"]));
     let mut stage = Stage::new(&[]);
     let device = stage.dev().join("nvidia0");
-    // Bounded by themselves: so many, for so long. They inherit the open GPU.
+    // The number of children and their lifetime are limited. They inherit the open GPU.
     let script = format!(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.alarm(120)
@@ -297,71 +302,71 @@ for _ in range(1000):
     time.sleep(0.015)
 while True: signal.pause()"
     );
-    let cast = Cast::python(&python, &script);
-    cast.session(20);
-    stage.listed = vec![cast.pid()];
-    stage.guard.policy.targets = Targets::named(vec![cast.pid()], Vec::new()).unwrap();
-    // Children are added when they are a second old.
+    let leader = SessionLeader::python(&python, &script);
+    leader.wait_for_session(20);
+    stage.listed = vec![leader.pid()];
+    stage.guard.policy.targets = Targets::named(vec![leader.pid()], Vec::new()).unwrap();
+    // Children join the target when they are a second old.
     stage.guard.policy.grace = Some(Duration::from_secs(2));
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
     let killed: usize = past.acts[0]
         .deeds
         .iter()
-        .map(|it| match &it.deed {
+        .map(|record| match &record.deed {
             Deed::Signal { signals, processes } if signals.contains(&Signal::Kill) => {
                 processes.len()
             }
             _ => 0,
         })
         .sum();
-    assert!(killed > 1, "some were found meanwhile");
-    // Those that there were before it began are the plan's business only, and what was just born is not
-    // told from what it may execute next; none is left to fork. The dead are taken away one by one.
-    let left = cast.session(0).len();
+    assert!(killed > 1, "no child was added");
+    // Processes born in the last moment may remain, because they might execute another program. None of them may
+    // fork.
+    let left = leader.wait_for_session(0).len();
     thread::sleep(Duration::from_millis(300));
-    assert!(cast.session(0).len() <= left, "nobody forks any more");
+    assert!(leader.wait_for_session(0).len() <= left, "a process still forks");
 }
 
 #[test]
-fn who_saves_after_a_signal_is_not_sent_it_again() {
+fn a_process_that_saves_after_a_signal_gets_no_second_one() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
-    let told = folder.path().join("told");
-    // The leader saves for longer than it has; its workers do not end by themselves.
+    let log = folder.path().join("signals");
+    // The leader saves for longer than the grace period; its workers ignore SIGTERM.
     let script = format!(
-        "def told(*_):
+        "def note_signal(*_):
     os.write(file, b'x')
-file = os.open({told:?}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+file = os.open({log:?}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 for _ in range(2):
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True: signal.pause()
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, note_signal)
 print('ready', flush=True)
 while True: signal.pause()"
     );
-    let cast = Cast::python(&python, &script);
-    let family = cast.session(3);
-    let mut stage = Stage::new(&[cast.pid()]);
+    let leader = SessionLeader::python(&python, &script);
+    let family = leader.wait_for_session(3);
+    let mut stage = Stage::new(&[leader.pid()]);
     stage.hidden = family[1..].to_vec();
-    // A busy machine lets it hear of the signal before it is killed.
+    // Enough for a busy machine to deliver the signal before the kill.
     stage.guard.policy.grace = Some(Duration::from_secs(5));
     let target = stage.target();
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(fs::read(&told).unwrap(), b"x", "by what it was delivered");
+    assert_eq!(fs::read(&log).unwrap(), b"x", "SIGTERM was delivered once");
     for pid in family {
-        assert_eq!(sent(&past, pid), [Signal::Term, Signal::Kill], "{pid}");
+        assert_eq!(signals_to(&past, pid), [Signal::Term, Signal::Kill], "{pid}");
     }
 }
 
-/// Holds a file as a process holds a GPU, and does this when it is told to end.
-const TAKES: &str = r#"
+/// Holds a file like a GPU, and reacts to SIGTERM as its argument says.
+const HOLD_FILE: &str = r#"
 import os, signal, sys, time
 path, manner, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
 held = open(path)
-def told(*_):
+def on_term(*_):
     global held
     if manner == "exits": os._exit(0)
     if manner == "ignores": return
@@ -378,14 +383,14 @@ def told(*_):
         held = open(path)
         while True: signal.pause()
     os._exit(0)
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, on_term)
 print("ready", flush=True)
 while True: signal.pause()
 "#;
 
-/// Whatever the target does and when: a while after "freed", none of its processes holds memory.
+/// Soon after the outcome "freed", no process of the target holds memory, whatever the target does.
 #[test]
-fn freed_means_that_no_process_of_the_target_holds_memory() {
+fn freed_means_no_process_of_the_target_holds_memory() {
     let python = or_skip!(python_with(&["signal"]));
     const MANNERS: [&str; 5] = ["exits", "ignores", "takes_again", "forks", "starts_again"];
     thread::scope(|scope| {
@@ -394,19 +399,20 @@ fn freed_means_that_no_process_of_the_target_holds_memory() {
             scope.spawn(move || {
                 let mut random = Random::new("freed", seed);
                 let manner = MANNERS[seed as usize % MANNERS.len()];
-                // Well before the end of its time, and of that in which its memory is watched: 4 and 5 seconds.
+                // Well within the grace period of 4 seconds and the 5 seconds in which the memory is watched.
                 let delay = random.range(0.1, 1.5);
                 let mut stage = Stage::new(&[]);
                 let file = stage.dev().join("nvidia0");
                 let mut command = Command::new(python);
-                command.args(["-c", TAKES]).arg(&file).args([manner, &delay.to_string()]);
-                let cast = Cast::new(command.process_group(0));
-                // Another program of the same user holds the GPU, too, and lives.
-                let other = "import os, sys, time\nheld = open(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(600)";
+                command.args(["-c", HOLD_FILE]).arg(&file).args([manner, &delay.to_string()]);
+                let leader = SessionLeader::new(command.process_group(0));
+                // Another program of the same user also holds the GPU, and must survive.
+                let script = "import os, sys, time\nheld = open(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(600)";
                 let mut command = Command::new(python);
-                let mut innocent = Cast::new(command.args(["-c", other]).arg(&file).process_group(0));
+                let mut innocent =
+                SessionLeader::new(command.args(["-c", script]).arg(&file).process_group(0));
                 stage.lists_holders = true;
-                stage.guard.policy.targets = Targets::named(vec![cast.pid()], Vec::new()).unwrap();
+                stage.guard.policy.targets = Targets::named(vec![leader.pid()], Vec::new()).unwrap();
                 stage.guard.policy.grace = Some(Duration::from_secs(4));
                 let (outcome, past) = stage.end();
                 thread::sleep(Duration::from_secs(1));
@@ -417,18 +423,18 @@ fn freed_means_that_no_process_of_the_target_holds_memory() {
                 assert_eq!(is_freed(&outcome), left.is_empty(), "{case}");
                 let ends = ["exits", "ignores", "takes_again"].contains(&manner);
                 assert_eq!(is_freed(&outcome), ends, "{case}");
-                let kills = sent(&past, cast.pid()).contains(&Signal::Kill);
+                let kills = signals_to(&past, leader.pid()).contains(&Signal::Kill);
                 assert_eq!(kills, ["ignores", "takes_again"].contains(&manner), "{case}");
-                assert!(innocent.is_alive() && sent(&past, innocent.pid()).is_empty(), "{case}");
+                assert!(innocent.is_alive() && signals_to(&past, innocent.pid()).is_empty(), "{case}");
             });
         }
     });
 }
 
 #[test]
-fn a_worker_that_a_subreaper_took_in_is_ended_and_the_subreaper_is_not() {
+fn a_subreapers_adopted_worker_is_ended_alone() {
     let python = or_skip!(python_with(&["ctypes"]));
-    // PR_SET_CHILD_SUBREAPER is 36. The trainer, in a session of its own, dies and leaves a worker.
+    // PR_SET_CHILD_SUBREAPER is 36. The trainer has its own session, and leaves a worker when it exits.
     let script = "import ctypes
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 trainer = os.fork()
@@ -441,14 +447,14 @@ if trainer == 0:
 os.waitpid(trainer, 0)
 print('ready', flush=True)
 time.sleep(600)";
-    let mut cast = Cast::python(&python, script);
+    let mut leader = SessionLeader::python(&python, script);
     let all = read_all(&Roots::default()).unwrap();
-    let worker = all.iter().find(|it| it.ppid == Some(cast.pid())).unwrap();
-    assert_ne!(worker.session, Some(cast.pid()));
+    let worker = all.iter().find(|process| process.ppid == Some(leader.pid())).unwrap();
+    assert_ne!(worker.session, Some(leader.pid()));
     let (outcome, past) = Stage::new(&[worker.pid]).end();
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, worker.pid).last(), Some(&Signal::Kill));
-    assert!(sent(&past, cast.pid()).is_empty() && cast.is_alive());
+    assert_eq!(signals_to(&past, worker.pid).last(), Some(&Signal::Kill));
+    assert!(signals_to(&past, leader.pid()).is_empty() && leader.is_alive());
 }
 
 #[test]
@@ -462,37 +468,41 @@ def rest():
     time.sleep(600)
 threading.Thread(target=rest).start()
 ctypes.CDLL(None).pthread_exit(None)";
-    let cast = Cast::python(&python, script);
-    let mut stage = Stage::new(&[cast.pid()]);
-    support::wait_until("its first thread has ended", || {
-        let snapshot = stage.look();
-        snapshot.process(cast.pid()).and_then(|it| it.state) == Some('Z')
+    let leader = SessionLeader::python(&python, script);
+    let mut stage = Stage::new(&[leader.pid()]);
+    support::wait_until("the first thread has ended", || {
+        let snapshot = stage.observe();
+        snapshot.process(leader.pid()).and_then(|process| process.state) == Some('Z')
     });
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Kill], "it had outlived the grace");
+    assert_eq!(
+        signals_to(&past, leader.pid()),
+        [Signal::Term, Signal::Kill],
+        "it outlived the grace"
+    );
 }
 
 #[test]
-fn without_the_right_to_it_is_tried_once() {
+fn an_action_without_permission_is_tried_once() {
     or_skip!(support::root("root"));
     let mut command = Command::new("sh");
-    let mut cast = Cast::new(command.args(["-c", "echo ready; exec sleep 630"]));
-    let pid = cast.pid();
+    let mut leader = SessionLeader::new(command.args(["-c", "echo ready; exec sleep 630"]));
+    let pid = leader.pid();
     let acted = thread::spawn(move || {
         let mut stage = Stage::new(&[pid]);
         stage.guard.policy.all_users = true;
-        // As a plan that was made with more rights, or by one who was told wrong of them.
+        // The plan was made with more privileges than it is carried out with.
         let target = stage.target();
         let other_user = rustix::process::Uid::from_raw(NOBODY);
         let everybody = fs::Permissions::from_mode(0o777);
         fs::set_permissions(stage.folder.path(), everybody).unwrap();
-        // Of this thread only.
+        // Changes only this thread.
         rustix::thread::set_thread_uid(other_user).unwrap();
         stage.act(target)
     });
     let (outcome, past) = acted.join().unwrap();
     assert_eq!(outcome, Outcome::NotPermitted);
     assert_eq!(past.acts[0].deeds.len(), 1);
-    assert!(cast.is_alive());
+    assert!(leader.is_alive());
 }

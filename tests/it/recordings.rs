@@ -1,4 +1,4 @@
-//! Recordings under `tests/data` through the public reader.
+//! Recordings under `tests/data`, read with the public reader.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,40 +18,40 @@ fn corpus() -> Vec<PathBuf> {
     files
 }
 
-/// Asserts that everything that is known in `original` is in `copy`, with the same value.
-fn assert_kept(original: &Value, copy: &Value, at: &str) {
+/// Asserts that every value of `original` that is not null is in `copy`.
+fn assert_kept(original: &Value, copy: &Value, path: &str) {
     match (original, copy) {
         (Value::Object(original), Value::Object(copy)) => {
             for (key, value) in original.iter().filter(|(_, value)| !value.is_null()) {
                 let kept = copy.get(key).unwrap_or(&Value::Null);
-                assert_kept(value, kept, &format!("{at}.{key}"));
+                assert_kept(value, kept, &format!("{path}.{key}"));
             }
         }
         (Value::Array(original), Value::Array(copy)) => {
-            assert_eq!(original.len(), copy.len(), "{at}");
+            assert_eq!(original.len(), copy.len(), "{path}");
             for (n, (original, copy)) in original.iter().zip(copy).enumerate() {
-                assert_kept(original, copy, &format!("{at}[{n}]"));
+                assert_kept(original, copy, &format!("{path}[{n}]"));
             }
         }
         (Value::Number(original), Value::Number(copy)) => {
-            assert_eq!(original.as_f64(), copy.as_f64(), "{at}");
+            assert_eq!(original.as_f64(), copy.as_f64(), "{path}");
         }
-        _ => assert_eq!(original, copy, "{at}"),
+        _ => assert_eq!(original, copy, "{path}"),
     }
 }
 
 #[test]
-fn nothing_in_the_corpus_is_lost_on_the_way_through() {
+fn reading_and_writing_the_corpus_loses_no_value() {
     for path in corpus() {
         let text = fs::read_to_string(&path).unwrap();
         let mut reader = RecordingReader::open(&path).unwrap();
         let mut lines = 0;
         for line in text.lines() {
             lines += 1;
-            let at = format!("{}:{lines}", path.display());
-            let snapshot = reader.next().expect(&at).expect(&at);
-            let original = serde_json::from_str(line).expect(&at);
-            assert_kept(&original, &serde_json::to_value(&snapshot).unwrap(), &at);
+            let location = format!("{}:{lines}", path.display());
+            let snapshot = reader.next().expect(&location).expect(&location);
+            let original = serde_json::from_str(line).expect(&location);
+            assert_kept(&original, &serde_json::to_value(&snapshot).unwrap(), &location);
         }
         assert!(reader.next().is_none(), "{}", path.display());
         assert_eq!(reader.damage(), []);

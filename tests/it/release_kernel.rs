@@ -1,6 +1,5 @@
-//! Memory that real kernels give back when they are asked over their own channel, and what hostile ones get
-//! instead. Freed bytes are what NVML shows: the modules in `release` behave as the libraries do, and write
-//! what they hold to the mock driver's scene.
+//! Memory that real kernels free on request over their own channel, and the answers of hostile kernels. The modules
+//! in `release` imitate the libraries, and write the memory they hold to the mock driver's scene.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +13,8 @@ use gpumem::api::reclaim::{
 use mock_nvml::scene::Scene;
 use serde_json::{Value, json};
 
-use crate::machine::{Machine, Running, Talking};
-use crate::notebook::{Place, assert_no_secret};
+use crate::machine::{LineProcess, Machine, Running};
+use crate::notebook::{JupyterHome, assert_no_secret};
 use crate::support;
 
 mod command;
@@ -28,7 +27,7 @@ const MIB: u64 = 1 << 20;
 /// The PCI bus id of the first GPU of `release/fake_gpu.py`, as NVML writes it.
 const BUS_ID: &str = "00000000:17:00.0";
 
-/// The modules that behave as PyTorch and others do.
+/// The modules that imitate PyTorch and other libraries.
 fn modules() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/release")
 }
@@ -41,8 +40,8 @@ fn python() -> Option<PathBuf> {
     support::python_with(&["ipykernel", "jupyter_client", "zmq"])
 }
 
-/// What makes a Python find the modules, and these write a machine's scene.
-fn plant<'a>(command: &'a mut Command, machine: &Machine) -> &'a mut Command {
+/// Makes a Python program find the modules, and the modules write this machine's scene.
+fn use_modules<'a>(command: &'a mut Command, machine: &Machine) -> &'a mut Command {
     command
         .env("PYTHONPATH", modules())
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -73,8 +72,8 @@ fn probe(pid: u32) -> ReleaseAnswer {
     answer
 }
 
-/// A release that is done; a busy machine may be slower than a kernel that rests is waited for.
-fn released(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
+/// Releases, and retries while the kernel is busy, because an idle kernel on a busy machine may answer late.
+fn release(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     let mut report = None;
     support::wait_until("the kernel has answered", || {
         match perform_with(pid, options) {
@@ -87,10 +86,10 @@ fn released(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     report.unwrap()
 }
 
-/// A kernel that a person, or an editor, has started, with the connection file of this name.
+/// A kernel that a person or an editor has started, with this connection file.
 struct RawKernel {
     machine: Machine,
-    place: Place,
+    home: JupyterHome,
     running: Running,
     file: PathBuf,
     python: PathBuf,
@@ -99,15 +98,15 @@ struct RawKernel {
 impl RawKernel {
     fn start(name: &str) -> Option<Self> {
         let python = python()?;
-        let (place, machine) = (Place::new(), Machine::new(&Scene::new()));
-        let file = place.path(name);
-        let mut command = place.command(&python);
+        let (home, machine) = (JupyterHome::new(), Machine::new(&Scene::new()));
+        let file = home.path(name);
+        let mut command = home.command(&python);
         command.args(["-m", "ipykernel_launcher", "-f"]).arg(&file);
-        let running = Running::start(plant(&mut command, &machine));
-        support::wait_until("the kernel has left its file", || {
-            fs::read(&file).is_ok_and(|it| serde_json::from_slice::<Value>(&it).is_ok())
+        let running = Running::start(use_modules(&mut command, &machine));
+        support::wait_until("the kernel has written its file", || {
+            fs::read(&file).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_ok())
         });
-        Some(Self { machine, place, running, file, python })
+        Some(Self { machine, home, running, file, python })
     }
 
     fn pid(&self) -> u32 {
@@ -115,17 +114,17 @@ impl RawKernel {
     }
 
     fn client(&self) -> Client {
-        Client::connect(&self.place, &self.python, &self.file)
+        Client::connect(&self.home, &self.python, &self.file)
     }
 
-    /// What NVML shows that it holds.
-    fn used(&self) -> Option<u64> {
-        used(&self.machine, self.pid())
+    /// The memory that NVML shows for it.
+    fn used_bytes(&self) -> Option<u64> {
+        used_bytes(&self.machine, self.pid())
     }
 }
 
-/// What NVML shows that a process holds on the first GPU; `None` where it is on no list.
-fn used(machine: &Machine, pid: u32) -> Option<u64> {
+/// The memory that NVML shows for a process on the first GPU, or `None` if the process is not listed.
+fn used_bytes(machine: &Machine, pid: u32) -> Option<u64> {
     let snapshot = machine.snapshot(0);
     let rows = snapshot.gpu(0)["processes"].as_array().cloned();
     let rows = rows.unwrap_or_default();
@@ -133,12 +132,12 @@ fn used(machine: &Machine, pid: u32) -> Option<u64> {
 }
 
 /// `client.py`, connected to a kernel.
-struct Client(Talking);
+struct Client(LineProcess);
 
 impl Client {
-    fn connect(place: &Place, python: &Path, file: &Path) -> Self {
-        let mut command = place.command(python);
-        let mut client = Self(Talking::start(command.arg(script("client.py")).arg(file)));
+    fn connect(home: &JupyterHome, python: &Path, file: &Path) -> Self {
+        let mut command = home.command(python);
+        let mut client = Self(LineProcess::start(command.arg(script("client.py")).arg(file)));
         assert_eq!(client.answer(), "ready");
         client
     }
@@ -157,16 +156,16 @@ impl Client {
         self.answer()
     }
 
-    /// Executes a cell, which must succeed; what it printed.
+    /// Executes a cell, which must succeed. Returns its output.
     fn run(&mut self, code: &str) -> String {
         let answer = self.ask(&json!({"run": code}));
         assert_eq!(answer["status"], "ok", "{answer}");
         answer["text"].as_str().unwrap().to_owned()
     }
 
-    /// What a release must leave as it is.
+    /// The state that a release must not change.
     fn state(&mut self) -> Value {
-        // What Python loads to answer is loaded the first time.
+        // The first request makes Python load what it needs for an answer.
         self.ask(&json!({"state": true}));
         self.ask(&json!({"state": true}))
     }

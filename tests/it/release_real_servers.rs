@@ -1,5 +1,5 @@
-//! A real inference server, which needs no GPU, is asked to unload: llama.cpp as a router and with one model. Its own
-//! state and the end of its runner show what came of it; the mock driver's rows go with the processes, as a driver's do.
+//! A real inference server that needs no GPU is asked to unload: llama.cpp as a router, and with one model. The
+//! server's own state and the exit of its runner show the effect; the mock driver lists a process until it exits.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,8 +24,8 @@ use crate::procs::{self, lives};
 use crate::release::options;
 use crate::support::{self, wait_until};
 
-/// Where `.ci/servers` has put a server; `None` where it was not run, with a printed reason.
-fn installed(server: &str) -> Option<PathBuf> {
+/// Where `.ci/servers` has installed a server. Returns `None` and prints the reason if it was not run.
+fn find_server(server: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUMEM_TEST_SERVERS");
     let folder = folder.map(|folder| Path::new(&folder).join(server));
     if folder.is_none() {
@@ -34,7 +34,7 @@ fn installed(server: &str) -> Option<PathBuf> {
     folder
 }
 
-/// A server in a process group of its own, which is killed at the end, and the machine that it runs on.
+/// A server in its own process group, killed when dropped, and its machine.
 struct Server {
     running: Running,
     machine: Machine,
@@ -47,7 +47,7 @@ impl Drop for Server {
     }
 }
 
-/// A request that is on its way.
+/// Sends a request. Returns the open connection.
 fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let timeout = Some(Duration::from_secs(90));
@@ -62,7 +62,7 @@ fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
     stream
 }
 
-/// Its status and its whole answer.
+/// Sends a request. Returns the status and the body.
 fn ask(port: u16, verb: &str, path: &str, body: &str) -> (u16, String) {
     let mut reader = BufReader::new(send(port, verb, path, body));
     let mut head = String::new();
@@ -82,18 +82,18 @@ fn unload(way: &ReleaseWay) -> &ServerUnload {
     }
 }
 
-/// The first program that it has started.
-fn child_of(pid: u32) -> Option<u32> {
+/// The first child process.
+fn first_child(pid: u32) -> Option<u32> {
     procs::children(pid).first().copied()
 }
 
 impl Server {
-    /// How it is asked, where this process holds the memory.
+    /// The way to release this process's memory.
     fn way(&self, holder: u32) -> ReleaseWay {
         self.machine.play(&one_gpu(&[holder]));
         let snapshot: Snapshot = serde_json::from_value(self.machine.snapshot(0).0).unwrap();
         let way = find(&snapshot.processes[0], &snapshot);
-        let way = way.unwrap_or_else(|why| panic!("{why} {snapshot:?}"));
+        let way = way.unwrap_or_else(|reason| panic!("{reason} {snapshot:?}"));
         let server = unload(&way);
         let port = format!(":{}", self.port);
         assert!(server.address.ends_with(&port), "{way:?}");
@@ -101,7 +101,7 @@ impl Server {
         way
     }
 
-    /// `gpumem release HOLDER --yes`, of which the driver shows 2 GiB until it ends: the outcome.
+    /// The outcome of `gpumem release HOLDER --yes`. The driver shows 2 GiB until the holder exits.
     fn release(&self, holder: u32) -> Value {
         self.machine.play(&one_gpu(&[holder]));
         let pid = holder.to_string();
@@ -125,9 +125,9 @@ impl Server {
     }
 }
 
-/// llama.cpp's server with these arguments; its model is one that says nothing of sense.
-fn llama(arguments: &[&str]) -> Option<Server> {
-    let program = installed("llama")?.join("usr/bin/llama-server");
+/// Starts llama.cpp's server with these arguments and a tiny random model.
+fn start_llama(arguments: &[&str]) -> Option<Server> {
+    let program = find_server("llama")?.join("usr/bin/llama-server");
     let python = support::find("python3", "python3")?;
     let machine = Machine::new(&one_gpu(&[]));
     fs::create_dir(machine.path("models")).unwrap();
@@ -152,61 +152,59 @@ fn llama(arguments: &[&str]) -> Option<Server> {
 }
 
 const COMPLETION: &str = r#"{"model": "tiny", "prompt": "x", "max_tokens": 2}"#;
-/// As many tokens as there may be, one by one.
+/// The maximum number of tokens, streamed one by one.
 const ENDLESS: &str =
     r#"{"model": "tiny", "prompt": "x", "max_tokens": 60000, "ignore_eos": true, "stream": true}"#;
 
 #[test]
-fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
-    let server = or_skip!(llama(&["--models-dir", "models"]));
+fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
+    let server = or_skip!(start_llama(&["--models-dir", "models"]));
     let (router, port) = (server.running.pid(), server.port);
     let state = || {
         let (_, models) = ask(port, "GET", "/models", "");
         let models: Value = serde_json::from_str(&models).unwrap();
         models["data"][0]["status"]["value"].clone()
     };
-    // Looking loads nothing.
+    // Asking for the state loads no model.
     let way = server.way(router);
-    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options(60_000))) {
-        let Err(NotReleased::NoWayIn(why)) = &answer else {
-            panic!("{answer:?}");
-        };
-        assert!(why.ends_with("it has no model loaded"), "{why}");
+    for answer in [probe, perform].map(|request| request(&Roots::default(), &way, &options(60_000)))
+    {
+        assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }
-    assert_eq!((state(), child_of(router)), (json!("unloaded"), None));
+    assert_eq!((state(), first_child(router)), (json!("unloaded"), None));
 
     let (status, answer) = ask(port, "POST", "/v1/completions", COMPLETION);
     assert_eq!(status, 200, "{answer}");
-    let runner = child_of(router).unwrap();
+    let runner = first_child(router).unwrap();
     let way = server.way(runner);
     assert_eq!((&*unload(&way).server, way.pid), ("llama.cpp", router));
     let probed = probe(&Roots::default(), &way, &options(60_000));
     assert!(probed.is_ok(), "{probed:?}");
-    assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
+    assert_eq!((state(), first_child(router)), (json!("loaded"), Some(runner)));
 
-    // At work for a client of the router, then for one of the runner, whom only its slots show.
+    // Busy for a client of the router, then for a client of the runner, which only the runner's slots show.
     let command = fs::read_to_string(format!("/proc/{runner}/cmdline")).unwrap();
     let mut words = command.split('\0').skip_while(|word| *word != "--port");
     let runners_port = words.nth(1).unwrap().parse().unwrap();
-    for (port, words) in
+    for (port, reason) in
         [(port, "a client is connected to it"), (runners_port, "a slot is processing")]
     {
-        let mut at_work = send(port, "POST", "/v1/completions", ENDLESS);
+        let mut client = send(port, "POST", "/v1/completions", ENDLESS);
         let mut piece = [0; 256];
-        at_work.read_exact(&mut piece).unwrap();
+        client.read_exact(&mut piece).unwrap();
         let answer = perform(&Roots::default(), &way, &options(60_000));
         assert!(
-            matches!(&answer, Err(NotReleased::Busy(why)) if why.contains(words)),
+            matches!(&answer, Err(NotReleased::Busy(text)) if text.contains(reason)),
             "{answer:?}"
         );
-        // It goes on.
+        // The generation continues.
         for _ in 0..8 {
-            at_work.read_exact(&mut piece).unwrap();
+            client.read_exact(&mut piece).unwrap();
         }
-        assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
+        assert_eq!((state(), first_child(router)), (json!("loaded"), Some(runner)));
     }
-    // Whoever has gone is no longer generated for.
-    wait_until("it rests", || {
+    // The server stops generating for a client that has disconnected.
+    wait_until("no slot is processing", || {
         let (_, slots) = ask(runners_port, "GET", "/slots", "");
         !slots.contains("\"is_processing\":true")
     });
@@ -216,21 +214,19 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     assert_eq!(outcome["bytes"], json!(2 * GIB));
     assert!(!lives(runner) && lives(router));
     assert_eq!(state(), "unloaded");
-    // Its next request wakes it, as was said.
+    // The next request loads the model again.
     let (status, answer) = ask(port, "POST", "/v1/completions", COMPLETION);
     assert_eq!((status, state()), (200, json!("loaded")), "{answer}");
 }
 
 #[test]
 fn llama_cpp_with_one_model_is_left_alone() {
-    let server = or_skip!(llama(&["--model", "models/tiny.gguf"]));
+    let server = or_skip!(start_llama(&["--model", "models/tiny.gguf"]));
     let pid = server.running.pid();
     let way = server.way(pid);
-    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options(60_000))) {
-        let Err(NotReleased::NoWayIn(why)) = &answer else {
-            panic!("{answer:?}");
-        };
-        assert!(why.contains("--sleep-idle-seconds"), "{why}");
+    for answer in [probe, perform].map(|request| request(&Roots::default(), &way, &options(60_000)))
+    {
+        assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }
     let outcome = server.release(pid);
     assert_eq!(outcome["outcome"], "no_way_in", "{outcome}");

@@ -1,6 +1,5 @@
-//! Whom gpumem obeys: files that others may write to, as root; its caller, where it has capabilities or
-//! the bit for setuid. With real owners and a real copy of the program, which takes root to make; a
-//! plain user's tests do what a plain user can.
+//! Trust: as root, gpumem rejects files that others may write to. With capabilities or the setuid bit, it does not
+//! obey its caller. These tests need root to set real owners and copy the program; the others run as a plain user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -13,24 +12,24 @@ use crate::support::{self, Output, clean_environment, finish, skip};
 
 const NOBODY: u32 = 65534;
 
-/// A folder that root owns, and everybody may look into.
+/// A folder that root owns and everyone can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    mode(folder.path(), 0o755);
+    set_mode(folder.path(), 0o755);
     folder
 }
 
-fn mode(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 fn write(path: &Path, text: &str, bits: u32) -> PathBuf {
     fs::write(path, text).unwrap();
-    mode(path, bits);
+    set_mode(path, bits);
     path.to_owned()
 }
 
-fn refused(output: &Output, words: &[&str]) {
+fn assert_refused(output: &Output, words: &[&str]) {
     assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{output:?}");
     for word in words {
         assert!(output.stderr.contains(word), "{word}: {output:?}");
@@ -38,13 +37,13 @@ fn refused(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn root_obeys_no_configuration_that_others_may_write() {
+fn root_rejects_a_configuration_that_others_may_write() {
     or_skip!(support::root("root"));
     let folder = folder();
     let good = write(&folder.path().join("a.toml"), "[sample]\ninterval = \"1s\"\n", 0o644);
     let check = |file: &Path| {
         let file = file.to_str().unwrap();
-        // Both ways to name one.
+        // Both ways to name the file.
         let named = support::run(&["config", "check", file]);
         let given = support::run(&["config", "check", "--config", file]);
         assert_eq!((named.code, &named.stderr), (given.code, &given.stderr));
@@ -53,34 +52,34 @@ fn root_obeys_no_configuration_that_others_may_write() {
     assert_eq!(check(&good).code, 0);
     let name = good.to_str().unwrap();
     for (bits, text) in [(0o664, "mode 0664"), (0o646, "mode 0646")] {
-        mode(&good, bits);
+        set_mode(&good, bits);
         let next = format!("chmod go-w {name}");
-        refused(&check(&good), &["is refused", name, text, &next]);
+        assert_refused(&check(&good), &["is refused", name, text, &next]);
     }
-    mode(&good, 0o644);
+    set_mode(&good, 0o644);
     chown(&good, Some(NOBODY), None).unwrap();
-    refused(&check(&good), &["belongs to", "uid 65534", "not to root", "chown"]);
-    // Any command that goes by it.
-    refused(&support::run(&["rules", "--config", name]), &["is refused"]);
+    assert_refused(&check(&good), &["belongs to", "uid 65534", "not to root", "chown"]);
+    // Other commands with `--config`.
+    assert_refused(&support::run(&["rules", "--config", name]), &["is refused"]);
     chown(&good, Some(0), None).unwrap();
-    // The folder, and a link to a good file that lies in a bad one.
+    // The folder's owner, and a link to a good file in a bad folder.
     chown(folder.path(), Some(NOBODY), None).unwrap();
-    let place = folder.path().to_str().unwrap();
-    refused(&check(&good), &[place, "only root"]);
+    let folder_name = folder.path().to_str().unwrap();
+    assert_refused(&check(&good), &[folder_name, "only root"]);
     chown(folder.path(), Some(0), None).unwrap();
     let open = folder.path().join("open");
     fs::create_dir(&open).unwrap();
-    mode(&open, 0o777);
+    set_mode(&open, 0o777);
     std::os::unix::fs::symlink(&good, open.join("link.toml")).unwrap();
-    refused(&check(&open.join("link.toml")), &[open.to_str().unwrap(), "mode 0777"]);
-    mode(&open, 0o1777);
-    assert_eq!(check(&open.join("link.toml")).code, 0, "a link of root's");
+    assert_refused(&check(&open.join("link.toml")), &[open.to_str().unwrap(), "mode 0777"]);
+    set_mode(&open, 0o1777);
+    assert_eq!(check(&open.join("link.toml")).code, 0, "root's own link");
     let loose = write(&open.join("loose.toml"), "", 0o644);
-    refused(&check(&loose), &["a shared directory"]);
+    assert_refused(&check(&loose), &["a shared directory"]);
 }
 
 #[test]
-fn root_is_not_led_by_the_home_that_sudo_kept() {
+fn root_does_not_trust_a_home_kept_by_sudo() {
     or_skip!(support::root("root"));
     let home = folder();
     let config = home.path().join(".config/gpumem");
@@ -92,12 +91,12 @@ fn root_is_not_led_by_the_home_that_sudo_kept() {
         command.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME");
         finish(&mut command)
     };
-    refused(&run(&["rules"]), &["is refused", "uid 65534", "sudo -H"]);
-    refused(&run(&["config", "check"]), &["is refused"]);
+    assert_refused(&run(&["rules"]), &["is refused", "uid 65534", "sudo -H"]);
+    assert_refused(&run(&["config", "check"]), &["is refused"]);
 }
 
 #[test]
-fn a_plain_users_files_are_the_users_own_affair() {
+fn a_plain_user_may_use_any_file() {
     let folder = folder();
     let file = write(&folder.path().join("a.toml"), "", 0o664);
     let mut command = support::command(&["config", "check", file.to_str().unwrap()]);
@@ -112,7 +111,7 @@ fn a_plain_users_files_are_the_users_own_affair() {
 }
 
 #[test]
-fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
+fn root_rejects_hooks_and_state_that_others_may_change() {
     or_skip!(support::root("root"));
     let folder = folder();
     let hook = write(&folder.path().join("tell"), "#!/bin/sh\n", 0o755);
@@ -122,40 +121,40 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
     for words in [format!("\"{hook}\""), format!("\"/bin/sh\", \"{hook}\"")] {
         write(&config, &toml(&words), 0o644);
         let check = || support::run(&["config", "check", config.to_str().unwrap()]);
-        mode(Path::new(hook), 0o755);
+        set_mode(Path::new(hook), 0o755);
         assert_eq!(check().code, 0, "{words}");
-        mode(Path::new(hook), 0o775);
-        let place = format!("{}:2: reap.notify: {hook} is refused", config.display());
-        refused(&check(), &[&place, "mode 0775", "chmod go-w"]);
+        set_mode(Path::new(hook), 0o775);
+        let location = format!("{}:2: reap.notify: {hook} is refused", config.display());
+        assert_refused(&check(), &[&location, "mode 0775", "chmod go-w"]);
         let machine = Machine::new(&one_gpu(&[]));
         let mut command = support::command(&["reap", "--watch", "--no-store", "--config"]);
         command.arg(&config).arg("--nvml-library").arg(machine.library());
-        refused(&finish(&mut command), &["is refused"]);
+        assert_refused(&finish(&mut command), &["is refused"]);
     }
     let state = folder.path().join("state");
     fs::create_dir(&state).unwrap();
     for (bits, uid) in [(0o777, 0), (0o755, NOBODY)] {
-        mode(&state, bits);
+        set_mode(&state, bits);
         chown(&state, Some(uid), None).unwrap();
         let mut command = support::command(&["reap", "--history"]);
         let output = finish(command.env("STATE_DIRECTORY", &state));
-        refused(&output, &["the state directory", state.to_str().unwrap()]);
+        assert_refused(&output, &["the state directory", state.to_str().unwrap()]);
     }
     chown(&state, Some(0), None).unwrap();
     write(&state.join("reap.jsonl"), "", 0o666);
     let mut command = support::command(&["reap", "--history"]);
     let output = finish(command.env("STATE_DIRECTORY", &state));
-    refused(&output, &["reap.jsonl", "mode 0666"]);
+    assert_refused(&output, &["reap.jsonl", "mode 0666"]);
 }
 
 #[test]
-fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
+fn a_privileged_program_loads_no_library_for_its_caller() {
     or_skip!(support::root("root"));
     let setcap = or_skip!(support::find("setcap", "libcap2-bin"));
     let folder = folder();
     let machine = Machine::new(&one_gpu(&[]));
-    mode(&machine.path(""), 0o755);
-    // Where the loader would look for the driver, if it were asked to.
+    set_mode(&machine.path(""), 0o755);
+    // On the loader's search path, if LD_LIBRARY_PATH is obeyed.
     let drivers = folder.path().join("lib");
     fs::create_dir(&drivers).unwrap();
     fs::copy(machine.library(), drivers.join("libnvidia-ml.so.1")).unwrap();
@@ -172,12 +171,12 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
     let secret = write(&folder.path().join("secret.jsonl"), "root's alone\n", 0o600);
     let secret = secret.to_str().unwrap();
 
-    // As it is, it has no more rights than its caller, and is led.
+    // Without privileges, the program obeys its caller.
     support::copy_program(support::gpumem(), &program);
-    let is_led =
-        |output: &Output| output.json()["gpus"].as_array().is_some_and(|it| !it.is_empty());
-    assert!(is_led(&run(&["ps", "--json"])));
-    assert!(is_led(&run(&["ps", "--json", "--nvml-library", library])));
+    let lists_gpus =
+        |output: &Output| output.json()["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+    assert!(lists_gpus(&run(&["ps", "--json"])));
+    assert!(lists_gpus(&run(&["ps", "--json", "--nvml-library", library])));
 
     let capabilities = "cap_sys_ptrace,cap_kill,cap_dac_read_search+ep";
     let set = Command::new(setcap).arg(capabilities).arg(&program).status();
@@ -186,29 +185,29 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
         return;
     }
     let output = run(&["ps", "--nvml-library", library]);
-    refused(&output, &["--nvml-library", "is refused", "capabilities"]);
+    assert_refused(&output, &["--nvml-library", "is refused", "capabilities"]);
     let output = run(&["ps", "--json"]);
-    let led = serde_json::from_str::<serde_json::Value>(&output.stdout)
-        .is_ok_and(|json| json["gpus"].as_array().is_some_and(|it| it.len() == 1));
-    assert!(!led, "LD_LIBRARY_PATH was obeyed: {output:?}");
+    let obeyed = serde_json::from_str::<serde_json::Value>(&output.stdout)
+        .is_ok_and(|json| json["gpus"].as_array().is_some_and(|gpus| gpus.len() == 1));
+    assert!(!obeyed, "LD_LIBRARY_PATH was obeyed: {output:?}");
     let output = run(&["check", "--replay", secret]);
-    assert_eq!(output.code, 2, "read for its caller: {output:?}");
-    assert_eq!(run(&["rules"]).code, 0, "the rest works");
+    assert_eq!(output.code, 2, "the file was read for the caller: {output:?}");
+    assert_eq!(run(&["rules"]).code, 0, "other commands work");
 
-    // The bit for setuid: nothing at all.
+    // With the setuid bit, every command is refused.
     support::copy_program(support::gpumem(), &program);
-    mode(&program, 0o4755);
+    set_mode(&program, 0o4755);
     for arguments in [&["rules"][..], &["ps", "--nvml-library", library]] {
-        refused(&run(arguments), &["setuid", "chmod ug-s"]);
+        assert_refused(&run(arguments), &["setuid", "chmod ug-s"]);
     }
 }
 
-/// Runs the rest of its arguments where the loader's cache is the first: who has more rights than their caller
-/// find a driver by no variable of the caller's.
+/// Runs the rest of its arguments with the first one as the loader's cache. A privileged program ignores the caller's
+/// variables, so it finds the driver only through the cache.
 const WITH_CACHE: &str = "mount --bind \"$1\" /etc/ld.so.cache; shift; exec \"$@\"";
 
 #[test]
-fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
+fn a_privileged_program_shows_no_other_users_environment() {
     or_skip!(support::root("root"));
     let programs = [
         ("setcap", "libcap2-bin"),
@@ -216,11 +215,11 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         ("unshare", "util-linux"),
         ("setpriv", "util-linux"),
     ];
-    if programs.iter().any(|(it, of)| support::find(it, of).is_none()) {
+    if programs.iter().any(|(program, package)| support::find(program, package).is_none()) {
         return;
     }
     let machine = Machine::new(&one_gpu(&[]));
-    mode(&machine.path(""), 0o755);
+    set_mode(&machine.path(""), 0o755);
     let folder = folder();
     let drivers = folder.path().join("lib");
     fs::create_dir(&drivers).unwrap();
@@ -230,7 +229,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
     let mut make = Command::new("ldconfig");
     make.arg("-C").arg(&cache).arg("-f").arg(&list);
     assert_eq!(finish(&mut make).code, 0);
-    mode(&cache, 0o644);
+    set_mode(&cache, 0o644);
     let program = folder.path().join("gpumem");
     support::copy_program(support::gpumem(), &program);
     let mut set = Command::new("setcap");
@@ -244,7 +243,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         let command = command.arg("600").env_clear().env("LC_MARK", variable);
         Running::start(command.uid(uid).gid(uid))
     };
-    let (roots, own) = (sleep("of-root", 0), sleep("of-the-caller", NOBODY));
+    let (roots, callers) = (sleep("of-root", 0), sleep("of-the-caller", NOBODY));
     let page = |process: &Running, uid: u32| {
         machine.play(&one_gpu(&[process.pid()]));
         let mut command = Command::new("unshare");
@@ -260,17 +259,17 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         assert!(output.stdout.contains(&title), "{output:?}");
         output.stdout
     };
-    // It may read any: the caller's own is shown by it, and root sees all.
-    assert!(page(&own, NOBODY).contains("of-the-caller"));
+    // The program could read any environment. It shows the caller's own, and everything to root.
+    assert!(page(&callers, NOBODY).contains("of-the-caller"));
     assert!(page(&roots, 0).contains("of-root"));
     let shown = page(&roots, NOBODY);
     assert!(!shown.contains("of-root"), "{shown}");
-    let why = "it is another user's, and gpumem has capabilities that you lack";
-    assert!(shown.contains(why), "{shown}");
+    let reason = "it is another user's, and gpumem has capabilities that you lack";
+    assert!(shown.contains(reason), "{shown}");
 }
 
 #[test]
-fn nothing_hides_or_reorders_what_json_has() {
+fn json_output_escapes_control_and_bidi_characters() {
     let folder = folder();
     let recording = folder.path().join("a.jsonl");
     let demo = support::run(&["ps", "--json", "--demo"]);
@@ -285,7 +284,7 @@ fn nothing_hides_or_reorders_what_json_has() {
     assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
 }
 
-/// In a user namespace of user 1000's, as podman makes it without root, it becomes another of its users.
+/// In a user namespace of user 1000's, like rootless podman's, becomes another user of the namespace.
 const CONTAINED: &str = "import ctypes, os, sys
 to_child, to_parent = os.pipe(), os.pipe()
 pid = os.fork()
@@ -305,25 +304,25 @@ print(pid, flush=True)
 os.waitpid(pid, 0)";
 
 #[test]
-fn a_process_of_a_container_without_root_is_its_users() {
+fn a_process_in_a_rootless_container_belongs_to_its_user() {
     or_skip!(support::root("root"));
     let python = or_skip!(support::find("python3", "python3"));
-    let (parent, pid) = support::hear(Command::new(python).args(["-c", CONTAINED]));
+    let (parent, pid) = support::start_and_read_line(Command::new(python).args(["-c", CONTAINED]));
     let (mut parent, pid) = (Running(parent), pid.parse().unwrap());
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.contains("Uid:\t100004"), "{status}");
     let snapshot = Machine::new(&one_gpu(&[pid])).snapshot(0);
     assert_eq!(snapshot.process(pid)["uid"], 1000);
-    // The kernel has it so, too: that user may end it.
+    // The kernel agrees: that user may kill the process.
     let mut kill = Command::new("setpriv");
     kill.args(["--reuid=1000", "--clear-groups", "kill", "-KILL", &pid.to_string()]);
     assert!(kill.status().unwrap().success());
     parent.0.wait().unwrap();
 }
 
-/// As where a process has the lock of its memory held for ever: a pipe without a writer stands for its files.
+/// A pipe without a writer in place of /proc files behaves like a process that holds its memory lock forever.
 #[test]
-fn what_is_waited_for_in_vain_costs_that_process_only() {
+fn unreadable_proc_files_affect_only_their_process() {
     or_skip!(support::root("the right to mount"));
     let processes: Vec<Running> = (0..4).map(|_| Running::sleep()).collect();
     let pids: Vec<u32> = processes.iter().map(Running::pid).collect();
@@ -338,25 +337,25 @@ fn what_is_waited_for_in_vain_costs_that_process_only() {
     command.arg(support::gpumem()).arg("--nvml-library").arg(machine.library());
     let output = finish(command.args(["ps", "--json"])).exits(0);
     let snapshot = output.json();
-    let of = |pid: u32| {
+    let process = |pid: u32| {
         let all = snapshot["processes"].as_array().unwrap();
-        all.iter().find(|it| it["pid"] == pid).unwrap().clone()
+        all.iter().find(|process| process["pid"] == pid).unwrap().clone()
     };
-    let hostile = of(pids[0]);
+    let hostile = process(pids[0]);
     assert_eq!(
         (&hostile["command"], &hostile["comm"]),
         (&serde_json::Value::Null, &"sleep".into())
     );
     for &pid in &pids[1..] {
-        assert_eq!(of(pid)["command"], serde_json::json!(["sleep", "600"]));
-        assert!(of(pid)["environment"].is_object());
+        assert_eq!(process(pid)["command"], serde_json::json!(["sleep", "600"]));
+        assert!(process(pid)["environment"].is_object());
     }
 }
 
 #[test]
-fn a_process_that_proc_hides_is_not_called_dead() {
+fn a_process_hidden_by_hidepid_is_not_reported_dead() {
     or_skip!(support::root("the right to mount"));
-    let (others, own) = (Running::sleep(), {
+    let (others, nobodys) = (Running::sleep(), {
         let mut command = Command::new("sleep");
         Running::start(command.arg("600").uid(NOBODY).gid(NOBODY))
     });
@@ -364,8 +363,8 @@ fn a_process_that_proc_hides_is_not_called_dead() {
         let child = Running::sleep();
         child.pid()
     };
-    let machine = Machine::new(&one_gpu(&[others.pid(), own.pid(), gone]));
-    mode(&machine.path(""), 0o755);
+    let machine = Machine::new(&one_gpu(&[others.pid(), nobodys.pid(), gone]));
+    set_mode(&machine.path(""), 0o755);
     let folder = folder();
     let library = folder.path().join("libnvidia-ml.so.1");
     fs::copy(machine.library(), &library).unwrap();
@@ -382,14 +381,14 @@ fn a_process_that_proc_hides_is_not_called_dead() {
         command.arg(&program).args(["ps", "--json", "--nvml-library"]).arg(&library);
         let snapshot = finish(&mut command).exits(0).json();
         let processes = snapshot["processes"].as_array().unwrap();
-        let why = |pid: u32| {
+        let facts = |pid: u32| {
             let process = processes.iter().find(|process| process["pid"] == pid).unwrap();
             (process["unresolved"].as_str().map(str::to_owned), process["comm"].is_string())
         };
-        let (reason, is_named) = why(others.pid());
+        let (reason, is_named) = facts(others.pid());
         assert_eq!((reason.is_some(), is_named), (is_hidden, !is_hidden), "{option}: {reason:?}");
-        assert_eq!(why(own.pid()), (None, true), "{option}");
-        // What does not exist cannot be told from what is hidden.
-        assert_eq!(why(gone).0.is_some(), is_hidden, "{option}");
+        assert_eq!(facts(nobodys.pid()), (None, true), "{option}");
+        // An exited process cannot be distinguished from a hidden one.
+        assert_eq!(facts(gone).0.is_some(), is_hidden, "{option}");
     }
 }

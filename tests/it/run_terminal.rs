@@ -1,15 +1,15 @@
-//! `gpumem run` on a terminal: what comes out is what comes out without it, byte for byte.
+//! `gpumem run` on a terminal: the output is the same as without it, byte for byte.
 
 use std::process::Command;
 
 use crate::pty::Terminal;
 use crate::support;
 
-/// What a program writes to a terminal, and what it ends with, while somebody types.
-fn played(
+/// Runs a program on a terminal while keys are typed. Returns its output and exit code.
+fn run_on_terminal(
     is_wrapped: bool,
     program: &[&str],
-    play: &dyn Fn(&mut Terminal),
+    type_keys: &dyn Fn(&mut Terminal),
 ) -> (String, Option<i32>) {
     let mut command = match is_wrapped {
         true => support::command(&["run", "--quiet", "--allow-no-gpu", "--"]),
@@ -18,16 +18,16 @@ fn played(
     support::clean_environment(&mut command);
     command.args(program).env("LESS", "").env("LESSHISTFILE", "-");
     let mut terminal = Terminal::start(Terminal::SHELL, &command, 24, 80);
-    play(&mut terminal);
-    let status = terminal.end();
+    type_keys(&mut terminal);
+    let status = terminal.wait_for_exit();
     terminal.assert_restored();
     (String::from_utf8_lossy(&terminal.bytes()).into_owned(), status.code())
 }
 
 #[track_caller]
-fn assert_same(program: &[&str], play: impl Fn(&mut Terminal)) {
-    let bare = played(false, program, &play);
-    assert_eq!(played(true, program, &play), bare, "{program:?}");
+fn assert_same(program: &[&str], type_keys: impl Fn(&mut Terminal)) {
+    let bare = run_on_terminal(false, program, &type_keys);
+    assert_eq!(run_on_terminal(true, program, &type_keys), bare, "{program:?}");
 }
 
 fn type_and_wait(terminal: &mut Terminal, keys: &str, text: &str) {
@@ -35,7 +35,7 @@ fn type_and_wait(terminal: &mut Terminal, keys: &str, text: &str) {
     terminal.wait_for(text, |screen| screen.contains(text));
 }
 
-/// Its own shell brings back what was stopped when Enter is pressed.
+/// The terminal's shell continues a stopped job when Enter is pressed.
 fn stop_and_continue(terminal: &mut Terminal) {
     terminal.press("\u{1a}");
     terminal.wait_for_line("Stopped");
@@ -43,10 +43,10 @@ fn stop_and_continue(terminal: &mut Terminal) {
 }
 
 #[test]
-fn a_program_gets_what_is_typed_and_each_signal_once() {
+fn a_program_gets_keys_and_each_signal_once() {
     or_skip!(support::interrupts("a program that is interrupted"));
     or_skip!(support::find("python3", "python3"));
-    // It waits for signals instead of being interrupted by them, so that none is missed.
+    // The script waits for signals with sigwait, so that it misses none.
     let script = r#"
 import os, signal
 caught = {signal.SIGINT, signal.SIGCONT, signal.SIGQUIT, signal.SIGWINCH}
@@ -71,7 +71,7 @@ os._exit(9)"#;
         terminal.wait_for_line("SIGWINCH 1 100x30");
         terminal.press("\u{1c}");
     });
-    // What ends by Ctrl-C ends the loop of a shell script, too.
+    // A command that Ctrl-C ends also ends the loop of a shell script.
     assert_same(&["sh", "-c", "echo started; exec sleep 600"], |terminal| {
         terminal.wait_for_line("started");
         terminal.press("\u{3}");
@@ -79,7 +79,7 @@ os._exit(9)"#;
 }
 
 #[test]
-fn a_shell_keeps_its_jobs() {
+fn a_shell_keeps_its_job_control() {
     let shell = ["env", "PS1=ready> ", "bash", "--norc", "--noprofile", "--noediting", "-i"];
     assert_same(&shell, |terminal| {
         let prompts = |count: usize| {
@@ -89,7 +89,7 @@ fn a_shell_keeps_its_jobs() {
         };
         terminal.wait_for("prompt", prompts(1));
         terminal.press("sh -c 'echo be''gun; exec sleep 600'\n");
-        terminal.wait_for("its job", |screen| screen.contains("begun"));
+        terminal.wait_for("the job", |screen| screen.contains("begun"));
         terminal.press("\u{1a}");
         terminal.wait_for("prompt", prompts(2));
         terminal.press("exit\n");
@@ -99,7 +99,7 @@ fn a_shell_keeps_its_jobs() {
 }
 
 #[test]
-fn a_pager_is_stopped_and_continued() {
+fn a_pager_stops_and_continues() {
     let less = or_skip!(support::find("less", "less"));
     let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
     let folder = tempfile::tempdir().unwrap();

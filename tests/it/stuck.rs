@@ -1,5 +1,5 @@
-//! A killed process of which one thread waits for a file system that never answers: it keeps what it holds, and no
-//! signal reaches it.
+//! A killed process with a thread that waits for a file system that never answers: it keeps its memory, and no signal
+//! ends it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -15,22 +15,22 @@ use crate::support::{self, finish, finish_with_input, wait_until};
 
 const HANGING: &str = include_str!("stuck/hanging_fs.py");
 
-/// It opens a GPU and lets a thread ask for a file; then its first thread sleeps.
+/// Opens a GPU and starts a thread that accesses a file; the first thread sleeps.
 const PROGRAM: &str = "import os, sys, threading, time
 device = open('/dev/nvidia0')
 threading.Thread(target=os.stat, args=(sys.argv[1] + '/file',)).start()
 time.sleep(600)";
 
 #[test]
-fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
+fn a_killed_process_with_a_waiting_thread_is_stuck() {
     let python = or_skip!(support::find("python3", "python3"));
     let folder = tempfile::tempdir().unwrap();
     let mut server = Command::new(&python);
     server.args(["-c", HANGING]).arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut server = Running(server.spawn().unwrap());
     let mut line = String::new();
-    let mut said = BufReader::new(server.0.stdout.take().unwrap());
-    said.read_line(&mut line).unwrap();
+    let mut output = BufReader::new(server.0.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
     if line != "mounted\n" {
         support::skip("a file system that hangs", "as root, with the kernel module fuse");
         return;
@@ -39,20 +39,21 @@ fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
     let mut holder = namespace.command(python.to_str().unwrap());
     holder.args(["-c", PROGRAM]).arg(folder.path());
     let mut holder = Running(holder.spawn().unwrap());
-    // Dropped before the holder, which does not end while it waits.
+    // Shadowed, so that it is dropped before the holder, which cannot end while it waits.
     let server = server;
-    said.read_line(&mut line).unwrap();
+    output.read_line(&mut line).unwrap();
     let pid = holder.pid();
     procs::send(pid, Signal::KILL);
-    wait_until("its first thread has ended", || procs::state(pid) == Some('Z'));
+    wait_until("the first thread has ended", || procs::state(pid) == Some('Z'));
 
     let machine = Machine::new(&one_gpu(&[pid]));
-    let seen = finish(&mut namespace.gpumem(&machine, &["ps", "--json"])).json();
-    let process = seen["processes"].as_array().unwrap().iter().find(|it| it["pid"] == pid).unwrap();
+    let snapshot = finish(&mut namespace.gpumem(&machine, &["ps", "--json"])).json();
+    let mut processes = snapshot["processes"].as_array().unwrap().iter();
+    let process = processes.find(|process| process["pid"] == pid).unwrap();
     assert_eq!((&process["state"], &process["left_thread_state"]), (&json!("Z"), &json!("D")));
-    assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "its thread has it open");
+    assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "its thread has the file open");
 
-    let snapshot: Snapshot = serde_json::from_value(seen).unwrap();
+    let snapshot: Snapshot = serde_json::from_value(snapshot).unwrap();
     let mut recording = String::new();
     for sample in 0..20 {
         let time = snapshot.time.plus_seconds(f64::from(sample) * 10.0);
@@ -68,13 +69,13 @@ fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
     };
     assert_eq!((&finding["kind"], &finding["severity"]), (&json!("stuck"), &json!("critical")));
     assert_eq!(finding["evidence"]["of_a_thread"], true);
-    assert_eq!(finding["actions"], json!(["notify"]), "no signal reaches it");
+    assert_eq!(finding["actions"], json!(["notify"]), "no signal can end it");
     if rustix::process::geteuid().is_root() {
         assert!(finding["advice"][0].as_str().unwrap().contains("FUSE"), "{finding}");
     }
 
-    // What ends the wait: its server's end.
+    // The wait ends with the file system's server.
     drop(server);
-    wait_until("it is gone", || holder.0.try_wait().unwrap().is_some());
+    wait_until("the holder has ended", || holder.0.try_wait().unwrap().is_some());
     let _ = Command::new("umount").arg("-l").arg(folder.path()).status();
 }

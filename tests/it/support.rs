@@ -1,4 +1,4 @@
-//! What the tests share: running the binary, finding real programs, comparing generated files.
+//! Helpers that several tests share: running the binary, finding programs, comparing generated files.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,24 +8,24 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// What a run of gpumem came to.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Output {
-    /// Exit code; 128 + N where signal N ended it.
+    /// The exit code, or 128 + N if signal N ended it.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Output {
-    /// The same, which has to have exited with this code.
+    /// Asserts the exit code.
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:?}");
         self
     }
 
-    /// Standard output as one JSON document, which is valid by the schema that it names.
+    /// Standard output as one JSON document. Checks it against the schema that it names.
     pub fn json(&self) -> serde_json::Value {
         let document = serde_json::from_str(&self.stdout);
         let document = document.unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -38,7 +38,7 @@ pub fn gpumem() -> &'static str {
     env!("CARGO_BIN_EXE_gpumem")
 }
 
-/// Where nothing of this machine's is.
+/// A folder without configuration, history and state.
 pub const NOWHERE: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// An environment without this machine's configuration, history, locale and NVML.
@@ -51,12 +51,12 @@ pub fn clean_environment(command: &mut Command) {
         .env("HOME", nowhere)
         .env("XDG_CONFIG_HOME", nowhere)
         .env("XDG_STATE_HOME", nowhere)
-        // Or a recorder's history of this machine would be root's.
+        // Otherwise root would use the history of a recorder on this machine.
         .env("STATE_DIRECTORY", nowhere);
     command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TERM", "xterm-256color");
 }
 
-/// gpumem with these arguments, ready to be changed and run.
+/// gpumem with these arguments in a clean environment.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(gpumem());
     command.args(arguments);
@@ -68,7 +68,7 @@ pub fn run(arguments: &[&str]) -> Output {
     finish(&mut command(arguments))
 }
 
-/// Has a program that runs others, such as strace, run this one, in its environment.
+/// Makes a program that runs others, such as strace, run this one in its environment.
 pub fn before<'a>(command: &'a mut Command, program: &Command) -> &'a mut Command {
     command.arg(program.get_program()).args(program.get_args());
     for (name, value) in program.get_envs() {
@@ -80,12 +80,12 @@ pub fn before<'a>(command: &'a mut Command, program: &Command) -> &'a mut Comman
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end, without input.
 pub fn finish(command: &mut Command) -> Output {
     collect(command.stdin(Stdio::null()).output().unwrap())
 }
 
-/// Runs a command to its end on this standard input.
+/// Runs a command to its end, with this standard input.
 pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Output {
     let mut child = command
         .stdin(Stdio::piped())
@@ -96,7 +96,7 @@ pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     let writer = thread::spawn(move || {
-        // gpumem may have seen enough before the end.
+        // gpumem may exit before it has read everything.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().unwrap();
@@ -114,62 +114,62 @@ fn collect(output: std::process::Output) -> Output {
     }
 }
 
-/// Where tests may skip for want of a program, and CI must not.
-pub fn skip(what: &str, why: &str) {
+/// Prints that a test is skipped because something is missing. Panics in CI, where no test may be skipped.
+pub fn skip(name: &str, reason: &str) {
     assert!(
         env::var_os("GPUMEM_TEST_REQUIRE_ALL").is_none(),
-        "{what} is missing ({why}), and nothing may be skipped here"
+        "{name} is missing ({reason}), and no test may be skipped here"
     );
-    eprintln!("skipped: {what} is missing ({why})");
+    eprintln!("skipped: {name} is missing ({reason})");
 }
 
-/// Whether the tests run as root; `None`, after a printed reason, where they do not.
-pub fn root(what: &str) -> Option<()> {
+/// Returns `None` and prints the reason if the tests do not run as root.
+pub fn root(purpose: &str) -> Option<()> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skip(what, "run as root");
+        skip(purpose, "run as root");
     }
     is_root.then_some(())
 }
 
-/// Whether children react to Ctrl-C; `None`, after a printed reason, where they inherit that it is ignored, as a shell
-/// script's background job does.
-pub fn interrupts(what: &str) -> Option<()> {
+/// Returns `None` and prints the reason if children inherit that SIGINT is ignored, as in a background job of a
+/// shell script.
+pub fn interrupts(purpose: &str) -> Option<()> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
     let is_ignored = u64::from_str_radix(ignored, 16).unwrap()
         & (1 << (rustix::process::Signal::INT.as_raw() - 1))
         != 0;
     if is_ignored {
-        skip(what, "run in the foreground: SIGINT is ignored here");
+        skip(purpose, "run in the foreground: SIGINT is ignored here");
     }
     (!is_ignored).then_some(())
 }
 
-/// Starts a program, and waits for the first line that it prints.
-pub fn hear(command: &mut Command) -> (Child, String) {
+/// Starts a program, and waits for its first line of output.
+pub fn start_and_read_line(command: &mut Command) -> (Child, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim_end().to_owned())
 }
 
-/// Copies a program that is run afterwards. Another process does it: a file that is open for writing here is open in
-/// what other threads start at that moment too, and cannot be run until they have closed it.
+/// Copies a program with another process. If this process wrote the file, children of other threads could inherit the
+/// open file, and the program could not be executed until they close it.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--dereference").arg(from.as_ref()).arg(to.as_ref());
     assert!(copy.status().unwrap().success(), "{copy:?}");
 }
 
-/// Writes a script that is run afterwards, in the same way.
+/// Writes a script that will be executed, with another process for the same reason.
 pub fn write_program(path: impl AsRef<Path>, text: &str) {
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(path.as_ref());
     finish_with_input(&mut install, text.as_bytes()).exits(0);
 }
 
-/// A program on the search path; `None`, after a printed reason, where there is none.
+/// A program on the search path. Returns `None` and prints the reason if it is missing.
 pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file());
@@ -179,10 +179,10 @@ pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     found
 }
 
-/// A Python that can import these modules: the one of the tests' own environment, or the system's.
+/// A Python that can import these modules: from the tests' own environment, or the system's.
 pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
-    let own = env::var_os("GPUMEM_TEST_VENV").map(|venv| Path::new(&venv).join("bin/python"));
-    let candidates = own.into_iter().chain([PathBuf::from("python3")]);
+    let venv = env::var_os("GPUMEM_TEST_VENV").map(|venv| Path::new(&venv).join("bin/python"));
+    let candidates = venv.into_iter().chain([PathBuf::from("python3")]);
     for python in candidates {
         let imports = format!("import {}", modules.join(", "));
         let imported = Command::new(&python).args(["-c", &imports]).output();
@@ -194,20 +194,19 @@ pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// Nothing takes longer on a machine that is alive: notebook servers and Ray start when a busy one of two cores lets
-/// them.
+/// The limit for any wait. On a busy machine with two cores, notebook servers and Ray need minutes to start.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Waits until something is so; fails where it does not come.
-pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < PATIENCE, "in vain waited until {what}");
+/// Waits until a condition holds. Panics after [`PATIENCE`].
+pub fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "timed out waiting for: {description}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Head and body of what a server of this machine answers to a request.
+/// Sends a request to a local server. Returns the head and the body.
 pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -218,25 +217,25 @@ pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// A port that nothing listens on. Each call gets another one, with the seven that follow: some servers take more than
-/// one. The ports are below those that the kernel chooses itself. The check connects and does not listen: this process
-/// is an ancestor of the other tests' programs, and a listening ancestor counts as their front end.
+/// A port without a listener. Each call returns another one, and the seven that follow are free as well, because some
+/// servers use several. The ports are below the kernel's ephemeral range. The check connects instead of listening:
+/// this process is an ancestor of other tests' programs, and a listening ancestor would count as their front end.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const EACH: u16 = 8;
     const COUNT: u16 = 2700;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Another run of the tests begins elsewhere.
-    let from = (std::process::id().wrapping_mul(0x9e37_79b9) >> 20) as u16;
+    // Other test runs start elsewhere in the range.
+    let offset = (std::process::id().wrapping_mul(0x9e37_79b9) >> 20) as u16;
     (0..COUNT)
-        .map(|_| from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
         .map(|index| FIRST + index * EACH)
         .find(|port| TcpStream::connect(("127.0.0.1", *port)).is_err())
-        .expect("a port that is free")
+        .expect("a free port")
 }
 
-/// Makes a certificate that nobody signs, `c.pem`, and its key, `k.pem`, in a folder; `None`, after a printed reason,
-/// where there is no program for it.
+/// Makes a self-signed certificate, `c.pem`, and its key, `k.pem`, in a folder. Returns `None` and prints the reason
+/// if openssl is missing.
 pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     let openssl = find("openssl", "openssl")?;
     let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.join(name).display().to_string());
@@ -247,7 +246,7 @@ pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     Some([certificate, key])
 }
 
-/// Compares a committed file with what generates it; rewrites it where `GPUMEM_BLESS` is set.
+/// Compares a committed file with its generated content, or rewrites it if `GPUMEM_BLESS` is set.
 pub fn compare_or_bless(path: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if env::var_os("GPUMEM_BLESS").is_some() {
@@ -258,6 +257,6 @@ pub fn compare_or_bless(path: &str, generated: &str) {
     let committed = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         committed == generated,
-        "{path} is not fresh: GPUMEM_BLESS=1 cargo test --workspace rewrites it\n--- generated\n{generated}"
+        "{path} is out of date: GPUMEM_BLESS=1 cargo test --workspace rewrites it\n--- generated\n{generated}"
     );
 }

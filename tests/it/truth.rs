@@ -1,4 +1,4 @@
-//! One truth on every page: what is reclaimable, how many findings there are and what to type about each.
+//! Every command shows the same headline, findings and commands for the same data.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support::{command, finish, run};
 
-/// Standard output of a command, wide enough that nothing is cut.
+/// A command's output, wide enough that nothing is cut.
 fn page(arguments: &[&str], recording: &str) -> String {
     let mut command = command(&[arguments, &["--replay", recording]].concat());
     let output = finish(command.env("COLUMNS", "1000").env("LC_ALL", "C.UTF-8"));
@@ -18,12 +18,12 @@ fn page(arguments: &[&str], recording: &str) -> String {
     output.stdout
 }
 
-/// Whole recordings, and each as it was after some seconds, when rules had not decided.
+/// Complete recordings, and the first samples of each, which do not decide the rules.
 fn recordings(folder: &Path) -> Vec<PathBuf> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let files = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<PathBuf> =
-        files.filter(|path| path.extension().is_some_and(|it| it == "jsonl")).collect();
+        files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
     all.sort();
     assert!(all.len() >= 14, "{all:?}");
     for whole in all.clone() {
@@ -37,7 +37,7 @@ fn recordings(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_page_says_the_same_of_the_same_recording() {
+fn every_page_agrees_about_a_recording() {
     let folder = tempfile::tempdir().unwrap();
     let mut headlines = BTreeSet::new();
     for path in recordings(folder.path()) {
@@ -53,49 +53,51 @@ fn every_page_says_the_same_of_the_same_recording() {
         let json: Value = serde_json::from_str(&page(&["check", "--json"], recording)).unwrap();
         let sums: Value =
             serde_json::from_str(&page(&["ps", "--by", "user", "--json"], recording)).unwrap();
-        let of_users = sums["totals"].as_array().unwrap().iter();
-        let of_users: u64 = of_users.filter_map(|it| it["reclaimable_bytes"].as_u64()).sum();
-        assert_eq!(json["reclaimable"]["bytes"], of_users, "{recording}: {sums}");
+        let totals = sums["totals"].as_array().unwrap().iter();
+        let total: u64 = totals.filter_map(|total| total["reclaimable_bytes"].as_u64()).sum();
+        assert_eq!(json["reclaimable"]["bytes"], total, "{recording}: {sums}");
 
         let findings = json["findings"].as_array().unwrap().iter();
-        let findings: Vec<&Value> = findings.filter(|it| it["resolved_at"].is_null()).collect();
+        let findings: Vec<&Value> =
+            findings.filter(|finding| finding["resolved_at"].is_null()).collect();
         let undecided = json["undecided"].as_array().unwrap();
-        let may_be_found = |it: &&Value| {
-            ["idle", "orphan", "stopped"].contains(&it["rule"].as_str().unwrap_or_default())
+        let may_be_found = |entry: &&Value| {
+            ["idle", "orphan", "stopped"].contains(&entry["rule"].as_str().unwrap_or_default())
         };
         let says_nothing = headline.starts_with("nothing to reclaim");
         assert!(!says_nothing || findings.is_empty(), "{check}");
-        assert!(!says_nothing || !undecided.iter().any(|it| may_be_found(&it)), "{check}");
+        assert!(!says_nothing || !undecided.iter().any(|entry| may_be_found(&entry)), "{check}");
         for finding in findings {
             let explain = page(&["explain", finding["id"].as_str().unwrap()], recording);
             let commands = finding["commands"].as_array().unwrap().iter().filter_map(Value::as_str);
-            for command in commands.filter(|it| !it.starts_with("gpumem explain ")) {
+            for command in commands.filter(|command| !command.starts_with("gpumem explain ")) {
                 assert!(explain.contains(&format!("`{command}`")), "{command}: {explain}");
                 assert!(check.contains(&format!("run: {command}\n")), "{command}: {check}");
             }
-            // What would end it is said once, by one command.
+            // A page names at most one command that ends the process.
             assert!(explain.matches("`gpumem kill ").count() <= 1, "{explain}");
         }
     }
-    // Or nothing was compared.
-    for begins in ["nothing to reclaim", "reclaimable: not known", "1 finding, ", "826.0 MiB "] {
-        assert!(headlines.iter().any(|it| it.starts_with(begins)), "{begins}: {headlines:?}");
+    // Otherwise the recordings compare too little.
+    for start in ["nothing to reclaim", "reclaimable: not known", "1 finding, ", "826.0 MiB "] {
+        let mut headlines = headlines.iter();
+        assert!(headlines.any(|headline| headline.starts_with(start)), "{start}");
     }
 }
 
 #[test]
-fn a_target_is_called_the_same_by_every_command() {
+fn every_command_resolves_a_target_equally() {
     let (child, other) = (Running::sleep(), Running::sleep());
-    let process = |it: &Running| Process::compute(it.pid(), GIB);
-    let gpu = |uuid: &str, it: &Running| {
-        Gpu { uuid: Some(uuid.to_owned()), ..Gpu::default() }.process(process(it))
+    let gpu = |uuid: &str, running: &Running| {
+        let process = Process::compute(running.pid(), GIB);
+        Gpu { uuid: Some(uuid.to_owned()), ..Gpu::default() }.process(process)
     };
     let machine = Machine::new(&Scene::new().gpu(gpu("GPU-aa", &child)).gpu(gpu("GPU-bb", &other)));
     let (pid, others) = (child.pid().to_string(), other.pid().to_string());
     for target in [&*pid, "gpu:0", "GPU:gpu-A", "GPU-aa"] {
         let explain = machine.run(&["explain", target]).exits(0);
         let kill = machine.run(&["kill", "-n", target]).exits(0);
-        // It is named, and cannot be asked.
+        // The process is found, but has no way to release memory.
         let release = machine.run(&["release", "--dry-run", target]).exits(1);
         for page in [explain, kill, release] {
             assert!(page.stdout.contains(&pid) && !page.stdout.contains(&others), "{page:?}");
@@ -107,13 +109,12 @@ fn a_target_is_called_the_same_by_every_command() {
     assert!(!ps.stdout.contains(&pid) && ps.stdout.contains(&others), "{ps:?}");
     machine.run(&["kill", "-n", "gpu:2"]).exits(1);
     machine.run(&["kill", "-n", ""]).exits(2);
-    for (name, of) in [("fine-tune.ipynb", "(pid 398120)"), ("vllm", "(pid 207344)")] {
+    for (name, pid) in [("fine-tune.ipynb", "(pid 398120)"), ("vllm", "(pid 207344)")] {
         let page = run(&["explain", "--demo", name]).exits(0);
-        assert!(page.stdout.lines().next().unwrap().ends_with(of), "{page:?}");
+        assert!(page.stdout.lines().next().unwrap().ends_with(pid), "{page:?}");
     }
     for command in ["ps", "check", "reap"] {
-        let unknown = machine.run(&[command, "--user", "nobody-of-this-name"]).exits(2);
-        assert!(unknown.stderr.contains("there is no such user"), "{unknown:?}");
+        machine.run(&[command, "--user", "nobody-of-this-name"]).exits(2);
     }
     assert_eq!(run(&["help", "kill"]).stdout, run(&["kill", "--help"]).stdout);
 }

@@ -1,5 +1,4 @@
-//! `gpumem reap --watch` as a service: what its manager hears, what a notify command is told, what
-//! happens without a driver and on signals.
+//! `gpumem reap --watch` as a service: messages to its manager, notify commands, a missing driver, signals.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,24 +13,24 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
+use crate::machine::{GIB, LineProcess, Machine, Running, one_gpu};
 use crate::procs::{self, state};
 use crate::support::{
     PATIENCE, clean_environment, find, free_port, gpumem, http, run, wait_until, write_program,
 };
 
-/// A stopped process is a finding after a second; nobody is written to.
-const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
-                     notify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"TOLD\"]\n\
+/// Finds a stopped process after a second. The notify command writes to a file.
+const NOTIFY_ONLY: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
+                     notify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"NOTICES\"]\n\
                      [rules.stopped]\nduration = \"1s\"\n";
 
-/// A running service, and its manager.
+/// A running service and its manager's socket.
 struct Service {
     machine: Machine,
-    /// What the manager has heard. It listens on a thread: what is sent to a full queue is lost.
-    heard: mpsc::Receiver<String>,
+    /// The messages to the manager. A thread receives them, because the socket's queue is short.
+    messages: mpsc::Receiver<String>,
     child: Child,
-    complaints: Option<thread::JoinHandle<String>>,
+    log: Option<thread::JoinHandle<String>>,
 }
 
 impl Service {
@@ -42,15 +41,15 @@ impl Service {
     fn start_with(scene: &Scene, toml: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(gpumem());
         let machine = Machine::new(scene);
-        let notices = machine.path("told");
-        machine.configure(&toml.replace("TOLD", notices.to_str().unwrap()));
+        let notices = machine.path("notices");
+        machine.configure(&toml.replace("NOTICES", notices.to_str().unwrap()));
         let manager = UnixDatagram::bind(machine.path("notify")).unwrap();
-        let (tell, heard) = mpsc::channel();
+        let (sender, messages) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length) = manager.recv(&mut bytes) {
                 let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
-                if tell.send(message).is_err() {
+                if sender.send(message).is_err() {
                     break;
                 }
             }
@@ -69,38 +68,38 @@ impl Service {
         machine.environment(&mut command);
         let mut child = command.spawn().unwrap();
         let mut stderr = child.stderr.take().unwrap();
-        let complaints = thread::spawn(move || {
+        let log = thread::spawn(move || {
             let mut text = String::new();
             stderr.read_to_string(&mut text).unwrap();
             text
         });
-        Self { machine, heard, child, complaints: Some(complaints) }
+        Self { machine, messages, child, log: Some(log) }
     }
 
     fn next(&self) -> String {
-        self.heard.recv_timeout(PATIENCE).unwrap_or_else(|error| {
-            panic!("the manager hears nothing: {error}; its state: {:?}", state(self.child.id()))
+        self.messages.recv_timeout(PATIENCE).unwrap_or_else(|error| {
+            panic!("no message to the manager: {error}; state {:?}", state(self.child.id()))
         })
     }
 
-    /// Waits until the service has said that it is alive so often from now on.
+    /// Waits for this many new watchdog messages.
     fn wait_for_rounds(&self, count: usize) {
-        self.heard.try_iter().for_each(drop);
+        self.messages.try_iter().for_each(drop);
         for _ in 0..count {
             self.wait_for_message("WATCHDOG=1");
         }
     }
 
-    /// What the manager hears until something that begins so, which is the last of it.
-    fn wait_for_message(&self, begin: &str) -> Vec<String> {
+    /// Waits for a message with this prefix. Returns all messages up to it.
+    fn wait_for_message(&self, prefix: &str) -> Vec<String> {
         let mut messages = Vec::new();
         loop {
             messages.push(self.next());
             let last = messages.last().unwrap();
-            if last.starts_with(begin) {
+            if last.starts_with(prefix) {
                 return messages;
             }
-            assert!(messages.len() < 1000, "in vain waited for {begin}: {messages:?}");
+            assert!(messages.len() < 1000, "no message {prefix}: {messages:?}");
         }
     }
 
@@ -108,16 +107,16 @@ impl Service {
         procs::send(self.child.id(), signal);
     }
 
-    /// Ends it; what it complained of.
-    fn end(mut self) -> String {
+    /// Ends the service. Returns its log.
+    fn stop(mut self) -> String {
         self.signal(Signal::TERM);
         self.wait_for_message("STOPPING=1");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
-        self.complaints.take().unwrap().join().unwrap()
+        self.log.take().unwrap().join().unwrap()
     }
 
     fn notices(&self) -> PathBuf {
-        self.machine.path("told")
+        self.machine.path("notices")
     }
 }
 
@@ -128,18 +127,17 @@ impl Drop for Service {
     }
 }
 
-fn stopped() -> Running {
+fn stopped_process() -> Running {
     let child = Running::sleep();
     procs::send(child.pid(), Signal::STOP);
     child
 }
 
 #[test]
-fn its_manager_gets_ready_alive_reloading_and_stopping() {
-    let service = Service::start(&one_gpu(&[]), TELLS);
+fn the_manager_gets_ready_watchdog_reloading_and_stopping() {
+    let service = Service::start(&one_gpu(&[]), NOTIFY_ONLY);
     let messages = service.wait_for_message("READY=1");
-    assert!(messages.iter().all(|it| !it.starts_with("WATCHDOG")), "{messages:?}");
-    assert!(messages.contains(&"STATUS=1 GPU, 0 findings, 0 notified".to_owned()), "{messages:?}");
+    assert!(messages.iter().all(|message| !message.starts_with("WATCHDOG")), "{messages:?}");
     service.wait_for_message("WATCHDOG=1");
     service.wait_for_message("WATCHDOG=1");
     service.signal(Signal::HUP);
@@ -150,30 +148,19 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     service.wait_for_message("RELOADING=1");
     service.wait_for_message("READY=1");
     service.wait_for_message("WATCHDOG=1");
-    let complaints = service.end();
-    assert_eq!(complaints.matches("the configuration was reloaded").count(), 1);
-    // What it is going to do, at the start and after the reload.
-    for line in [
-        "kills nothing: ",
-        "only notifies owners of findings of these rules: dead, ",
-        "audit log: ",
-    ] {
-        assert_eq!(complaints.matches(line).count(), 2, "{line}: {complaints}");
-    }
-    let broken = "config.toml:2: reap.warm: is unknown; did you mean \"warn\"?; allowed: warn, \
-                  grace, settle, most, within, notify, never, longest_keep; \
-                  the previous configuration stays in force";
-    assert!(complaints.contains(broken), "{complaints}");
+    let log = service.stop();
+    assert_eq!(log.matches("the configuration was reloaded").count(), 1);
+    assert!(log.contains("config.toml:2: reap.warm: "), "{log}");
 }
 
-/// One process samples, and what it sees is recorded and served as well, by the rules that are in force.
+/// One process samples, records and serves metrics, all with the current rules.
 #[test]
-fn it_records_and_serves_what_it_sees() {
-    let child = stopped();
+fn the_service_records_and_serves_its_samples() {
+    let child = stopped_process();
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
-    let switches = ["--store", "--serve", &address];
-    let mut service = Service::start_with(&one_gpu(&[child.pid()]), TELLS, &switches);
+    let options = ["--store", "--serve", &address];
+    let mut service = Service::start_with(&one_gpu(&[child.pid()]), NOTIFY_ONLY, &options);
     let served = |path: &str| {
         let answer = http(port, &format!("GET {path} HTTP/1.1\r\n\r\n")).unwrap_or_default();
         if answer.0.starts_with("HTTP/1.1 200") { answer.1 } else { String::new() }
@@ -182,7 +169,7 @@ fn it_records_and_serves_what_it_sees() {
     wait_until("the finding is served", || served("/metrics").contains(finding));
     let check: Value = serde_json::from_str(&served("/check")).unwrap();
     assert_eq!(check["findings"][0]["process"]["pid"], child.pid());
-    // Another one is told who has the store.
+    // A second recorder is refused, with the pid of the first.
     let mut second = Command::new(gpumem());
     clean_environment(&mut second);
     second.args(["record", "--store", "--nvml-library"]).arg(service.machine.library());
@@ -192,7 +179,7 @@ fn it_records_and_serves_what_it_sees() {
     let refusal = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success(), "{refusal}");
     assert!(refusal.contains(&format!("the gpumem with pid {}", service.child.id())), "{refusal}");
-    // A rule that is switched off is out of the page, too.
+    // A rule that is switched off disappears from the metrics.
     service.machine.configure("[rules.stopped]\nenabled = false\n");
     service.signal(Signal::HUP);
     wait_until("the finding is gone", || {
@@ -201,33 +188,33 @@ fn it_records_and_serves_what_it_sees() {
     });
     service.signal(Signal::TERM);
     assert_eq!(service.child.wait().unwrap().code(), Some(0));
-    let segments =
-        fs::read_dir(service.machine.path("state/store")).unwrap().map(|it| it.unwrap().path());
-    let segment = segments.into_iter().find(|it| it.to_str().unwrap().ends_with(".zst")).unwrap();
+    let segments = fs::read_dir(service.machine.path("state/store")).unwrap();
+    let mut segments = segments.map(|entry| entry.unwrap().path());
+    let segment = segments.find(|path| path.to_str().unwrap().ends_with(".zst")).unwrap();
     let replayed = run(&["ps", "--replay", segment.to_str().unwrap(), "--json"]);
     assert_eq!(replayed.json()["processes"][0]["pid"], child.pid(), "{replayed:?}");
 }
 
 #[test]
-fn a_notify_command_gets_the_finding_and_nothing_is_sent() {
-    let child = stopped();
-    let service = Service::start(&one_gpu(&[child.pid()]), TELLS);
-    wait_until("the command is told", || service.notices().exists());
-    // It would have been ended by now.
+fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
+    let child = stopped_process();
+    let service = Service::start(&one_gpu(&[child.pid()]), NOTIFY_ONLY);
+    wait_until("the command was notified", || service.notices().exists());
+    // By now the process would have been ended.
     service.wait_for_message("STATUS=1 GPU, 1 finding, 1 notified");
     service.wait_for_rounds(6);
     let text = fs::read_to_string(service.notices()).unwrap();
-    let notice: Value = serde_json::from_str(&text).expect("one notice, once");
+    let notice: Value = serde_json::from_str(&text).expect("exactly one notice");
     assert_eq!(notice["schema"], "gpumem.notice/1");
     assert_eq!((&notice["notice"], &notice["acts_at"]), (&"found".into(), &Value::Null));
     assert_eq!(notice["finding"]["kind"], "stopped");
     assert_eq!(notice["finding"]["process"]["pid"], child.pid());
-    assert_eq!(state(child.pid()), Some('T'), "nothing was sent");
+    assert_eq!(state(child.pid()), Some('T'), "no signal was sent");
     assert!(!service.machine.path("state/reap.jsonl").exists());
-    // A restart does not tell it again.
+    // The saved warning prevents a second notice after a restart.
     let warnings = fs::read_to_string(service.machine.path("state/reap-warnings.json")).unwrap();
     assert!(warnings.contains("\"is_of_end\": false"), "{warnings}");
-    service.end();
+    service.stop();
 }
 
 /// Whether the pids here are the host's.
@@ -236,76 +223,75 @@ fn host_pids() -> bool {
     namespace.to_str() == Some("pid:[4026531836]")
 }
 
-/// By a rule nobody is ended whose pid may be of another namespace, as all are in a container.
+/// In another pid namespace a pid may mean another process, so rules end no process there.
 #[test]
-fn a_rule_that_reaps_kills_a_stopped_process_on_the_host_and_nothing_in_a_container() {
-    let mut child = stopped();
-    let reaps = format!("{TELLS}action = \"reap\"\n");
-    let service = Service::start(&one_gpu(&[child.pid()]), &reaps);
+fn a_reap_rule_ends_a_process_only_on_the_host() {
+    let mut child = stopped_process();
+    let reap = format!("{NOTIFY_ONLY}action = \"reap\"\n");
+    let service = Service::start(&one_gpu(&[child.pid()]), &reap);
     if host_pids() {
-        wait_until("it is ended", || child.0.try_wait().unwrap().is_some());
+        wait_until("the process has ended", || child.0.try_wait().unwrap().is_some());
         service.wait_for_rounds(1);
         let notices = fs::read_to_string(service.notices()).unwrap();
-        // A sample that comes too late cancels what was to be done, and its owner is warned again.
+        // After a late sample the action is cancelled, and the owner is warned again.
         let warnings = notices.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let kinds: Vec<Value> = warnings.map(|it| it["notice"].clone()).collect();
-        let is_ordered = |it: &[Value]| it[0] == "warning" || it[1] == "warning";
+        let kinds: Vec<Value> = warnings.map(|warning| warning["notice"].clone()).collect();
+        let is_ordered = |pair: &[Value]| pair[0] == "warning" || pair[1] == "warning";
         assert!(kinds[0] == "warning" && kinds.windows(2).all(is_ordered), "{notices}");
         assert_eq!(kinds[kinds.len() - 1], "last_warning", "{notices}");
-        let complaints = service.end();
-        assert!(complaints.contains("SIGTERM and SIGCONT to"), "{complaints}");
+        let log = service.stop();
+        assert!(log.contains("SIGTERM and SIGCONT to"), "{log}");
         return;
     }
     service.wait_for_message("STATUS=1 GPU, 1 finding");
     service.wait_for_rounds(8);
     assert_eq!(state(child.pid()), Some('T'));
-    assert!(!service.notices().exists(), "nobody is warned of what will not be");
-    let complaints = service.end();
-    let left = format!("{}: skipped", child.pid());
-    assert_eq!(complaints.matches(&left).count(), 1, "{complaints}");
+    assert!(!service.notices().exists(), "a warning without an action");
+    let log = service.stop();
+    assert_eq!(log.matches(&format!("{}: skipped", child.pid())).count(), 1, "{log}");
 }
 
 #[test]
-fn a_command_that_fails_has_notified_no_owner() {
-    let child = stopped();
-    let toml = TELLS.replace("cat >> $0", "cat >> $0; exit 7");
+fn a_failed_notify_command_counts_as_not_notified() {
+    let child = stopped_process();
+    let toml = NOTIFY_ONLY.replace("cat >> $0", "cat >> $0; exit 7");
     let service = Service::start(&one_gpu(&[child.pid()]), &toml);
-    wait_until("the command is told", || service.notices().exists());
+    wait_until("the command was notified", || service.notices().exists());
     service.wait_for_rounds(6);
     assert!(!service.machine.path("state/reap-warnings.json").exists());
-    let complaints = service.end();
-    let why = "not notified: the notify command /bin/sh failed (exit status: 7)";
-    assert_eq!(complaints.matches(why).count(), 1, "{complaints}");
+    let log = service.stop();
+    let failure = "not notified: the notify command /bin/sh failed (exit status: 7)";
+    assert_eq!(log.matches(failure).count(), 1, "{log}");
 }
 
 #[test]
-fn a_driver_that_is_not_there_is_waited_for() {
+fn a_missing_driver_is_waited_for() {
     let scene = one_gpu(&[]);
-    let service = Service::start(&scene.clone().init_error(9), TELLS);
+    let service = Service::start(&scene.clone().init_error(9), NOTIFY_ONLY);
     let messages = service.wait_for_message("STATUS=");
     assert!(!messages.contains(&"READY=1".to_owned()), "{messages:?}");
     service.machine.play(&scene);
     service.wait_for_message("READY=1");
-    let complaints = service.end();
-    assert_eq!(complaints.matches("retrying").count(), 1, "{complaints}");
+    let log = service.stop();
+    assert_eq!(log.matches("retrying").count(), 1, "{log}");
 }
 
 #[test]
-fn it_ends_at_once_where_there_is_no_driver() {
-    let service = Service::start(&one_gpu(&[]).init_error(9), TELLS);
+fn a_service_without_a_driver_stops_immediately() {
+    let service = Service::start(&one_gpu(&[]).init_error(9), NOTIFY_ONLY);
     service.wait_for_message("STATUS=");
-    service.end();
+    service.stop();
 }
 
 #[test]
-fn what_cannot_be_meant_together_is_refused() {
+fn options_that_contradict_watch_are_usage_errors() {
     for more in [&["--yes"][..], &["--pid", "1"], &["--kind", "idle"], &["--json"]] {
         run(&[&["reap", "--watch"], more].concat()).exits(2);
     }
 }
 
 #[test]
-fn what_the_configuration_never_kills_a_plan_skips_too() {
+fn a_plan_skips_programs_that_are_never_killed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     let planned = |toml: &str| {
@@ -313,16 +299,15 @@ fn what_the_configuration_never_kills_a_plan_skips_too() {
         let path = path.to_str().unwrap();
         let output = run(&["reap", "--demo", "--json", "--config", path]).exits(0);
         let targets = output.json()["targets"].as_array().unwrap().clone();
-        let is_it = |target: &Value| target["leader"] == 448_016;
-        targets.iter().any(is_it)
+        targets.iter().any(|target| target["leader"] == 448_016)
     };
     assert!(planned(""));
     assert!(!planned("[reap]\nnever = [\"python3.12\"]\n"));
     assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
 }
 
-/// Trains, and frees what it caches when it is told: here, by saying so to the test, which plays the driver.
-const TRAINS: &str = r#"
+/// Trains, and releases memory on a signal: it tells the test, which changes the driver's scene.
+const TRAINER: &str = r#"
 import os, signal, sys
 def clean(*_):
     with open(sys.argv[1], "a") as file:
@@ -335,7 +320,7 @@ while True:
 "#;
 
 #[test]
-fn on_a_full_gpu_training_that_announced_a_signal_cleans_up_and_goes_on() {
+fn a_training_that_announced_a_signal_releases_memory_on_a_full_gpu() {
     let Some(python) = find("python3", "python3") else {
         return;
     };
@@ -343,15 +328,15 @@ fn on_a_full_gpu_training_that_announced_a_signal_cleans_up_and_goes_on() {
     let cleaned = folder.path().join("cleaned");
     let start = |announces: bool| {
         let mut command = Command::new(&python);
-        command.args(["-u", "-c", TRAINS]);
+        command.args(["-u", "-c", TRAINER]);
         if announces {
             command.arg(&cleaned).env("GPUMEM_RELEASE_SIGNAL", "USR2");
         }
-        let mut trains = Talking::start(&mut command);
-        assert_eq!(trains.line(), "ready");
-        trains
+        let mut trainer = LineProcess::start(&mut command);
+        assert_eq!(trainer.line(), "ready");
+        trainer
     };
-    // The other one would die of the signal.
+    // The other one has no handler and would die.
     let (announced, other) = (start(true), start(false));
     let scene = |gib: u64| {
         let gpu = Gpu::new("NVIDIA H100 80GB HBM3")
@@ -360,47 +345,49 @@ fn on_a_full_gpu_training_that_announced_a_signal_cleans_up_and_goes_on() {
             .process(Process::compute(other.running.pid(), 2 * GIB));
         Scene::new().gpu(gpu)
     };
-    let cleans = "[sample]\ninterval = \"200ms\"\n[reap]\nwithin = \"10m\"\n\
+    let release = "[sample]\ninterval = \"200ms\"\n[reap]\nwithin = \"10m\"\n\
                   [rules.pressure]\nmin_free = \"79GiB\"\nduration = \"1s\"\naction = \"release\"\n";
-    let service = Service::start(&scene(9), cleans);
+    let service = Service::start(&scene(9), release);
     service.wait_for_message("READY=1");
-    wait_until("it was told", || fs::read_to_string(&cleaned).is_ok_and(|it| it == "cleaned\n"));
+    wait_until("the signal arrived", || {
+        fs::read_to_string(&cleaned).is_ok_and(|text| text == "cleaned\n")
+    });
     service.machine.play(&scene(3));
     let log = service.machine.path("state").join("reap.jsonl");
     let outcome = || -> Option<Value> {
         let text = fs::read_to_string(&log).ok()?;
         let mut entries = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        entries.find(|it| it["outcome"].is_string())
+        entries.find(|entry| entry["outcome"].is_string())
     };
-    wait_until("the audit log has what came back", || outcome().is_some());
+    wait_until("the audit log has an outcome", || outcome().is_some());
     let outcome = outcome().unwrap();
     assert_eq!((&outcome["outcome"], &outcome["bytes"]), (&"released".into(), &(6 * GIB).into()));
-    // The GPU is as full as before for the other; who was asked is not asked again so soon.
+    // The GPU is still full because of the other process, but the first one is not asked again so soon.
     thread::sleep(Duration::from_secs(2));
     assert_eq!(fs::read_to_string(&cleaned).unwrap(), "cleaned\n");
     assert!(procs::lives(announced.running.pid()) && procs::lives(other.running.pid()));
-    service.end();
+    service.stop();
 }
 
 #[test]
-fn the_configuration_to_begin_with_is_valid_with_all_its_settings() {
+fn the_example_configuration_is_valid_with_all_settings() {
     let machine = Machine::new(&one_gpu(&[]));
     let commented = fs::read_to_string(packaging("config.toml")).unwrap();
     let setting = |line: &str| {
-        line.strip_prefix('#').filter(|it| !it.starts_with([' ', '#'])).map(str::to_owned)
+        line.strip_prefix('#').filter(|text| !text.starts_with([' ', '#'])).map(str::to_owned)
     };
     let lines: Vec<String> =
         commented.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned())).collect();
     assert!(lines.iter().filter(|line| line.contains(" = ")).count() > 12, "{lines:?}");
     for toml in [commented, lines.join("\n")] {
-        let file = machine.path("begin.toml");
+        let file = machine.path("example.toml");
         fs::write(&file, toml).unwrap();
         machine.run(&["config", "check", file.to_str().unwrap()]).exits(0);
     }
 }
 
 #[test]
-fn the_mailer_takes_no_text_for_a_header_an_address_or_an_end() {
+fn hostile_text_cannot_change_the_mail() {
     let Some(_) = find("python3", "python3") else { return };
     let machine = Machine::new(&one_gpu(&[]));
     let folder = machine.path("bin");

@@ -1,5 +1,4 @@
-//! `gpumem watch` held against what it promises: the same words as the other commands, a screen that
-//! writes only what changed, names that move no column, and a terminal that is as it was.
+//! `gpumem watch`: the same text as other commands, minimal output, stable columns, and a restored terminal.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,44 +18,45 @@ const RECORDINGS: [&str; 4] = [
     "tests/data/corpus/stopped_trainer-100.jsonl",
 ];
 
-/// What the screen shows of a recording's end, after these keys.
-fn shown(recording: &str, size: &str, keys: &str) -> String {
+/// The screen at a recording's end, after these keys.
+fn screen_after(recording: &str, size: &str, keys: &str) -> String {
     let watch = ["watch", "--once", "--replay", recording];
     let output = run(&[&watch[..], &["--size", size, "--keys", keys]].concat());
     assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
     output.stdout
 }
 
-/// The pids that the rules found something of, one of each kind.
-fn found(recording: &str) -> Vec<u64> {
+/// One pid of each kind of finding.
+fn pids_with_findings(recording: &str) -> Vec<u64> {
     let document = run(&["check", "--json", "--replay", recording]).json();
     let findings = document["findings"].as_array().unwrap().iter();
-    let pids =
-        findings.filter_map(|it| Some((it["kind"].to_string(), it["process"]["pid"].as_u64()?)));
+    let pids = findings.filter_map(|finding| {
+        Some((finding["kind"].to_string(), finding["process"]["pid"].as_u64()?))
+    });
     pids.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 #[test]
-fn the_page_is_what_explain_prints_to_the_letter() {
-    let (mut forecasts, mut typed) = (0, 0);
+fn the_page_is_the_text_of_explain() {
+    let (mut forecasts, mut commands) = (0, 0);
     for recording in RECORDINGS {
-        let pids = found(recording);
+        let pids = pids_with_findings(recording);
         assert!(!pids.is_empty(), "{recording}");
         for pid in pids {
             // The page has a margin of one column.
             let pid = pid.to_string();
             let mut explain = command(&["explain", "--replay", recording, &pid]);
             let explained = finish(explain.env("COLUMNS", "98")).exits(0);
-            let page = shown(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
+            let page = screen_after(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
             let lines: Vec<&str> = page.lines().collect();
             let lines = lines[..lines.len() - 1].iter();
-            // Its charts are above it.
+            // The charts come first.
             let first = explained.stdout.lines().next().unwrap();
             let page: Vec<&str> = lines
                 .skip_while(|line| line.trim() != first)
                 .map(|line| line.strip_prefix(' ').unwrap_or(line))
                 .collect();
-            typed += usize::from(explained.stdout.contains("\nWhat to type\n"));
+            commands += usize::from(explained.stdout.contains("\nWhat to type\n"));
             assert_eq!(
                 page.join("\n").trim_end(),
                 explained.stdout.trim_end(),
@@ -65,12 +65,12 @@ fn the_page_is_what_explain_prints_to_the_letter() {
             forecasts += usize::from(explained.stdout.contains("leak:"));
         }
     }
-    assert!(forecasts > 0, "no page had the forecast of a leak");
-    assert!(typed > 0, "no page had anything to type");
+    assert!(forecasts > 0, "no page has the forecast of a leak");
+    assert!(commands > 0, "no page has a command");
 }
 
-/// The words of a plan on the screen: between its title and what can be done with it.
-fn planned(screen: &str) -> Vec<&str> {
+/// The words of the plan on the screen, between its title and its keys.
+fn plan_words(screen: &str) -> Vec<&str> {
     let lines = screen.lines().skip_while(|line| !line.starts_with("── kill"));
     let lines = lines.skip(1);
     let lines = lines.take_while(|line| !line.starts_with("a recording: nothing will be sent"));
@@ -78,11 +78,11 @@ fn planned(screen: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_plan_is_the_one_that_reap_prints() {
+fn a_plan_is_the_text_of_reap() {
     let mut ends = 0;
     for recording in RECORDINGS {
         let mut plans = vec![("X".to_owned(), vec![])];
-        for pid in found(recording) {
+        for pid in pids_with_findings(recording) {
             let pid = pid.to_string();
             plans.push((format!("/pid:{pid}<Enter>jx"), vec!["--pid".to_owned(), pid]));
         }
@@ -90,9 +90,9 @@ fn a_plan_is_the_one_that_reap_prints() {
             let mut arguments = vec!["reap", "--dry-run", "--replay", recording];
             arguments.extend(selection.iter().map(String::as_str));
             let printed = run(&arguments);
-            let screen = shown(recording, "80x200", &keys);
+            let screen = screen_after(recording, "80x200", &keys);
             assert!(screen.contains("a recording: nothing will be sent"), "{screen}");
-            // A flag is added where a key is pressed.
+            // The screen names keys instead of options.
             let mut printed_words = printed.stdout.clone();
             for kind in ["leak", "hung"] {
                 let key = "select it and press x to kill it by name";
@@ -107,52 +107,52 @@ fn a_plan_is_the_one_that_reap_prints() {
                 printed_words = printed_words.replace(flag, key);
             }
             let words: Vec<&str> = printed_words.split_whitespace().collect();
-            assert_eq!(planned(&screen), words, "{recording} {keys}\n{screen}");
+            assert_eq!(plan_words(&screen), words, "{recording} {keys}\n{screen}");
             ends += usize::from(printed.stdout.contains("SIGTERM to"));
         }
     }
-    assert!(ends > 0, "no plan would end anybody");
+    assert!(ends > 0, "no plan ends a process");
 }
 
-/// A scene of one GPU with this process, and another one.
-fn two(first: u32, second: u32) -> Scene {
+/// A scene of one GPU with two processes.
+fn two_processes(first: u32, second: u32) -> Scene {
     let gpu = Gpu::new("NVIDIA L40S").total(48 * GIB);
     let gpu = gpu.process(Process::compute(first, 4 * GIB));
     Scene::new().gpu(gpu.process(Process::compute(second, 2 * GIB)))
 }
 
 #[test]
-fn where_nothing_changes_only_clocks_are_written() {
+fn an_unchanged_screen_writes_only_clocks() {
     let (first, second) = (Running::sleep(), Running::sleep());
-    let machine = Machine::new(&two(first.pid(), second.pid()));
+    let machine = Machine::new(&two_processes(first.pid(), second.pid()));
     let watch = ["watch", "--no-store", "--interval", "250ms"];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 80);
-    terminal.wait_for("both", |text| text.contains("2.0 GiB"));
+    terminal.wait_for("both processes", |text| text.contains("2.0 GiB"));
     terminal.press("op");
     let text = terminal.wait_for("order by pid, and a wait under ten minutes", |text| {
         text.contains("PID▲") && text.contains("9m 5")
     });
-    let before = terminal.written();
+    let before = terminal.bytes_written();
     let clock = |text: &str| {
         let line = text.lines().next()?;
         Some(line[line.find(" UTC")? - 8..].to_owned())
     };
-    // Eight samples or so: the clock has moved on twice.
+    // About eight samples: until the clock has changed twice.
     let first = clock(&text);
     terminal.wait_for("a second", |text| clock(text) != first);
-    let then = clock(&terminal.text());
-    terminal.wait_for("another second", |text| clock(text) != then);
+    let second = clock(&terminal.text());
+    terminal.wait_for("another second", |text| clock(text) != second);
     let cells = terminal.written_since(before, 24, 80);
     let is_clock = |c: char| c.is_ascii_digit() || matches!(c, 'h' | 'm' | 's');
-    // Charts go on to the left.
+    // Charts move to the left.
     let is_chart = |c: char| matches!(c, '\u{2580}'..='\u{259f}' | '\u{2800}'..='\u{28ff}');
     assert!(cells.chars().all(|c| c.is_whitespace() || is_clock(c) || is_chart(c)), "{cells}");
-    assert!(cells.lines().count() < 24, "the keys were written again:\n{cells}");
+    assert!(cells.lines().count() < 24, "the key bar was written again:\n{cells}");
     terminal.quit();
 }
 
 #[test]
-fn linuxs_console_has_ascii_only() {
+fn the_linux_console_gets_only_ascii() {
     let once = |term| {
         let mut command = command(&["watch", "--demo", "--once"]);
         finish(command.env("TERM", term)).exits(0).stdout
@@ -161,13 +161,13 @@ fn linuxs_console_has_ascii_only() {
 }
 
 #[test]
-fn keys_answer_while_the_whole_driver_hangs() {
+fn the_screen_stays_responsive_while_the_driver_hangs() {
     let (first, second) = (Running::sleep(), Running::sleep());
-    let scene = two(first.pid(), second.pid());
+    let scene = two_processes(first.pid(), second.pid());
     let machine = Machine::new(&scene);
     let watch = ["watch", "--no-store", "--interval", "200ms"];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 100);
-    terminal.wait_for("both", |text| text.contains("2.0 GiB"));
+    terminal.wait_for("both processes", |text| text.contains("2.0 GiB"));
     machine.play(&scene.fault(Fault::hang("*")));
     terminal.wait_for("age or mark", |text| {
         text.contains("stale") || text.contains("no answer") || text.contains(" old")
@@ -182,25 +182,25 @@ fn keys_answer_while_the_whole_driver_hangs() {
         terminal.press(keys);
         terminal.wait_for(answer, |text| text.contains(answer));
     }
-    assert_eq!(terminal.end_by_interrupt().code(), Some(0));
+    assert_eq!(terminal.interrupt_until_exit().code(), Some(0));
     terminal.assert_restored();
 }
 
 #[test]
-fn a_day_of_it_on_one_screen() {
+fn sort_filter_resize_stop_kill_and_signal_in_one_session() {
     or_skip!(support::find("bash", "bash"));
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let other = Running::sleep();
-    stage.machine.play(&two(other.pid(), holder.pid));
+    stage.machine.play(&two_processes(other.pid(), holder.pid));
     let watch = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
     let mut terminal = Terminal::start(Terminal::SHELL, &watch, 30, 120);
-    let (pid, stranger) = (holder.pid.to_string(), other.pid().to_string());
-    terminal.wait_for("both", |text| text.contains(&pid) && text.contains(&stranger));
+    let (pid, other_pid) = (holder.pid.to_string(), other.pid().to_string());
+    terminal.wait_for("both processes", |text| text.contains(&pid) && text.contains(&other_pid));
     terminal.press("oP");
-    terminal.wait_for("order by pid, turned around", |text| text.contains("PID▼"));
+    terminal.wait_for("order by pid, reversed", |text| text.contains("PID▼"));
     terminal.press(&format!("/pid:{pid}\r"));
-    terminal.wait_for("only that one", |text| text.contains("1 of 2 (filter"));
+    terminal.wait_for("the filtered process", |text| text.contains("1 of 2 (filter"));
     terminal.press("j");
     terminal.wait_for_selected(&pid);
     terminal.resize(24, 80);
@@ -215,10 +215,10 @@ fn a_day_of_it_on_one_screen() {
     terminal.wait_for("plan", |text| text.contains("y kill it"));
     terminal.press("y");
     terminal.wait_for("signal", |text| text.contains(&format!("done: SIGTERM to {pid}")));
-    support::wait_until("it is gone", || !holder.is_alive());
+    support::wait_until("the holder has ended", || !holder.is_alive());
     kill_process(terminal.pid(), Signal::TERM).unwrap();
-    let status = terminal.end();
-    let by = status.signal().or_else(|| status.code().map(|code| code - 128));
-    assert_eq!(by, Some(Signal::TERM.as_raw()), "{status}");
+    let status = terminal.wait_for_exit();
+    let signalled = status.signal().or_else(|| status.code().map(|code| code - 128));
+    assert_eq!(signalled, Some(Signal::TERM.as_raw()), "{status}");
     terminal.assert_restored();
 }

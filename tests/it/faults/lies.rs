@@ -1,4 +1,4 @@
-//! Figures that cannot be true are shown as unknown, with an error, and nobody is accused for them.
+//! Impossible values are shown as unknown, with an error, and cause no finding.
 
 use std::thread;
 
@@ -10,15 +10,15 @@ use crate::machine::{GIB, Machine, Running, Snapshot};
 const QUICK: &str = "[rules.idle]\nduration = \"1s\"\n[rules.unattributed]\nduration = \"1s\"\n\
     [rules.dead]\nduration = \"60s\"\n";
 
-/// What `ps` and `check` make of a scene: a snapshot with an error that says this, and no finding.
-fn contained(gpu: Gpu, error: &str) -> Snapshot {
+/// Runs `ps`, `check` and `reap` on a GPU. Returns the snapshot, which must contain this error and cause no finding.
+fn assert_contained(gpu: Gpu, error: &str) -> Snapshot {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
     let output = machine.run(&["ps", "--json"]);
     assert!([0, 3].contains(&output.code), "{output:?}");
     let snapshot = Snapshot(output.json());
     let errors = snapshot.errors();
-    assert!(errors.iter().any(|it| it.contains(error)), "{error}: {errors:?}");
+    assert!(errors.iter().any(|message| message.contains(error)), "{error}: {errors:?}");
     let text = machine.run(&["ps"]);
     assert!([0, 3].contains(&text.code), "{text:?}");
     let check = machine.run(&["check", "--json", "--window", "2s", "--interval", "200ms"]);
@@ -32,10 +32,10 @@ fn gpu() -> Gpu {
     Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)
 }
 
-/// What is unknown of such a snapshot, where the process has this pid.
+/// Checks which fields are absent from the snapshot. The second argument is the process's pid.
 type Check = fn(&Snapshot, u32);
 
-fn lacks(snapshot: &Snapshot, names: &[&str]) {
+fn assert_absent(snapshot: &Snapshot, names: &[&str]) {
     for name in names {
         assert_eq!(snapshot.gpu(0).get(name), None, "{name}");
     }
@@ -50,7 +50,7 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
         Gpu { memory: Some(Memory { total, used, ..Memory::default() }), ..gpu() }
     };
     let held = Process::compute(pid, 20 * GIB);
-    // It works, so that only its rows could accuse it.
+    // It works, so only its rows could cause a finding.
     let busy = || Process::compute(pid, 20 * GIB).sm(50);
     let absurd = f64::from(u32::MAX);
     let beyond_all = Gpu {
@@ -61,38 +61,42 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
     let forty = holding(80, 30).utilization(50, 10);
     let forty = (0..40).fold(forty, |gpu, _| gpu.process(busy()));
     let lies: [(Gpu, &str, Check); 7] = [
-        // 2^64 - 2 is not what the driver says where it does not know. A scene's numbers are floating
-        // point, and this one's next is 2^64: as far up as they go.
-        (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is unknown", |it, pid| {
-            assert_eq!(it.row(0, pid).get("used_bytes"), None);
+        // 2^64 - 2 is not the driver's value for "unknown". A scene's numbers are floating point; this one is rounded
+        // to nearly 2^64.
+        (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is unknown", |snapshot, pid| {
+            assert_eq!(snapshot.row(0, pid).get("used_bytes"), None);
         }),
-        (beyond_all.process(held), "4294967295 percent", |it, pid| {
-            lacks(it, &["gpu_percent"]);
-            assert_eq!(it.row(0, pid).get("sm_percent"), None);
+        (beyond_all.process(held), "4294967295 percent", |snapshot, pid| {
+            assert_absent(snapshot, &["gpu_percent"]);
+            assert_eq!(snapshot.row(0, pid).get("sm_percent"), None);
         }),
-        (gpu().process(Process::compute(0, 20 * GIB)), "pid 0", |it, _| {
-            assert_eq!(it.pids(0), [0u64; 0]);
+        (gpu().process(Process::compute(0, 20 * GIB)), "pid 0", |snapshot, _| {
+            assert_eq!(snapshot.pids(0), [0u64; 0]);
         }),
-        (forty, "more than once", |it, pid| assert_eq!(it.pids(0), [u64::from(pid)])),
-        (holding(8, 20).utilization(50, 10).process(busy()), "cannot be true", |it, _| {
-            lacks(it, &["memory"]);
+        (forty, "more than once", |snapshot, pid| assert_eq!(snapshot.pids(0), [u64::from(pid)])),
+        (holding(8, 20).utilization(50, 10).process(busy()), "cannot be true", |snapshot, _| {
+            assert_absent(snapshot, &["memory"]);
         }),
-        (Gpu { garbled: true, ..gpu() }, "not UTF-8", |it, _| {
-            lacks(it, &["name", "uuid"]);
+        (Gpu { garbled: true, ..gpu() }, "not UTF-8", |snapshot, _| {
+            assert_absent(snapshot, &["name", "uuid"]);
         }),
-        (Gpu { name: String::new(), uuid: Some(String::new()), ..gpu() }, "empty", |it, _| {
-            lacks(it, &["name", "uuid"]);
-        }),
+        (
+            Gpu { name: String::new(), uuid: Some(String::new()), ..gpu() },
+            "empty",
+            |snapshot, _| {
+                assert_absent(snapshot, &["name", "uuid"]);
+            },
+        ),
     ];
     thread::scope(|scope| {
         for (gpu, error, check) in lies {
-            scope.spawn(move || check(&contained(gpu, error), pid));
+            scope.spawn(move || check(&assert_contained(gpu, error), pid));
         }
     });
 }
 
 #[test]
-fn five_thousand_rows_are_taken_in() {
+fn five_thousand_processes_are_listed() {
     let gpu = Gpu { grow_list: Some(Growth { entries: 5000, calls: 1 }), ..gpu() };
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);

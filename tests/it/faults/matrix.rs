@@ -1,10 +1,9 @@
-//! Every NVML error at every call that is made, on the first GPU, the last and all of them, from the
-//! start, from the middle, and once: what the run without a fault saw is what the others are held to.
+//! Injects every NVML error into every call that gpumem makes: on the first GPU, the last GPU and all GPUs; from
+//! the start, from the middle, and once. Each run is compared with a run without faults.
 //!
-//! The calls are those that the mock driver counted in that run. Snapshots are taken as fast as the
-//! machine gives them and stamped minutes apart, so that the rules decide; the mock's time runs faster,
-//! too. A process plays one scene, so that each worker is this test binary again, in an environment
-//! of its own.
+//! The calls are those that the mock driver counted in the run without faults. Snapshots are taken without waiting
+//! and stamped minutes apart, so that the rules can decide; the mock's clock runs faster as well. One process can
+//! play only one scene, so each worker runs this test binary again.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -22,21 +21,21 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support;
 
-/// Says to this binary which part of the matrix it is to do, as `part/parts`.
+/// Tells this binary which part of the matrix to run, as `part/parts`.
 const PART: &str = "GPUMEM_TEST_FAULTS_PART";
-/// `all` for all of the matrix; else some of it, other ones every day.
+/// `all` runs the whole matrix. By default a sample runs, which changes every day.
 const EXTENT: &str = "GPUMEM_TEST_FAULTS";
 const WORKERS: usize = 2;
-/// Without `all`, one in so many.
+/// Size of the sample: one combination in `SHARE`.
 const SHARE: u64 = 16;
 
-/// NVML's errors that a driver may answer with: nvml.h, enum nvmlReturn_enum.
+/// The errors that a driver can return: nvml.h, enum nvmlReturn_enum.
 const ERRORS: [u32; 19] = [1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 999];
-/// Those that say that there is no such value, which is an answer.
+/// The errors that mean "not supported", which is a valid answer.
 const UNSUPPORTED: [u32; 3] = [3, 13, 25];
 const UNKNOWN: u32 = 999;
 const NOT_FOUND: u32 = 6;
-/// Values that a GPU need not have, and that may be absent where the driver says so.
+/// Values that a GPU may lack. They can be absent if the driver says "not supported".
 const OPTIONAL: [&str; 20] = [
     "memory_percent",
     "gpu_percent",
@@ -60,11 +59,11 @@ const OPTIONAL: [&str; 20] = [
     "reserved_bytes",
 ];
 
-/// Snapshots of a run, and the seconds between them: longer than any rule asks for that is decided by few.
+/// Snapshots per run. They cover more time than any rule needs.
 const SNAPSHOTS: usize = 8;
-/// What depends on when a run is at which snapshot, not on a fault: how much time a call of the driver covered, and
-/// what is read by the clock, twice a minute; and the video engines, whose failure only leaves them unknown.
-const OF_THE_MOMENT: [&str; 10] = [
+/// Values that depend on timing rather than on a fault: what a call covered, what is read twice a minute, and the
+/// video engines, whose failure leaves them unknown.
+const TIME_DEPENDENT: [&str; 10] = [
     "sampled_seconds",
     "memory_clock_mhz",
     "throttle_reasons",
@@ -89,10 +88,10 @@ enum When {
 struct Combination {
     function: String,
     code: u32,
-    /// `None` for all of them.
+    /// `None` for all GPUs.
     gpu: Option<u32>,
     when: When,
-    /// How often the run without faults makes the call on a GPU.
+    /// Calls per GPU in the run without faults.
     calls: u64,
 }
 
@@ -107,13 +106,13 @@ impl Combination {
         }
     }
 
-    fn strikes(&self, gpu: u64) -> bool {
+    fn affects(&self, gpu: u64) -> bool {
         self.gpu.is_none_or(|index| u64::from(index) == gpu)
     }
 }
 
-/// A GPU at work beside an idle process and a desktop; one with an idle process, an MPS client and memory
-/// that is nobody's; one at work; one that is divided.
+/// GPU 0: a busy process, an idle one and a desktop. GPU 1: an idle process, an MPS client and unattributed memory.
+/// GPU 2: a busy process. GPU 3: two MIG devices.
 fn scene(pids: &[u32]) -> Scene {
     let gpu = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let desktop = |pid| Process::compute(pid, 4 * GIB).kind(ProcessKind::Graphics);
@@ -146,7 +145,7 @@ fn scene(pids: &[u32]) -> Scene {
 const PROCESSES: usize = 8;
 const LAST: u32 = 3;
 
-/// What a run saw and what the rules made of it: each finding as its rule, the GPUs and the process.
+/// The snapshots of a run, and each finding as its rule, its GPUs and its process.
 struct Run {
     snapshots: Vec<Snapshot>,
     findings: BTreeSet<(String, Vec<u32>, Option<u32>)>,
@@ -181,24 +180,25 @@ fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
 }
 
 #[test]
-fn every_fault_invents_nothing_and_is_reported() {
+fn faults_cause_no_false_findings_and_are_reported() {
     if let Ok(part) = env::var(PART) {
-        return work(&part);
+        return run_part(&part);
     }
-    // In sessions of their own: the tests beside this one listen in the one that it is in, for moments, and
-    // would be their front end then.
-    let alone = || Running::start(Command::new("setsid").args(["sleep", "600"]));
-    let processes: Vec<Running> = (0..PROCESSES).map(|_| alone()).collect();
+    // In sessions of their own. Other tests listen in this test's session for short times; a process that listens
+    // would count as these processes' front end.
+    let start_alone = || Running::start(Command::new("setsid").args(["sleep", "600"]));
+    let processes: Vec<Running> = (0..PROCESSES).map(|_| start_alone()).collect();
     for process in &processes {
         let name = format!("/proc/{}/comm", process.pid());
-        let is_sleep = || std::fs::read_to_string(&name).is_ok_and(|it| it.trim() == "sleep");
-        support::wait_until("setsid has started it", is_sleep);
+        let is_sleep = || std::fs::read_to_string(&name).is_ok_and(|text| text.trim() == "sleep");
+        support::wait_until("setsid has started sleep", is_sleep);
     }
     let pids: Vec<u32> = processes.iter().map(Running::pid).collect();
     let machines: Vec<Machine> = (0..WORKERS).map(|_| Machine::new(&scene(&pids))).collect();
     let start = |(part, machine): (usize, &Machine)| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "faults::matrix::every_fault_invents_nothing_and_is_reported"]);
+        command
+            .args(["--exact", "faults::matrix::faults_cause_no_false_findings_and_are_reported"]);
         command.args(["--nocapture", "--test-threads=1"]);
         machine.environment(&mut command);
         command.env(PART, format!("{part}/{WORKERS}"));
@@ -214,24 +214,24 @@ fn every_fault_invents_nothing_and_is_reported() {
     }
 }
 
-/// Does a part of the matrix, in a process that plays its own scene.
-fn work(part: &str) {
+/// Runs a part of the matrix with this process's own scene.
+fn run_part(part: &str) {
     let (part, parts) = part.split_once('/').unwrap();
     let (part, parts): (usize, usize) = (part.parse().unwrap(), parts.parse().unwrap());
     let path = env::var_os("GPUMEM_MOCK_SCENE").unwrap();
     let path = Path::new(&path);
     let library = mock_nvml::library();
     let scene = Scene::from_json(&std::fs::read(path).unwrap()).unwrap();
-    let counts_at = env::var_os("GPUMEM_MOCK_COUNTS").unwrap();
-    let oracle = observe(&library).unwrap();
-    let all = combinations(Path::new(&counts_at));
+    let counts_path = env::var_os("GPUMEM_MOCK_COUNTS").unwrap();
+    let baseline = observe(&library).unwrap();
+    let all = combinations(Path::new(&counts_path));
     assert!(all.len() > 3000, "{} combinations", all.len());
     let is_all = env::var(EXTENT).is_ok_and(|extent| extent == "all");
     let mut wrong = Vec::new();
     let mut done = 0;
-    for (place, combination) in all.iter().enumerate() {
-        let is_chosen = is_all || is_drawn(place as u64);
-        // By the error, for two runs need not count the same calls (a library that is let go of late).
+    for (position, combination) in all.iter().enumerate() {
+        let is_chosen = is_all || is_in_todays_sample(position as u64);
+        // Divided by error code: two workers can count different calls, because a library may be closed late.
         if combination.code as usize % parts != part || !is_chosen {
             continue;
         }
@@ -241,42 +241,44 @@ fn work(part: &str) {
         faulty.write(path).unwrap();
         match observe(&library) {
             Ok(run) => {
-                let complaints = compare(combination, &oracle, &run);
-                // One tells enough: the snapshots after it say the same.
+                let complaints = compare(combination, &baseline, &run);
+                // The first complaint is enough; later snapshots repeat it.
                 let first = complaints.into_iter().next();
-                wrong.extend(first.map(|it| (combination.clone(), it)));
+                wrong.extend(first.map(|complaint| (combination.clone(), complaint)));
             }
             Err(error) => assert!(error.to_string().len() > 20, "{error}"),
         }
     }
     eprintln!("{done} of {} combinations", all.len());
-    assert!(oracle.findings.len() >= 3, "{:?}", oracle.findings);
+    assert!(baseline.findings.len() >= 3, "{:?}", baseline.findings);
     let shown = wrong.iter().take(200);
-    let shown: String = shown.map(|it| format!("{it:?}\n")).collect();
+    let shown: String = shown.map(|failure| format!("{failure:?}\n")).collect();
     assert!(wrong.is_empty(), "{} wrong:\n{shown}", wrong.len());
 }
 
-/// Whether this one is among those of today.
-fn is_drawn(place: u64) -> bool {
+fn is_in_todays_sample(position: u64) -> bool {
     let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-    let mut number = place.wrapping_add(since_1970.as_secs() / 86_400 * 0x9E37_79B9);
+    let mut number = position.wrapping_add(since_1970.as_secs() / 86_400 * 0x9E37_79B9);
     number = (number ^ (number >> 7)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (number >> 33).is_multiple_of(SHARE)
 }
 
-/// Each call that the run without faults made, with each error, where and when.
+/// Every call of the run without faults, with every error, GPU and time.
 fn combinations(counts: &Path) -> Vec<Combination> {
     let counts = Counts::read(counts).unwrap();
     let functions: BTreeSet<&String> = counts.keys().map(|(function, _)| function).collect();
     let mut all = Vec::new();
     for function in functions {
-        let of = |gpu: Option<u32>| counts.get(&(function.clone(), gpu)).copied();
-        let places: Vec<(Option<u32>, u64)> = [Some(0), Some(LAST)]
+        let calls_on = |gpu: Option<u32>| counts.get(&(function.clone(), gpu)).copied();
+        let targets: Vec<(Option<u32>, u64)> = [Some(0), Some(LAST)]
             .into_iter()
-            .filter_map(|gpu| Some((gpu, of(gpu)?)))
-            .chain([(None, of(Some(LAST)).or(of(Some(0))).or(of(None)).unwrap_or(1))])
+            .filter_map(|gpu| Some((gpu, calls_on(gpu)?)))
+            .chain([(
+                None,
+                calls_on(Some(LAST)).or(calls_on(Some(0))).or(calls_on(None)).unwrap_or(1),
+            )])
             .collect();
-        for (gpu, calls) in places {
+        for (gpu, calls) in targets {
             for when in [When::Start, When::Middle, When::Once] {
                 all.extend(ERRORS.map(|code| Combination {
                     function: function.clone(),
@@ -291,98 +293,98 @@ fn combinations(counts: &Path) -> Vec<Combination> {
     all
 }
 
-/// What a run with a fault says that it must not, or leaves out without a word.
-fn compare(combination: &Combination, oracle: &Run, run: &Run) -> Vec<String> {
+/// Wrong or silently missing results of a run with a fault.
+fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> {
     let mut wrong = Vec::new();
-    for finding in run.findings.difference(&oracle.findings) {
-        wrong.push(format!("invents {finding:?}"));
+    for finding in run.findings.difference(&baseline.findings) {
+        wrong.push(format!("false finding {finding:?}"));
     }
-    for finding in oracle.findings.difference(&run.findings) {
-        if !finding.1.iter().any(|&gpu| combination.strikes(gpu.into())) {
-            wrong.push(format!("does not find {finding:?} on a healthy GPU"));
+    for finding in baseline.findings.difference(&run.findings) {
+        if !finding.1.iter().any(|&gpu| combination.affects(gpu.into())) {
+            wrong.push(format!("missing finding {finding:?} on a healthy GPU"));
         }
     }
-    for (step, (sound, faulty)) in oracle.snapshots.iter().zip(&run.snapshots).enumerate() {
+    for (step, (expected, faulty)) in baseline.snapshots.iter().zip(&run.snapshots).enumerate() {
         let json = |snapshot: &Snapshot| {
             let mut value = serde_json::to_value(snapshot).unwrap();
             for gpu in value["gpus"].as_array_mut().unwrap() {
-                gpu.as_object_mut().unwrap().retain(|name, _| !OF_THE_MOMENT.contains(&&**name));
+                gpu.as_object_mut().unwrap().retain(|name, _| !TIME_DEPENDENT.contains(&&**name));
             }
             value
         };
-        let (sound, faulty) = (json(sound), json(faulty));
+        let (expected, faulty) = (json(expected), json(faulty));
         let errors = faulty["errors"].as_array().unwrap();
         let is_reported = |gpu: &Value| {
-            let is_of = |error: &Value| error.get("gpu").is_none_or(|of| of == gpu);
-            errors.iter().any(is_of)
+            let concerns_gpu = |error: &Value| error.get("gpu").is_none_or(|index| index == gpu);
+            errors.iter().any(concerns_gpu)
         };
-        let mut lacking = Vec::new();
-        absent("driver", &sound["driver"], &faulty["driver"], &mut lacking);
-        if !lacking.is_empty() && !is_reported(&Value::Null) {
-            wrong.push(format!("{step}: {lacking:?} without an error"));
+        let mut missing = Vec::new();
+        collect_missing("driver", &expected["driver"], &faulty["driver"], &mut missing);
+        if !missing.is_empty() && !is_reported(&Value::Null) {
+            wrong.push(format!("{step}: {missing:?} without an error"));
         }
-        for gpu in sound["gpus"].as_array().unwrap() {
+        for gpu in expected["gpus"].as_array().unwrap() {
             let index = &gpu["index"];
             let mut gpus = faulty["gpus"].as_array().unwrap().iter();
             let Some(other) = gpus.find(|other| other["index"] == *index) else {
-                wrong.push(format!("{step}: GPU {index} is not there"));
+                wrong.push(format!("{step}: GPU {index} is missing"));
                 continue;
             };
-            if !combination.strikes(index.as_u64().unwrap()) {
+            if !combination.affects(index.as_u64().unwrap()) {
                 if gpu != other {
-                    wrong.push(format!("{step}: GPU {index} differs: {gpu} is {other}"));
+                    wrong.push(format!("{step}: GPU {index} differs: {gpu} became {other}"));
                 }
                 continue;
             }
-            let mut lacking = Vec::new();
-            absent("", gpu, other, &mut lacking);
+            let mut missing = Vec::new();
+            collect_missing("", gpu, other, &mut missing);
             let may_lack = |path: &String| {
                 let name = path.rsplit('.').next().unwrap_or(path);
-                // Under WSL v2 of memory info is not known, and v1, which has all else, stands for it.
+                // Under WSL, v2 of the memory info fails, and v1 does not report reserved memory.
                 let is_v1 = combination.code == UNKNOWN && name == "reserved_bytes";
                 is_v1 || (UNSUPPORTED.contains(&combination.code) && OPTIONAL.contains(&name))
             };
-            // There need not be an account of a process.
+            // A process need not have an accounting record.
             let is_account = |path: &String| {
                 combination.code == NOT_FOUND
                     && combination.function == "nvmlDeviceGetAccountingStats"
                     && path.contains("lifetime_")
             };
-            // A reason is as good as an error.
+            // A stated reason replaces an error.
             let has_reason =
                 |path: &String| path == ".memory" && other["memory_unavailable"].is_string();
-            lacking.retain(|path| !may_lack(path) && !is_account(path) && !has_reason(path));
-            if !lacking.is_empty() && !is_reported(index) {
-                wrong.push(format!("{step}: GPU {index}: {lacking:?} without an error"));
+            missing.retain(|path| !may_lack(path) && !is_account(path) && !has_reason(path));
+            if !missing.is_empty() && !is_reported(index) {
+                wrong.push(format!("{step}: GPU {index}: {missing:?} without an error"));
             }
         }
     }
     wrong
 }
 
-/// The values of one that the other lacks.
-fn absent(path: &str, sound: &Value, faulty: &Value, lacking: &mut Vec<String>) {
-    match (sound, faulty) {
-        (Value::Object(sound), Value::Object(faulty)) => {
-            for (name, value) in sound {
+/// Collects the paths of values that `faulty` lacks.
+fn collect_missing(path: &str, expected: &Value, faulty: &Value, missing: &mut Vec<String>) {
+    match (expected, faulty) {
+        (Value::Object(expected), Value::Object(faulty)) => {
+            for (name, value) in expected {
                 let path = format!("{path}.{name}");
                 match faulty.get(name) {
-                    Some(other) => absent(&path, value, other, lacking),
-                    None => lacking.push(path),
+                    Some(other) => collect_missing(&path, value, other, missing),
+                    None => missing.push(path),
                 }
             }
         }
-        (Value::Array(sound), Value::Array(faulty)) => {
-            for value in sound {
-                // A row is known by its pid, a MIG device by its index.
+        (Value::Array(expected), Value::Array(faulty)) => {
+            for value in expected {
+                // Processes are matched by pid, MIG devices by index.
                 let key = ["pid", "index"].into_iter().find(|key| value.get(key).is_some());
                 let Some(key) = key else {
                     continue;
                 };
                 let path = format!("{path}[{}]", value[key]);
                 match faulty.iter().find(|other| other[key] == value[key]) {
-                    Some(other) => absent(&path, value, other, lacking),
-                    None => lacking.push(path),
+                    Some(other) => collect_missing(&path, value, other, missing),
+                    None => missing.push(path),
                 }
             }
         }

@@ -1,35 +1,35 @@
-//! Programs that run a notebook from its first cell to its last.
+//! Programs that execute a notebook from its first cell to its last.
 
 use std::fs;
 
 use serde_json::Value;
 
-use super::{Place, jupyter};
+use super::{JupyterHome, jupyter};
 use crate::machine::{Machine, one_gpu};
 use crate::support;
 
 #[test]
-fn programs_that_run_a_notebook_through_are_a_batch() {
+fn programs_that_execute_notebooks_are_batch_jobs() {
     let python =
         or_skip!(support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"]));
-    // One after the other: each looks for ports that are free, and its kernel takes them a while later.
+    // One at a time: each looks for free ports, and its kernel binds them only later.
     for (arguments, application) in [
         (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
         (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),
         (&["-c", "from nbclient.cli import main; main()", "a.ipynb"], "batch"),
     ] {
-        let place = Place::new();
-        let mut batch = place.run_through(&python, arguments);
+        let home = JupyterHome::new();
+        let mut batch = home.run_batch(&python, arguments);
         let kernel = batch.kernel;
-        let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
-        fs::write(place.path("done"), "").unwrap();
+        let facts = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
+        fs::write(home.path("done"), "").unwrap();
         assert!(batch.running.0.wait().unwrap().success(), "{application}");
-        assert_eq!(shown["application"], application, "{shown}");
-        let path = place.path("a.ipynb");
-        assert_eq!(shown["notebook_path"], path.to_str().unwrap(), "{shown}");
-        assert_eq!(shown["server_alive"], true);
+        assert_eq!(facts["application"], application, "{facts}");
+        let path = home.path("a.ipynb");
+        assert_eq!(facts["notebook_path"], path.to_str().unwrap(), "{facts}");
+        assert_eq!(facts["server_alive"], true);
         for name in ["kernel_id", "server_url", "server_error", "execution_state"] {
-            assert_eq!(shown[name], Value::Null, "{name}: {shown}");
+            assert_eq!(facts[name], Value::Null, "{name}: {facts}");
         }
     }
 }

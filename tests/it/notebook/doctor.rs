@@ -1,16 +1,16 @@
-//! What `gpumem doctor` says of servers: real ones, one that hangs, one that only says that it speaks HTTPS, one that is gone.
+//! `gpumem doctor` on notebook servers: real ones, one that hangs, one that only claims HTTPS, and a stale file.
 
 use serde_json::Value;
 
-use super::{Place, Server, TOKEN, assert_no_secret};
+use super::{JupyterHome, Server, TOKEN, assert_no_secret};
 use crate::machine::{Machine, one_gpu};
 use crate::support::{finish, wait_until};
 
-/// What is said of servers, by a doctor to whom this folder is known. Those of other tests are among them.
-fn checks(place: &Place) -> Vec<Value> {
+/// The checks of notebook servers, with this folder as the runtime directory. They include other tests' servers.
+fn checks(home: &JupyterHome) -> Vec<Value> {
     let machine = Machine::new(&one_gpu(&[]));
     let mut command = machine.command(&["doctor", "--json"]);
-    let output = finish(command.env("JUPYTER_RUNTIME_DIR", place.path("runtime")));
+    let output = finish(command.env("JUPYTER_RUNTIME_DIR", home.path("runtime")));
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
     assert_no_secret(&[&output.stdout]);
     let document = output.json();
@@ -18,44 +18,44 @@ fn checks(place: &Place) -> Vec<Value> {
     checks.filter(|check| check["id"] == "notebooks").cloned().collect()
 }
 
-/// The check that names this, with its verdict.
-fn about(place: &Place, name: &str) -> Option<(String, Value)> {
-    let found = checks(place);
-    let check = found.into_iter().find(|it| it["seen"].as_str().unwrap().contains(name))?;
+/// The verdict and the check that contain this name.
+fn check_of(home: &JupyterHome, name: &str) -> Option<(String, Value)> {
+    let all = checks(home);
+    let check = all.into_iter().find(|check| check["seen"].as_str().unwrap().contains(name))?;
     Some((check["verdict"].as_str().unwrap().to_owned(), check))
 }
 
-fn name(file: &Value, pid: u32) -> String {
+fn server_name(file: &Value, pid: u32) -> String {
     format!("http://localhost:{}/ (process {pid})", file["port"])
 }
 
 #[test]
-fn a_server_is_asked_with_its_token_and_what_it_leaves_behind_is_stale() {
+fn doctor_checks_a_live_server_and_reports_a_stale_file() {
     let server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
-    let name = name(&server.file, server.running.pid());
+    let name = server_name(&server.file, server.running.pid());
     wait_until("the server answers", || {
-        about(&server.place, &name).is_some_and(|(verdict, _)| verdict == "ok")
+        check_of(&server.home, &name).is_some_and(|(verdict, _)| verdict == "ok")
     });
-    let file = server.place.server_file().0;
-    let Server { place, running, .. } = server;
+    let file = server.home.server_file().0;
+    let Server { home, running, .. } = server;
     drop(running);
-    let (_, check) = about(&place, file.to_str().unwrap()).unwrap();
+    let (_, check) = check_of(&home, file.to_str().unwrap()).unwrap();
     assert!(check["seen"].as_str().unwrap().contains("left behind"), "{check}");
     assert!(file.exists());
-    assert_eq!(about(&place, &name), None);
+    assert_eq!(check_of(&home, &name), None);
 }
 
 #[test]
-fn a_server_that_hangs_and_one_that_only_claims_https_are_limits() {
+fn doctor_limits_servers_that_hang_or_claim_https() {
     for (arguments, words) in [
         (&["hang"][..], "did not answer for 3s"),
         (&["good", "secure=true"], "did not answer for 3s"),
         (&["good", "port=1"], "does not listen on port 1"),
     ] {
-        let place = Place::new();
-        let fake = or_skip!(place.fake_server(arguments));
+        let home = JupyterHome::new();
+        let fake = or_skip!(home.fake_server(arguments));
         let name = format!("(process {})", fake.server.pid());
-        let (verdict, check) = about(&place, &name).unwrap();
+        let (verdict, check) = check_of(&home, &name).unwrap();
         assert_eq!(verdict, "limited", "{check}");
         assert!(check["seen"].as_str().unwrap().contains(words), "{check}");
         assert!(check["next"][0].is_string(), "{check}");

@@ -1,5 +1,4 @@
-//! Servers that misbehave, and files that lead astray: what gpumem says of them, and whom it tells
-//! nothing.
+//! Servers that misbehave and files that mislead: what gpumem reports, and that it sends them no secret.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -10,89 +9,89 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Place, TOKEN, assert_no_secret, jupyter, jupyter_at_once, script};
+use super::{JupyterHome, TOKEN, assert_no_secret, first_facts, jupyter, script};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
-/// What gpumem shows of a kernel.
-fn shown_of(kernel: u32) -> Value {
+/// gpumem's facts about a kernel.
+fn facts_of(kernel: u32) -> Value {
     jupyter(&Machine::new(&one_gpu(&[kernel])), kernel)
 }
 
 #[track_caller]
-fn assert_error(shown: &Value, words: &str) {
-    assert!(shown["server_error"].as_str().is_some_and(|error| error.contains(words)), "{shown}");
+fn assert_error(facts: &Value, words: &str) {
+    assert!(facts["server_error"].as_str().is_some_and(|error| error.contains(words)), "{facts}");
 }
 
 #[test]
-fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
-    let place = Place::new();
+fn a_port_not_held_by_the_server_gets_no_request() {
+    let home = JupyterHome::new();
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     stranger.set_nonblocking(true).unwrap();
     let port = stranger.local_addr().unwrap().port();
-    let fake = or_skip!(place.fake_server(&["good", &format!("port={port}")]));
-    let shown = shown_of(fake.kernel);
-    assert_error(&shown, &format!("does not listen on port {port}"));
+    let fake = or_skip!(home.fake_server(&["good", &format!("port={port}")]));
+    let facts = facts_of(fake.kernel);
+    assert_error(&facts, &format!("does not listen on port {port}"));
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-    assert!(!place.path("requests").exists());
+    assert!(!home.path("requests").exists());
 }
 
 #[test]
-fn another_process_on_the_servers_socket_is_not_spoken_to() {
-    let place = Place::new();
-    // Named as NCCL's are: this process is an ancestor of the other tests' children, for whom it is no front
-    // end while it listens here.
-    let sock = place.path("nccl-socket-s");
+fn a_socket_of_another_process_gets_no_request() {
+    let home = JupyterHome::new();
+    // The name is like NCCL's, so the socket does not count as a front end of other tests' children, which have this
+    // process as an ancestor.
+    let sock = home.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));
-    let fake = or_skip!(place.fake_server(&["good", &sock]));
-    let shown = shown_of(fake.kernel);
-    assert_error(&shown, "another process listens");
+    let fake = or_skip!(home.fake_server(&["good", &sock]));
+    let facts = facts_of(fake.kernel);
+    assert_error(&facts, "another process listens");
     let mut sent = Vec::new();
     stranger.accept().unwrap().0.read_to_end(&mut sent).unwrap();
     assert_eq!(sent, b"");
 }
 
 #[test]
-fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
-    let place = Place::new();
-    let good = or_skip!(place.fake_server(&["good"]));
-    let shown = shown_of(good.kernel);
-    assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
-    assert_eq!(shown["execution_state"], "busy");
-    assert_eq!(shown["last_activity"], "2026-11-21T10:00:00.123Z");
-    assert_eq!(shown["connections"], 2);
-    let sent = fs::read_to_string(place.path("requests")).unwrap();
+fn the_server_gets_the_token_and_redirects_are_not_followed() {
+    let home = JupyterHome::new();
+    let good = or_skip!(home.fake_server(&["good"]));
+    let facts = facts_of(good.kernel);
+    assert_eq!(facts["notebook_path"], "late.ipynb", "{facts}");
+    assert_eq!(facts["execution_state"], "busy");
+    assert_eq!(facts["last_activity"], "2026-11-21T10:00:00.123Z");
+    assert_eq!(facts["connections"], 2);
+    let sent = fs::read_to_string(home.path("requests")).unwrap();
     let sent = sent.to_ascii_lowercase();
     assert!(sent.starts_with("get /api/sessions http/1.1\r\n"), "{sent}");
     assert!(sent.contains(&format!("authorization: token {TOKEN}\r\n")), "{sent}");
 
-    let place = Place::new();
+    let home = JupyterHome::new();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
     let url = format!("http://{}/api/sessions", elsewhere.local_addr().unwrap());
-    let fake = place.fake_server(&["redirect", &url]).unwrap();
-    let shown = shown_of(fake.kernel);
-    assert_error(&shown, "redirected");
+    let fake = home.fake_server(&["redirect", &url]).unwrap();
+    let facts = facts_of(fake.kernel);
+    assert_error(&facts, "redirected");
     assert_eq!(elsewhere.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]
-fn what_a_slow_server_answers_comes_with_a_later_sample() {
-    let place = Place::new();
-    let slow = or_skip!(place.fake_server(&["slow"]));
+fn a_slow_servers_answer_is_in_a_later_sample() {
+    let home = JupyterHome::new();
+    let slow = or_skip!(home.fake_server(&["slow"]));
     let machine = Machine::new(&one_gpu(&[slow.kernel]));
-    let shown = jupyter_at_once(&machine, slow.kernel);
-    assert_eq!(shown["asking"], true, "{shown}");
-    let shown = jupyter(&machine, slow.kernel);
-    assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
-    assert_eq!(shown["server_error"], Value::Null, "{shown}");
+    let facts = first_facts(&machine, slow.kernel);
+    assert_eq!(facts["asking"], true, "{facts}");
+    let facts = jupyter(&machine, slow.kernel);
+    assert_eq!(facts["notebook_path"], "late.ipynb", "{facts}");
+    assert_eq!(facts["server_error"], Value::Null, "{facts}");
 }
 
 #[test]
-fn a_proxy_of_the_environment_is_not_asked() {
-    let place = Place::new();
-    let fake = or_skip!(place.fake_server(&["good"]));
+fn proxy_variables_are_ignored() {
+    let home = JupyterHome::new();
+    let fake = or_skip!(home.fake_server(&["good"]));
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
     let url = format!("http://{}", proxy.local_addr().unwrap());
@@ -109,51 +108,51 @@ fn a_proxy_of_the_environment_is_not_asked() {
 }
 
 #[test]
-fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
+fn a_bad_answer_is_reported_and_the_notebook_named() {
     for (manner, change, expected) in [
         ("huge", "port_was=1", "not Jupyter's"),
         ("garbage", "port_was=1", "not Jupyter's"),
         ("good", "pid=1", "not written by Jupyter"),
         ("good", "token=\"a\\nb\"", "refused"),
     ] {
-        let place = Place::new();
-        let fake = or_skip!(place.fake_server(&[manner, change]));
-        let shown = shown_of(fake.kernel);
-        let error = shown["server_error"].as_str().unwrap_or_default();
-        assert!(error.contains(expected), "{manner} {change}: {shown}");
-        let path = shown["notebook_path"].as_str().unwrap();
-        assert!(path.ends_with("early.ipynb"), "{shown}");
-        assert_eq!(shown["execution_state"], Value::Null, "{shown}");
+        let home = JupyterHome::new();
+        let fake = or_skip!(home.fake_server(&[manner, change]));
+        let facts = facts_of(fake.kernel);
+        let error = facts["server_error"].as_str().unwrap_or_default();
+        assert!(error.contains(expected), "{manner} {change}: {facts}");
+        let path = facts["notebook_path"].as_str().unwrap();
+        assert!(path.ends_with("early.ipynb"), "{facts}");
+        assert_eq!(facts["execution_state"], Value::Null, "{facts}");
     }
 }
 
 #[test]
-fn a_server_that_hangs_holds_up_no_sample() {
-    let holds_up_none = |manner: &str| {
-        let place = Place::new();
-        let fake = or_skip!(place.fake_server(&[manner]));
+fn a_server_that_hangs_does_not_delay_samples() {
+    let assert_no_delay = |manner: &str| {
+        let home = JupyterHome::new();
+        let fake = or_skip!(home.fake_server(&[manner]));
         let machine = Machine::new(&one_gpu(&[fake.kernel]));
-        // The first sample does not wait for it.
-        let mut shown = Value::Null;
-        wait_until("its files are read", || {
-            shown = jupyter_at_once(&machine, fake.kernel);
-            shown["notebook_path"] == "early.ipynb"
+        // The first sample does not wait for the server.
+        let mut facts = Value::Null;
+        wait_until("the kernel's files are read", || {
+            facts = first_facts(&machine, fake.kernel);
+            facts["notebook_path"] == "early.ipynb"
         });
-        assert_eq!(shown["server_error"], Value::Null, "{shown}");
-        assert_eq!(shown["asking"], true, "{shown}");
+        assert_eq!(facts["server_error"], Value::Null, "{facts}");
+        assert_eq!(facts["asking"], true, "{facts}");
         for (command, words) in [
             (&["ps"][..], "asking its server] "),
             (&["explain", &fake.kernel.to_string()], "asking its server; its details"),
         ] {
-            wait_until("it is said that its server is being asked", || {
+            wait_until("the output says that the server is being asked", || {
                 let output = machine.run(command).exits(0);
                 output.stdout.contains(words)
             });
         }
-        // A later one says what became of it.
+        // A later sample has the error.
         let recording = machine.path("recording.jsonl");
         let record = machine
-            .typed(&format!(
+            .run_line(&format!(
                 "record {} --interval 200ms --duration 5s",
                 recording.to_str().unwrap()
             ))
@@ -164,56 +163,56 @@ fn a_server_that_hangs_holds_up_no_sample() {
         assert_no_secret(&[&recorded, &record.stderr]);
     };
     thread::scope(|scope| {
-        scope.spawn(|| holds_up_none("hang"));
-        scope.spawn(|| holds_up_none("drip"));
+        scope.spawn(|| assert_no_delay("hang"));
+        scope.spawn(|| assert_no_delay("drip"));
     });
 }
 
 #[test]
-fn others_files_are_not_read_for_a_user() {
+fn another_users_file_is_not_read_for_a_kernel() {
     or_skip!(support::root("root"));
-    let place = Place::new();
-    // Into it, though it need not see what lies there.
-    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::create_dir(place.path("runtime")).unwrap();
-    // A user names a file of root's as its kernel's.
-    let secret = place.path("runtime/kernel-4711.json");
+    let home = JupyterHome::new();
+    // The folder can be entered.
+    fs::set_permissions(home.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(home.path("runtime")).unwrap();
+    // A user's process names root's file as its kernel's connection file.
+    let secret = home.path("runtime/kernel-4711.json");
     fs::write(&secret, json!({"jupyter_session": "of root's"}).to_string()).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let kernel = {
         use std::os::unix::process::CommandExt as _;
-        let mut command = place.command(Path::new("tail"));
+        let mut command = home.command(Path::new("tail"));
         command.arg("-f").arg(&secret).arg("/dev/null");
         Running::start(command.uid(65_534).gid(65_534))
     };
-    let shown = shown_of(kernel.pid());
-    assert_eq!(shown["connection_file"], secret.to_str().unwrap());
-    assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
-    assert_error(&shown, "does not belong to the kernel's owner");
+    let facts = facts_of(kernel.pid());
+    assert_eq!(facts["connection_file"], secret.to_str().unwrap());
+    assert_eq!(facts["notebook_path"], Value::Null, "{facts}");
+    assert_error(&facts, "does not belong to the kernel's owner");
 }
 
 #[test]
-fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
+fn a_server_in_another_pid_namespace_is_found() {
     let (Some(unshare), Some(python)) =
         (support::find("unshare", "util-linux"), support::find("python3", "python3"))
     else {
         return;
     };
     or_skip!(support::root("root"));
-    let place = Place::new();
-    let mut command = place.command(&unshare);
+    let home = JupyterHome::new();
+    let mut command = home.command(&unshare);
     command
         .args(["-pf", "--mount-proc", "--kill-child"])
         .arg(&python)
         .arg(script("fake_server.py"))
-        .arg(place.path(""));
+        .arg(home.path(""));
     let _outer = Running::start(command.arg("good"));
-    let (path, file) = place.server_file();
+    let (path, file) = home.server_file();
     assert_eq!(file["pid"], 1, "{}", path.display());
-    let kernel = place.pid_with("ipykernel_launcher.py");
-    let shown = shown_of(kernel);
-    assert_eq!(shown["server_error"], Value::Null, "{shown}");
-    assert_eq!(shown["notebook_path"], "late.ipynb");
-    assert_eq!(shown["server_alive"], true);
-    assert_ne!(shown["server_pid"], 1);
+    let kernel = home.pid_with("ipykernel_launcher.py");
+    let facts = facts_of(kernel);
+    assert_eq!(facts["server_error"], Value::Null, "{facts}");
+    assert_eq!(facts["notebook_path"], "late.ipynb");
+    assert_eq!(facts["server_alive"], true);
+    assert_ne!(facts["server_pid"], 1);
 }

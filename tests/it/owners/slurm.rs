@@ -1,4 +1,4 @@
-//! A Slurm of one node: a job array, a step, what a job leaves behind, and the scripts of `packaging/slurm`.
+//! Slurm on one node: a job array, a step, processes that outlive a job, and the scripts of `packaging/slurm`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,46 +9,46 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{command, pid_in, root, seen};
+use super::{advised_command, process_and_step, require_root, wait_for_pid};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::lives;
 use crate::support::{self, wait_until};
 
-/// Its daemons; ended with it, and all that they run.
+/// Slurm's daemons and their folder. Dropping it ends them and their jobs.
 struct Cluster {
     folder: tempfile::TempDir,
     daemons: Vec<Running>,
 }
 
 impl Cluster {
-    /// `None`, after a printed reason, where there is none to be had.
+    /// Returns `None` and prints the reason if Slurm cannot be started.
     fn start() -> Option<Self> {
         Self::start_with(|_| String::new())
     }
 
-    /// With these lines in its configuration, made for the folder that everything is in.
+    /// Like [`Self::start`], with more lines in slurm.conf, made for the cluster's folder.
     fn start_with(more: impl Fn(&Path) -> String) -> Option<Self> {
-        root()?;
+        require_root()?;
         let munged = support::find("munged", "munge")?;
         let controller = support::find("slurmctld", "slurm-wlm")?;
         let daemon = support::find("slurmd", "slurm-wlm")?;
         support::find("sbatch", "slurm-wlm")?;
         let mut cluster = Self { folder: tempfile::tempdir().unwrap(), daemons: Vec::new() };
-        let at = |name: &str| cluster.path(name).to_str().unwrap().to_owned();
-        // Munge wants to know that nobody else may come by its socket or its key.
+        let path = |name: &str| cluster.path(name).to_str().unwrap().to_owned();
+        // munged requires that no other user can reach its socket or its key.
         fs::set_permissions(cluster.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(at("key"), [7; 1024]).unwrap();
-        fs::set_permissions(at("key"), fs::Permissions::from_mode(0o400)).unwrap();
+        fs::write(path("key"), [7; 1024]).unwrap();
+        fs::set_permissions(path("key"), fs::Permissions::from_mode(0o400)).unwrap();
         for name in ["state", "spool"] {
-            fs::create_dir(at(name)).unwrap();
+            fs::create_dir(path(name)).unwrap();
         }
         let folder = cluster.folder.path();
-        fs::write(at("slurm.conf"), configuration(folder) + &more(folder)).unwrap();
-        // What it deals out as GPUs are device files of nothing.
-        let files = format!("Name=gpu File={}\n", at("nvidia[0-1]"));
-        fs::write(at("gres.conf"), files).unwrap();
+        fs::write(path("slurm.conf"), configuration(folder) + &more(folder)).unwrap();
+        // The device files of the GPUs that Slurm allocates are links to /dev/null.
+        let files = format!("Name=gpu File={}\n", path("nvidia[0-1]"));
+        fs::write(path("gres.conf"), files).unwrap();
         for name in ["nvidia0", "nvidia1"] {
-            std::os::unix::fs::symlink("/dev/null", at(name)).unwrap();
+            std::os::unix::fs::symlink("/dev/null", path(name)).unwrap();
         }
         let mut munge = Command::new(munged);
         munge.args(["--force", "--foreground"]);
@@ -59,7 +59,7 @@ impl Cluster {
             ("log-file", "munge.log"),
             ("seed-file", "munge.seed"),
         ] {
-            munge.arg(format!("--{option}={}", at(name)));
+            munge.arg(format!("--{option}={}", path(name)));
         }
         let socket = cluster.path("munge.socket");
         cluster.daemons.push(Running::start(&mut munge));
@@ -68,7 +68,7 @@ impl Cluster {
             let mut command = cluster.command(program.to_str().unwrap());
             cluster.daemons.push(Running::start(command.arg("-D")));
         }
-        wait_until("the node is there", || cluster.output_of("sinfo -h -o %T") == "idle");
+        wait_until("the node is idle", || cluster.output_of("sinfo -h -o %T") == "idle");
         Some(cluster)
     }
 
@@ -83,13 +83,13 @@ impl Cluster {
         command
     }
 
-    /// What a command says, typed as it stands.
+    /// The output of a shell command.
     fn output_of(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Submits a job, and gives its number.
+    /// Submits a job. Returns its id.
     fn submit(&self, options: &str, script: &str) -> String {
         fs::write(self.path("job.sh"), format!("#!/bin/sh\n{script}\n")).unwrap();
         let line = format!("sbatch --parsable -n1 -o /dev/null {options} job.sh");
@@ -102,7 +102,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.output_of("scancel -u root");
-        // The daemons of steps end what they run as long as there is somebody to tell of it.
+        // The step daemons end their processes only while the controller runs.
         for _ in 0..200 {
             if self.output_of("squeue -h").is_empty() {
                 break;
@@ -153,7 +153,7 @@ fn configuration(folder: &Path) -> String {
     )
 }
 
-/// The daemon of each job is seen on the host only.
+/// Whether this is the host's pid namespace. Only there are the job's daemons visible.
 fn is_host(process: &Value) -> bool {
     let link = fs::read_link("/proc/self/ns/pid").unwrap();
     assert!(process["pid"].is_u64());
@@ -161,94 +161,95 @@ fn is_host(process: &Value) -> bool {
 }
 
 #[test]
-fn what_scancel_gets_kills_that_and_nothing_else() {
+fn scancel_ends_its_target_and_nothing_else() {
     let cluster = or_skip!(Cluster::start());
-    // Three tasks, of which one has the array's number for its own.
+    // Three tasks. One of them has the array's id as its job id.
     let array = cluster.submit("--array=3-5", "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600");
-    let tasks = ["3", "4", "5"].map(|task| pid_in(&cluster.path(&format!("pid.{task}"))));
+    let tasks = ["3", "4", "5"].map(|task| wait_for_pid(&cluster.path(&format!("pid.{task}"))));
     let mut last = None;
     for (task, pid) in ["3", "4", "5"].into_iter().zip(tasks) {
-        let (process, step) = seen(pid);
+        let (process, step) = process_and_step(pid);
         let slurm = &process["slurm"];
         assert_eq!(slurm["array_job_id"], *array, "{process}");
         assert_eq!(slurm["array_task_id"], task, "{process}");
         assert_eq!((&slurm["step_id"], &slurm["over"]), (&"batch".into(), &false.into()));
-        // The array is the environment's word: typed where the job's own number would end all of it.
+        // `scancel ARRAY` would end the whole array, so the last task needs ARRAY_TASK.
         let is_last = slurm["job_id"] == *array;
         let job = slurm["job_id"].as_str().unwrap();
-        let typed = if is_last { format!("{array}_{task}") } else { job.to_owned() };
-        assert_eq!(command(&step), format!("scancel {typed}"));
+        let target = if is_last { format!("{array}_{task}") } else { job.to_owned() };
+        assert_eq!(advised_command(&step), format!("scancel {target}"));
         if is_last {
-            last = Some((pid, command(&step).to_owned()));
+            last = Some((pid, advised_command(&step).to_owned()));
         }
     }
     let (last, command_of_last) = last.unwrap();
     cluster.output_of(&command_of_last);
     wait_until("the last task has ended", || !lives(last));
     for pid in tasks.into_iter().filter(|&pid| pid != last) {
-        assert!(lives(pid), "{pid} is another task");
+        assert!(lives(pid), "another task, {pid}, was ended");
     }
 
-    // A step of a job, beside the script that goes on after it.
+    // A step of a job whose script continues after it.
     let job = cluster.submit(
         "",
         "echo $$ >pid.script\nsrun -n1 sh -c 'echo $$ >pid.step; exec sleep 600'\nexec sleep 600",
     );
-    let (script, step) = (pid_in(&cluster.path("pid.script")), pid_in(&cluster.path("pid.step")));
-    let (process, plan) = seen(step);
+    let (script, step) =
+        (wait_for_pid(&cluster.path("pid.script")), wait_for_pid(&cluster.path("pid.step")));
+    let (process, plan) = process_and_step(step);
     assert_eq!(process["slurm"]["job_id"], *job, "{process}");
-    assert_eq!(command(&plan), format!("scancel {job}.0"));
-    cluster.output_of(command(&plan));
+    assert_eq!(advised_command(&plan), format!("scancel {job}.0"));
+    cluster.output_of(advised_command(&plan));
     wait_until("the step has ended", || !lives(step));
     assert!(lives(script));
 
-    // A job that was given a GPU and has not begun to use it.
+    // A job with an allocated GPU that it does not use yet.
     let given = cluster.submit("--gres=gpu:1", "echo $$ >pid.given; exec sleep 600");
-    pid_in(&cluster.path("pid.given"));
+    wait_for_pid(&cluster.path("pid.given"));
     let machine = Machine::new(&one_gpu(&[]));
     let mut snapshot = machine.snapshot(0);
     if snapshot.0["host"]["pid_namespace"] == "host" {
         let mut reservation = Value::Null;
-        wait_until("its GPU is seen", || {
+        wait_until("the reservation is listed", || {
             snapshot = machine.snapshot(0);
             let all = snapshot.0["reservations"].as_array().into_iter().flatten();
-            let mut own = all.filter(|it| it["slurm"]["job_id"] == *given);
-            reservation = own.next().cloned().unwrap_or_default();
+            let mut of_job = all.filter(|reservation| reservation["slurm"]["job_id"] == *given);
+            reservation = of_job.next().cloned().unwrap_or_default();
             !reservation.is_null()
         });
         assert_eq!(reservation["variable"], "SLURM_JOB_GPUS", "{reservation}");
         assert_eq!(reservation["devices"], serde_json::json!(["0"]));
     }
 
-    // Its environment was copied: that of a job which runs, by a process that is not of it.
+    // A process outside the job with a copy of the job's environment.
     let mut copy = Command::new("sleep");
     copy.arg("600").env("SLURM_JOB_ID", &job).env("SLURMD_NODENAME", "x");
     let copy = Running::start(&mut copy);
-    let (process, plan) = seen(copy.pid());
+    let (process, plan) = process_and_step(copy.pid());
     assert_eq!(process["slurm"], Value::Null, "{process}");
     assert_eq!(plan["step"], "signal", "{plan}");
 }
 
 #[test]
-fn leftovers_of_an_ended_job_belong_to_no_job() {
+fn a_process_that_outlives_its_job_is_signalled() {
     let cluster = or_skip!(Cluster::start());
     let job = cluster.submit(
         "",
         "setsid sh -c 'echo $$ >pid.left; exec sleep 600' &\nwhile [ ! -s pid.left ]; do sleep 0.1; done",
     );
-    let left = pid_in(&cluster.path("pid.left"));
+    let left = wait_for_pid(&cluster.path("pid.left"));
     wait_until("the job is over", || {
         cluster.output_of(&format!("squeue -h -t R,CG -j {job} 2>&1")).is_empty()
     });
-    assert!(lives(left), "Slurm has lost it");
-    let mut found = (Value::Null, Value::Null);
-    wait_until("its daemon has ended", || {
-        found = seen(left);
-        // At a first look not every ancestor may have been seen: then nothing is known of its job.
-        let is_recognised = !is_host(&found.0) || found.0["slurm"]["over"] == true;
-        is_recognised && found.1["step"] == "signal"
+    assert!(lives(left), "Slurm ended the process");
+    let mut latest = (Value::Null, Value::Null);
+    wait_until("the job's daemon has ended", || {
+        latest = process_and_step(left);
+        // A first sample may not have read every ancestor; then the job is unknown.
+        let is_recognised = !is_host(&latest.0) || latest.0["slurm"]["over"] == true;
+        is_recognised && latest.1["step"] == "signal"
     });
-    let (process, _) = found;
+    let (process, _) = latest;
     if is_host(&process) {
         assert_eq!(process["slurm"]["job_id"], *job, "{process}");
         assert_eq!(process["slurm"]["over"], true, "{process}");
@@ -258,16 +259,16 @@ fn leftovers_of_an_ended_job_belong_to_no_job() {
     crate::procs::send(left, rustix::process::Signal::KILL);
 }
 
-/// An account that owns nothing here.
+/// An account without files here.
 const DAEMON: u32 = 1;
 
-/// Puts the scripts into a folder, with a gpumem that meets the mock driver, and configures them.
+/// Installs the packaged scripts with a gpumem that uses the mock driver. Returns their lines for slurm.conf.
 fn install_scripts(folder: &Path) -> String {
     let gpumem = folder.join("gpumem");
     let wrapper = format!(
         "#!/bin/sh\nexport GPUMEM_MOCK_SCENE={0}/scene.json STATE_DIRECTORY={0}/state HOME={0}\n\
          {1} \"$@\" --nvml-library {2}; code=$?\n\
-         # The driver shows that the memory is free when the test has said so.\n\
+         # Wait until the test has freed the memory in the scene.\n\
          while [ \"$1\" = kill ] && [ -e {0}/out/left ] && [ ! -e {0}/out/freed ]; do sleep 0.1; done\n\
          exit $code\n",
         folder.display(),
@@ -293,7 +294,7 @@ fn install_scripts(folder: &Path) -> String {
     lines + "PrologFlags=Alloc\n"
 }
 
-/// Who holds 8 GiB on each GPU.
+/// Writes a scene in which each process holds 8 GiB on its GPU.
 fn write_scene(folder: &Path, gpus: &[&[u32]]) {
     let gpu = |pids: &&[u32]| {
         let processes =
@@ -315,13 +316,13 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
         let mut sleep = Command::new("sleep");
         Running::start(std::os::unix::process::CommandExt::uid(sleep.arg("600"), uid))
     };
-    // One of another user on the job's GPU, and one of the job's user on a GPU that the job does not have.
+    // Another user's process on the job's GPU, and a process of the job's user on a GPU outside the job.
     let (stranger, elsewhere) = (sleeper(0), sleeper(DAEMON));
     let leave = "setsid sh -c 'echo $$ >out/left; exec sleep 600' &\n\
                  while [ ! -e out/go ]; do sleep 0.1; done";
     let options = format!("--gres=gpu:1 --uid={DAEMON}");
 
-    // Not free: the node drains and says why, and who holds it goes on.
+    // The GPU is not free: the node drains with the reason, and the process that holds the memory survives.
     write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
     cluster.submit(&options, leave);
     let node = || cluster.output_of("scontrol show node");
@@ -329,34 +330,34 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
         let node = node();
         node.contains("DRAIN") && node.contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use")
     };
-    wait_until("the node drains and says why", is_drained);
+    wait_until("the node drains", is_drained);
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
     cluster.output_of("scancel -u daemon");
-    wait_until("the job is gone", || cluster.output_of("squeue -h").is_empty());
+    wait_until("the job has left the queue", || cluster.output_of("squeue -h").is_empty());
 
-    // Free: the job runs, and what it leaves is killed.
+    // The GPU is free: the job runs, and the process it leaves behind is killed.
     write_scene(folder, &[&[], &[elsewhere.pid()]]);
     let host = cluster.output_of("sinfo -h -o %n");
     cluster.output_of(&format!("scontrol update nodename={host} state=resume"));
-    wait_until("the node is back", || cluster.output_of("sinfo -h -o %T") == "idle");
+    wait_until("the node is idle again", || cluster.output_of("sinfo -h -o %T") == "idle");
     cluster.submit(&options, leave);
-    let left = pid_in(&folder.join("out/left"));
+    let left = wait_for_pid(&folder.join("out/left"));
     write_scene(folder, &[&[left], &[elsewhere.pid()]]);
     fs::write(folder.join("out/go"), "").unwrap();
-    wait_until("what it left has ended", || !lives(left));
+    wait_until("the leftover process has ended", || !lives(left));
     write_scene(folder, &[&[], &[elsewhere.pid()]]);
     fs::write(folder.join("out/freed"), "").unwrap();
-    wait_until("the node is free", || cluster.output_of("sinfo -h -o %T") == "idle");
+    wait_until("the node is idle", || cluster.output_of("sinfo -h -o %T") == "idle");
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
 
-    // What a job leaves that is another user's is not killed: the node drains.
+    // Another user's process on the GPU is not killed: the node drains.
     fs::remove_file(folder.join("out/go")).unwrap();
     fs::remove_file(folder.join("out/left")).unwrap();
     cluster.submit(&options, leave);
-    let left = pid_in(&folder.join("out/left"));
+    let left = wait_for_pid(&folder.join("out/left"));
     write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
     fs::write(folder.join("out/go"), "").unwrap();
-    wait_until("the node drains and says why", is_drained);
+    wait_until("the node drains", is_drained);
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
     crate::procs::send(left, rustix::process::Signal::KILL);
 }

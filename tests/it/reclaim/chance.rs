@@ -1,13 +1,12 @@
-//! Families by chance: whoever is sent something is in the plan that was shown, or is a living
-//! descendant, by parent links, of a process that is held and was born after it was taken hold of.
+//! Random families: every process that gets a signal is in the plan that was shown, or is a living descendant, by
+//! parent links, of a process whose pidfd is held, and was born after that pidfd was opened.
 //!
-//! In a pid namespace of its own a spawner, which nobody traces, starts real processes: logins that have
-//! ended, launchers and their ranks, loaders, supervisors, daemons, people who keep theirs ([`people`]).
-//! The library plans for some of them and acts, in a process under strace: what was sent is read from
-//! the kernel's side ([`trace`]), who was born of whom from what the processes themselves have written
-//! ([`truth`]). Sessions, groups, ids of runs and names appear in no check ([`judge`]).
+//! In its own pid namespace, an untraced spawner starts real processes: ended logins, launchers and their ranks, data
+//! loaders, supervisors, daemons, users with a keep ([`people`]). The library plans for some of them and acts, in a
+//! process under strace. The signals are read from the system calls ([`trace`]), and the parents from what the
+//! processes themselves write ([`truth`]). The checks use no sessions, groups, run ids or names ([`judge`]).
 //!
-//! `GPUMEM_CHANCE_FAMILIES=10000` says how many, `GPUMEM_CHANCE_SEED=7` where to begin.
+//! `GPUMEM_CHANCE_FAMILIES=10000` sets the number of families, `GPUMEM_CHANCE_SEED=7` the first seed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -42,57 +41,57 @@ use seen::gpu;
 use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 
-const NAME: &str = "reclaim::chance::only_who_was_shown_or_is_born_of_them_is_sent_anything";
-/// Set for the process that acts: the folder.
+const NAME: &str = "reclaim::chance::signals_go_only_to_planned_processes_and_their_children";
+/// The folder; set for the process that acts.
 const INSIDE: &str = "GPUMEM_TEST_CHANCE";
 pub(super) const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
 const SEED: &str = "GPUMEM_CHANCE_SEED";
-/// Families that live at one time.
+/// Families that live at the same time.
 const AT_ONCE: usize = 6;
-/// In a plain `cargo test`.
-const USUAL: u64 = 102;
+/// Families in a plain `cargo test`.
+const DEFAULT_COUNT: u64 = 102;
 
 #[test]
-fn only_who_was_shown_or_is_born_of_them_is_sent_anything() {
+fn signals_go_only_to_planned_processes_and_their_children() {
     if let Some(folder) = std::env::var_os(INSIDE) {
         Machine::new(folder.into()).run();
         return;
     }
     let programs = [("cc", "gcc"), ("strace", "strace"), ("unshare", "util-linux")];
-    if programs.iter().any(|(it, of)| find(it, of).is_none()) {
+    if programs.iter().any(|(program, package)| find(program, package).is_none()) {
         return;
     }
     let flags = match rustix::process::geteuid().is_root() {
         true => "-pfm",
         false => "-rpfm",
     };
-    let may = Command::new("unshare")
+    let test_run = Command::new("unshare")
         .args([flags, "--mount-proc", "strace", "-o", "/dev/null", "true"])
         .stderr(Stdio::null())
         .status();
-    if !may.is_ok_and(|status| status.success()) {
-        let how = "run as root, or allow user namespaces and ptrace";
-        skip("a pid namespace with strace", how);
+    if !test_run.is_ok_and(|status| status.success()) {
+        let hint = "run as root, or allow user namespaces and ptrace";
+        skip("a pid namespace with strace", hint);
         return;
     }
-    let (first, count) = (number(SEED, 1), number(FAMILIES, USUAL));
-    // One for each of two processors, where it is worth it.
-    let shares = if count >= 2 * USUAL { 2 } else { 1 };
+    let (first, count) = (number(SEED, 1), number(FAMILIES, DEFAULT_COUNT));
+    // Two workers if there are enough families, for two processors.
+    let shares = if count >= 2 * DEFAULT_COUNT { 2 } else { 1 };
     let share = count.div_ceil(shares);
     let started: Vec<_> = (0..shares)
-        .map(|at| {
-            let seed = first + at * share.div_ceil(AT_ONCE as u64);
-            thread::spawn(move || in_a_namespace(flags, seed, share))
+        .map(|index| {
+            let seed = first + index * share.div_ceil(AT_ONCE as u64);
+            thread::spawn(move || run_in_namespace(flags, seed, share))
         })
         .collect();
     let ended: Vec<_> = started.into_iter().map(thread::JoinHandle::join).collect();
     assert!(ended.iter().all(Result::is_ok));
 }
 
-/// Lets chance build so many families in a namespace of their own, from a seed on.
-fn in_a_namespace(flags: &str, seed: u64, count: u64) {
+/// Runs this many random families in their own namespace, starting with a seed.
+fn run_in_namespace(flags: &str, seed: u64, count: u64) {
     let folder = tempfile::tempdir().unwrap();
-    // Other users execute what is in it.
+    // Other users run the programs in the folder.
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
     let program = folder.path().join("python3");
@@ -124,9 +123,9 @@ fn in_a_namespace(flags: &str, seed: u64, count: u64) {
     eprint!("{}", output.stderr);
 }
 
-pub(super) fn number(name: &str, usual: u64) -> u64 {
-    let given = std::env::var(name).unwrap_or_default();
-    given.parse().unwrap_or(usual)
+pub(super) fn number(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).unwrap_or_default();
+    value.parse().unwrap_or(default)
 }
 
 fn microseconds() -> i64 {
@@ -137,38 +136,38 @@ fn microseconds() -> i64 {
 struct Acted {
     target: Target,
     outcome: Outcome,
-    /// When each call began, in microseconds.
+    /// When each step began, in microseconds.
     calls: Vec<i64>,
-    /// What was asked of the kernel.
+    /// The system calls.
     events: Vec<Event>,
-    /// What the ledger says was sent, as strace spells it.
+    /// The signals in the audit log, with strace's names.
     signalled: BTreeSet<(i64, String)>,
-    /// Nothing was made to forbid it.
+    /// Whether the test left the rechecks true.
     is_free: bool,
-    /// Who worked between the plan and the act.
+    /// The activity between the plan and the action.
     work: TargetWork,
 }
 
-/// Work between a plan and its execution, as it concerns a target.
+/// Activity between a plan and its execution, in relation to a target.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum TargetWork {
     None,
-    /// By its family, which may share a process group with it.
+    /// By its family, which may share a process group with the target.
     Perhaps,
-    /// By the target, or by whom it has started.
+    /// By the target or its descendants.
     Own,
 }
 
-/// The namespace, from within the process that acts.
+/// The namespace, seen from the process that acts.
 struct Machine {
     folder: PathBuf,
     request: File,
     reply: BufReader<File>,
     processes: Processes,
     trace: Trace,
-    /// In milliseconds: data.
+    /// Simulated time in milliseconds.
     clock: i64,
-    looks: u64,
+    observations: u64,
     ourselves: gpumem::api::host::Ourselves,
     targets: usize,
     ended: usize,
@@ -190,7 +189,7 @@ impl Machine {
             trace: Trace::open(&folder.join("trace")),
             folder,
             clock: 1_700_000_000_000,
-            looks: 0,
+            observations: 0,
             ourselves,
             targets: 0,
             ended: 0,
@@ -201,47 +200,47 @@ impl Machine {
     }
 
     fn run(mut self) {
-        let begun = Instant::now();
-        let (first, most) = (number(SEED, 1), number(FAMILIES, USUAL));
+        let start = Instant::now();
+        let (first, limit) = (number(SEED, 1), number(FAMILIES, DEFAULT_COUNT));
         let mut count = 0;
         for seed in first.. {
-            // Three of them tell enough.
-            if count >= most || self.failures.len() == 3 {
+            // Three failures are enough.
+            if count >= limit || self.failures.len() == 3 {
                 break;
             }
             count += AT_ONCE as u64;
-            self.once(seed);
+            self.run_population(seed);
         }
         eprintln!(
-            "{count} families, {} targets of which {} were ended, {} signals, {} to whom they had started, in {:?}",
+            "{count} families, {} targets of which {} were ended, {} signals, {} to descendants, in {:?}",
             self.targets,
             self.ended,
             self.sent,
             self.born_and_sent,
-            begun.elapsed()
+            start.elapsed()
         );
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
-        // Or nothing was tried.
-        assert!(most < 100 || self.ended * 2 > self.targets);
-        assert!(most < 100 || self.ended as u64 > count / 20);
+        // Otherwise the test tried too little.
+        assert!(limit < 100 || self.ended * 2 > self.targets);
+        assert!(limit < 100 || self.ended as u64 > count / 20);
     }
 
     fn truth(&self) -> Truth {
         Truth::read(&self.folder)
     }
 
-    fn ask(&mut self, line: &str) {
+    fn send_request(&mut self, line: &str) {
         writeln!(self.request, "{line}").unwrap();
     }
 
-    /// One population, from its birth to its end.
-    fn once(&mut self, seed: u64) {
+    /// Runs one population from its start to its end.
+    fn run_population(&mut self, seed: u64) {
         let mut random = Random::new("chance", seed);
         let population = Population::new(&mut random, AT_ONCE);
         for request in &population.requests {
-            self.ask(request);
+            self.send_request(request);
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             let truth = self.truth();
             let is_there = population.stays.iter().all(|id| truth.ready.contains(id));
@@ -249,8 +248,8 @@ impl Machine {
                 break;
             }
             assert!(
-                begun.elapsed() < crate::support::PATIENCE,
-                "seed {seed}: not all came: {:?} {:?}\n{:#?}",
+                start.elapsed() < crate::support::PATIENCE,
+                "seed {seed}: some processes did not start: {:?} {:?}\n{:#?}",
                 truth.ready,
                 truth.ended,
                 population.requests
@@ -261,14 +260,14 @@ impl Machine {
         let _ = fs::remove_file(&ledger);
         let mut complaints = String::new();
 
-        // For the use of CPUs it takes two looks.
-        self.look(&population);
-        let snapshot = self.look(&population);
+        // CPU use needs two observations.
+        self.observe(&population);
+        let snapshot = self.observe(&population);
         let (guard, plan) = self.plan(&mut random, &population, &snapshot);
         let worker =
             random.chance(0.4).then(|| self.work(&mut random, &population, &plan)).flatten();
         let mut acts = Vec::new();
-        for target in plan.targets.iter().filter(|it| !it.is_advice()) {
+        for target in plan.targets.iter().filter(|target| !target.is_advice()) {
             let work =
                 worker.map_or(TargetWork::None, |pid| self.target_work(target, pid, &population));
             let acted = self.act(&mut random, &population, &guard, target.clone(), work);
@@ -276,9 +275,9 @@ impl Machine {
             self.judge(&acted, &truth, &mut complaints);
             acts.push(acted);
         }
-        self.judge_the_others(&population, &plan, &acts, &mut complaints);
+        self.judge_others(&population, &plan, &acts, &mut complaints);
         let born = self.truth().born;
-        self.ask("end");
+        self.send_request("end");
         let mut line = String::new();
         self.reply.read_line(&mut line).unwrap();
         assert_eq!(line, "ended\n");
@@ -286,7 +285,7 @@ impl Machine {
             return;
         }
         for acted in &acts {
-            let members = acted.target.members.iter().map(|it| (it.pid, &it.name));
+            let members = acted.target.members.iter().map(|member| (member.pid, &member.name));
             let _ = writeln!(
                 complaints,
                 "{:?} of {:?} by {:?}, {:?}",
@@ -300,13 +299,13 @@ impl Machine {
             }
         }
         self.failures.push(format!(
-            "{complaints}{:#?}\n{:?}\n{SEED}={seed} {FAMILIES}=1 cargo test --test it {NAME} does it again",
+            "{complaints}{:#?}\n{:?}\nrepeat with: {SEED}={seed} {FAMILIES}=1 cargo test --test it {NAME}",
             population.requests,
             born,
         ));
     }
 
-    /// Has somebody work between the plan and the act: mostly a target, or whom it has started.
+    /// Makes a process work between the plan and the action: usually a target or its descendant.
     fn work(&mut self, random: &mut Random, population: &Population, plan: &Plan) -> Option<i64> {
         let truth = self.truth();
         let may_work = |(pid, born): &(&i64, &Born)| {
@@ -322,21 +321,21 @@ impl Machine {
             return None;
         }
         let pid = random.pick(&workers);
-        self.ask(&format!("work {pid}"));
-        crate::support::wait_until("it has worked", || self.truth().worked.contains(&pid));
+        self.send_request(&format!("work {pid}"));
+        crate::support::wait_until("the process has worked", || self.truth().worked.contains(&pid));
         Some(pid)
     }
 
-    /// Whether a process that works does so for a target, by who was born of whom.
+    /// Whether a working process belongs to a target, according to its ancestors.
     fn target_work(&self, target: &Target, pid: i64, population: &Population) -> TargetWork {
         let truth = self.truth();
-        let is_member = |pid: i64| target.members.iter().any(|it| i64::from(it.pid) == pid);
+        let is_member = |pid: i64| target.members.iter().any(|member| i64::from(member.pid) == pid);
         let (mut next, mut has_executed) = (pid, false);
         while let Some(born) = truth.born.get(&next).filter(|_| !is_member(next)) {
             has_executed |= truth.executed.contains_key(&next);
-            next = born.of;
+            next = born.parent;
         }
-        // One that has left and executed another program with another environment is not recognised.
+        // A process that has left its parent and executed a program with another environment is not recognised.
         let is_linked = truth::ancestors(pid).into_iter().any(is_member);
         if is_member(next) && (!has_executed || is_linked) {
             return TargetWork::Own;
@@ -348,19 +347,19 @@ impl Machine {
         }
     }
 
-    fn look(&mut self, population: &Population) -> Snapshot {
+    fn observe(&mut self, population: &Population) -> Snapshot {
         let truth = self.truth();
         let listed = |pid: u32| {
             let born = truth.born.get(&i64::from(pid))?;
             population.listed.get(&born.id).copied()
         };
-        let is_seen = |(pid, born): (&i64, &Born)| {
+        let visible_pid = |(pid, born): (&i64, &Born)| {
             let pid = u32::try_from(*pid).unwrap();
             (born.has_gpu || listed(pid).is_some()).then_some(pid)
         };
-        let pids: Vec<u32> = truth.born.iter().filter_map(is_seen).collect();
-        self.looks += 1;
-        let boottime = read_clocks().boottime_ns + self.looks * 60_000_000_000;
+        let pids: Vec<u32> = truth.born.iter().filter_map(visible_pid).collect();
+        self.observations += 1;
+        let boottime = read_clocks().boottime_ns + self.observations * 60_000_000_000;
         let sample = self.processes.sample(&pids, boottime);
         self.clock += 1;
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(self.clock));
@@ -376,7 +375,7 @@ impl Machine {
         snapshot
     }
 
-    /// Some are accused, or named: by chance, or all of one family.
+    /// A plan for found or named processes: a random selection, or a whole family.
     fn plan(
         &mut self,
         random: &mut Random,
@@ -399,20 +398,20 @@ impl Machine {
                 .iter()
                 .flat_map(|gpu| gpu.processes.iter().flatten())
                 .any(|row| row.pid == process.pid);
-            let is_of_it = family(process.pid).is_some_and(|&it| it as u64 == whole);
-            if is_listed && (random.chance(share) || is_of_it) {
+            let is_of_family = family(process.pid).is_some_and(|&index| index as u64 == whole);
+            if is_listed && (random.chance(share) || is_of_family) {
                 let kind = random.pick(&[Kind::Idle, Kind::Orphan, Kind::Stopped]);
                 findings.push(finding(kind, process, snapshot.time));
                 named.push(process.pid);
             }
         }
         if is_named {
-            // Somebody, whoever it is: a launcher, a loader, a shell.
+            // Any process: a launcher, a loader, a shell.
             if random.chance(0.3) {
-                let everybody: Vec<i64> = truth.born.keys().copied().collect();
-                named.extend(u32::try_from(random.pick(&everybody)));
+                let everyone: Vec<i64> = truth.born.keys().copied().collect();
+                named.extend(u32::try_from(random.pick(&everyone)));
             }
-            // Where nobody is, nothing was found either.
+            // Without a named process, plan from the findings, which are empty as well.
             policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };
@@ -421,8 +420,8 @@ impl Machine {
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen = PlanInput { findings: &findings, snapshot, families: &families, facts: &facts };
-        let mut plan = plan(&seen, &guard);
+        let input = PlanInput { findings: &findings, snapshot, families: &families, facts: &facts };
+        let mut plan = plan(&input, &guard);
         plan.note_usage(&Roots::default());
         (guard, plan)
     }
@@ -443,25 +442,25 @@ impl Machine {
         let is_free = random.chance(0.85);
         let (mut calls, mut events) = (Vec::new(), self.trace.until_now());
         let outcome = loop {
-            assert!(calls.len() < 1000, "no end: {target:?}");
-            let snapshot = self.look(population);
-            let checked = match is_free || random.chance(0.7) {
+            assert!(calls.len() < 1000, "the action does not end: {target:?}");
+            let snapshot = self.observe(population);
+            let recheck = match is_free || random.chance(0.7) {
                 true => Recheck::StillTrue,
                 false => random.pick(&[Recheck::Unknown, Recheck::NoLonger]),
             };
-            let moment = StepInput { now: snapshot.time, snapshot: &snapshot, recheck: checked };
+            let input = StepInput { now: snapshot.time, snapshot: &snapshot, recheck };
             calls.push(microseconds());
-            let progress = act.advance(moment, &mut control, &mut ledger).unwrap();
+            let progress = act.advance(input, &mut control, &mut ledger).unwrap();
             let called = self.trace.until_now();
-            // Time jumps; the kernel takes what it takes.
+            // Simulated time jumps, but the kernel needs real time to end processes.
             let killed = called.iter().filter_map(|event| match &event.call {
                 Call::Sent { pid, signal } if signal == "SIGKILL" => Some(*pid),
                 _ => None,
             });
             let killed: Vec<i64> = killed.collect();
-            let begun = Instant::now();
+            let start = Instant::now();
             while killed.iter().any(truth::lives) {
-                assert!(begun.elapsed() < crate::support::PATIENCE, "{killed:?}");
+                assert!(start.elapsed() < crate::support::PATIENCE, "{killed:?}");
                 thread::sleep(Duration::from_micros(200));
             }
             events.extend(called);
@@ -482,7 +481,7 @@ impl Machine {
                 if let Deed::Signal { signals, processes } = deed.deed {
                     for (signal, process) in signals
                         .iter()
-                        .flat_map(|signal| processes.iter().map(move |it| (signal, it)))
+                        .flat_map(|signal| processes.iter().map(move |process| (signal, process)))
                     {
                         signalled.insert((i64::from(process.pid), signal.to_string()));
                     }

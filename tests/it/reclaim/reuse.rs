@@ -1,8 +1,8 @@
-//! A pid that changes hands while a signal is on its way: ten thousand times, and not one wrong one.
+//! Reuse of a pid while a signal is sent: thousands of races, and no signal to a wrong process.
 //!
-//! In a pid namespace of its own, in which the next pid can be chosen, processes are killed and others
-//! are given their numbers, while another thread takes hold of the first ones and signals them. Whoever
-//! is signalled dies of it, and is found dead when its own turn comes.
+//! In a pid namespace in which the next pid can be set, the test kills processes and starts others with the same
+//! pids, while another thread opens the first ones and signals them. A wrongly signalled process dies, and is found
+//! dead when its turn comes.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,19 +20,19 @@ use gpumem::api::reclaim::{
 use crate::support::{find, finish, skip};
 
 const INSIDE: &str = "GPUMEM_TEST_REUSE";
-const NAME: &str = "reclaim::reuse::no_signal_goes_to_who_was_given_the_number";
-/// The last pid that was given out; the next is one more (`ns_last_pid`, Linux' sysctl/kernel).
+const NAME: &str = "reclaim::reuse::no_signal_goes_to_a_process_with_a_reused_pid";
+/// The last pid that was assigned; the next one is one more (`ns_last_pid`, Linux' sysctl/kernel).
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
-/// More by the variable that says how many families chance makes.
+/// The default; `GPUMEM_CHANCE_FAMILIES` overrides it.
 const RACES: u64 = 2_000;
-/// One after the other, so that each is older than a clock tick when its turn comes.
+/// Slots take turns, so that each process is older than a clock tick at its next turn.
 const SLOTS: usize = 64;
 const FIRST_PID: u32 = 1000;
-/// The test ends by then, whatever the machine.
-const MOST: Duration = Duration::from_secs(240);
+/// Time limit on a slow machine.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
-fn no_signal_goes_to_who_was_given_the_number() {
+fn no_signal_goes_to_a_process_with_a_reused_pid() {
     if std::env::var_os(INSIDE).is_some() {
         race();
         return;
@@ -42,12 +42,12 @@ fn no_signal_goes_to_who_was_given_the_number() {
         true => "-pf",
         false => "-rpf",
     };
-    let may = Command::new(&unshare)
+    let test_run = Command::new(&unshare)
         .args([flags, "--mount-proc", "sh", "-c"])
         .arg(format!("echo 500 > {LAST_PID}"))
         .stderr(Stdio::null())
         .status();
-    if !may.is_ok_and(|status| status.success()) {
+    if !test_run.is_ok_and(|status| status.success()) {
         skip("a pid namespace", "run as root, or allow user namespaces");
         return;
     }
@@ -64,12 +64,12 @@ fn no_signal_goes_to_who_was_given_the_number() {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Free,
-    /// It is held when its number changes hands.
-    HeldBefore,
-    /// It is asked for when its number has changed hands.
-    AskedAfter,
+enum Order {
+    Any,
+    /// Opened before the pid is reused.
+    OpenFirst,
+    /// Opened after the pid was reused.
+    ReuseFirst,
 }
 
 #[derive(Default)]
@@ -82,7 +82,7 @@ struct Count {
 
 fn race() {
     let boot_id = read_host(&Roots::default()).boot_id;
-    let who = |child: &Child| {
+    let approve = |child: &Child| {
         let facts = read_guarded(&Roots::default(), child.id()).unwrap().unwrap();
         Approved {
             pid: child.id(),
@@ -92,47 +92,47 @@ fn race() {
         }
     };
     let barrier = Arc::new(Barrier::new(2));
-    let (give, given) = mpsc::channel::<(Approved, Way, usize)>();
-    let theirs = Arc::clone(&barrier);
-    let actor = thread::spawn(move || act(&given, &theirs));
+    let (sender, receiver) = mpsc::channel::<(Approved, Order, usize)>();
+    let actor_barrier = Arc::clone(&barrier);
+    let actor = thread::spawn(move || act(&receiver, &actor_barrier));
 
     let mut slots: Vec<(Child, Approved)> = (0..SLOTS)
         .map(|slot| {
-            let child = start(FIRST_PID + u32::try_from(slot).unwrap());
-            let who = who(&child);
-            (child, who)
+            let child = start_with_pid(FIRST_PID + u32::try_from(slot).unwrap());
+            let process = approve(&child);
+            (child, process)
         })
         .collect();
-    // Older than a tick, from the first round on.
+    // Every process is older than a clock tick from the first round on.
     thread::sleep(Duration::from_millis(30));
-    let begun = Instant::now();
+    let start = Instant::now();
     let (mut reused, mut wrong, mut rounds) = (0, 0, 0);
     let races = usize::try_from(super::chance::number(super::chance::FAMILIES, RACES)).unwrap();
-    while reused < races && begun.elapsed() < MOST {
+    while reused < races && start.elapsed() < TIME_LIMIT {
         let slot = rounds % SLOTS;
-        let way = [Way::Free, Way::HeldBefore, Way::AskedAfter][rounds % 3];
+        let order = [Order::Any, Order::OpenFirst, Order::ReuseFirst][rounds % 3];
         rounds += 1;
         let (child, first) = &mut slots[slot];
-        // Nobody was to touch it so far, whoever had its number before.
+        // No signal has been sent to this process, so it must be alive.
         wrong += usize::from(child.try_wait().unwrap().is_some());
-        give.send((first.clone(), way, rounds)).unwrap();
+        sender.send((first.clone(), order, rounds)).unwrap();
         barrier.wait();
-        // To meet at another place each time.
+        // Varies the timing.
         spin(rounds / 3 % 40);
         child.kill().unwrap();
         let signal = child.wait().unwrap().signal();
         assert!(matches!(signal, Some(9 | 15)), "{signal:?}");
-        let next = start(first.pid);
-        if way == Way::AskedAfter {
+        let next = start_with_pid(first.pid);
+        if order == Order::ReuseFirst {
             barrier.wait();
         }
-        // The actor is done.
+        // The actor has finished the round.
         barrier.wait();
-        let second = who(&next);
+        let second = approve(&next);
         reused += usize::from(second.pid == first.pid && second.start_ticks != first.start_ticks);
         (*child, *first) = (next, second);
     }
-    drop(give);
+    drop(sender);
     let count = actor.join().unwrap();
     thread::sleep(Duration::from_millis(50));
     for (child, _) in &mut slots {
@@ -141,8 +141,8 @@ fn race() {
         child.wait().unwrap();
     }
     eprintln!(
-        "{reused} races of {rounds} in {:?}: {} held, {} signalled, {} another, {} gone, {wrong} wrong",
-        begun.elapsed(),
+        "{reused} races of {rounds} in {:?}: {} opened, {} signalled, {} changed, {} gone, {wrong} wrong",
+        start.elapsed(),
         count.opened,
         count.signalled,
         count.changed,
@@ -154,28 +154,28 @@ fn race() {
     assert!(count.changed > races / 4 && count.gone > 0);
 }
 
-fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Count {
+fn act(receiver: &mpsc::Receiver<(Approved, Order, usize)>, barrier: &Barrier) -> Count {
     let mut count = Count::default();
-    while let Ok((who, way, round)) = given.recv() {
+    while let Ok((process, order, round)) = receiver.recv() {
         let mut control = PidfdControl::new(Roots::default());
         let mut handle = None;
-        if way == Way::HeldBefore {
-            handle = control.open(&who).ok();
-            assert!(handle.is_some(), "it is alive and who is meant");
+        if order == Order::OpenFirst {
+            handle = control.open(&process).ok();
+            assert!(handle.is_some(), "the approved process is alive");
         }
         barrier.wait();
-        if way == Way::AskedAfter {
+        if order == Order::ReuseFirst {
             barrier.wait();
         }
         spin(round / 120 % 40);
         if handle.is_none() {
-            match control.open(&who) {
-                Ok(held) => handle = Some(held),
+            match control.open(&process) {
+                Ok(opened) => handle = Some(opened),
                 Err(NotOpened::Changed(_)) => count.changed += 1,
                 Err(NotOpened::Gone(_)) => count.gone += 1,
                 Err(error) => panic!("{error}"),
             }
-            assert!(way == Way::Free || handle.is_none(), "it was another");
+            assert!(order == Order::Any || handle.is_none(), "another process was opened");
         }
         if let Some(handle) = handle {
             count.opened += 1;
@@ -191,15 +191,15 @@ fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Cou
     count
 }
 
-/// Some microseconds that no compiler takes away.
+/// Busy-waits for some microseconds.
 fn spin(rounds: usize) {
     for _ in 0..rounds * 50 {
         std::hint::spin_loop();
     }
 }
 
-/// Starts a process that is to have this pid.
-fn start(pid: u32) -> Child {
+/// Starts a process with this pid.
+fn start_with_pid(pid: u32) -> Child {
     fs::write(Path::new(LAST_PID), (pid - 1).to_string()).unwrap();
     Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Work counts, whoever does it and by whatever means: since a plan was made, it cancels what a rule found; after
-//! a signal, it delays SIGKILL.
+//! Activity of any kind, by any process of a family: between plan and action it cancels what a rule found; after a
+//! signal it delays SIGKILL.
 
 use std::fs;
 use std::io::Read as _;
@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use gpumem::api::reclaim::{Outcome, Signal};
 
-use super::{Cast, Stage, is_freed, sent};
+use super::{SessionLeader, Stage, is_freed, signals_to};
 use crate::support::{python_with, wait_until};
 
-/// Works once the file `go` is there: it uses a second and a half of a core, or reads 200 MiB, and then writes
-/// `worked`. Before, all of them sleep.
-const WORKS: &str = r#"
+/// Sleeps until the file `go` exists. Then uses 1.5 seconds of a core, or reads 200 MiB, and writes `worked`.
+const WORKER: &str = r#"
 import os, signal, sys, time
 folder, who, how = sys.argv[1:4]
 signal.alarm(300)
@@ -62,7 +61,7 @@ while True:
 "#;
 
 #[test]
-fn work_by_any_member_between_plan_and_confirmation_cancels() {
+fn work_by_any_member_after_the_plan_cancels() {
     let python = or_skip!(python_with(&["signal"]));
     let cases = [
         ("nobody", ""),
@@ -75,32 +74,35 @@ fn work_by_any_member_between_plan_and_confirmation_cancels() {
         ("helper", "reads"),
     ];
     thread::scope(|scope| {
-        for (who, how) in cases {
+        for (who, activity) in cases {
             let python = &python;
             scope.spawn(move || {
                 let folder = tempfile::tempdir().unwrap();
                 let path = |name: &str| folder.path().join(name);
                 let mut command = Command::new(python);
-                command.args(["-c", WORKS]).arg(folder.path()).args([who, how]);
-                // Helpers are recognised by the environment, which no other test's process has.
+                command.args(["-c", WORKER]).arg(folder.path()).args([who, activity]);
+                // Helpers are recognised by this variable, which no other test sets.
                 command.env("GPUMEM_TEST_JOB", folder.path());
-                let mut cast = Cast::new(command.process_group(0));
+                let mut leader = SessionLeader::new(command.process_group(0));
                 if who.starts_with("helper") {
                     wait_until("the helper has left", || path("helper").exists());
                 }
-                let mut stage = Stage::new(&[cast.pid()]);
-                let target = stage.found(cast.pid());
+                let mut stage = Stage::new(&[leader.pid()]);
+                let target = stage.found(leader.pid());
                 if who != "nobody" {
                     fs::write(path("go"), "").unwrap();
-                    wait_until("it has worked", || path("worked").exists());
+                    wait_until("the work is done", || path("worked").exists());
                 }
                 let (outcome, past) = stage.act(target);
-                let case = format!("{who} {how}: {outcome:?}");
+                let case = format!("{who} {activity}: {outcome:?}");
                 if who == "nobody" {
                     assert!(is_freed(&outcome), "{case}");
                 } else {
                     assert_eq!(outcome, Outcome::RuleNoLongerTrue, "{case}");
-                    assert!(sent(&past, cast.pid()).is_empty() && cast.is_alive(), "{case}");
+                    assert!(
+                        signals_to(&past, leader.pid()).is_empty() && leader.is_alive(),
+                        "{case}"
+                    );
                 }
                 end_helper(&path("helper"));
             });
@@ -108,25 +110,25 @@ fn work_by_any_member_between_plan_and_confirmation_cancels() {
     });
 }
 
-/// What a person named is ended, whatever it does meanwhile.
+/// Activity does not protect a process that a person named.
 #[test]
 fn a_named_process_that_begins_to_work_is_ended() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(&python);
-    command.args(["-c", WORKS]).arg(folder.path()).args(["target", "computes"]);
-    let cast = Cast::new(command.process_group(0));
-    let mut stage = Stage::new(&[cast.pid()]);
+    command.args(["-c", WORKER]).arg(folder.path()).args(["target", "computes"]);
+    let leader = SessionLeader::new(command.process_group(0));
+    let mut stage = Stage::new(&[leader.pid()]);
     let target = stage.target();
     fs::write(folder.path().join("go"), "").unwrap();
-    wait_until("it has worked", || folder.path().join("worked").exists());
+    wait_until("the work is done", || folder.path().join("worked").exists());
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, cast.pid()), [Signal::Term]);
+    assert_eq!(signals_to(&past, leader.pid()), [Signal::Term]);
 }
 
-/// Saves for three seconds when it is told to end, then writes `saved` and exits.
-const SAVES: &str = r#"
+/// On SIGTERM, saves for three seconds, then writes `saved` and exits.
+const SAVER: &str = r#"
 import os, signal, socket, sys, time, zlib
 folder, manner, port = sys.argv[1:4]
 signal.alarm(300)
@@ -139,7 +141,7 @@ def write():
 def compress():
     while time.process_time() < 3:
         zlib.compress(os.urandom(1 << 16), 9)
-def told(*_):
+def on_term(*_):
     if manner == "ignores":
         return
     if manner == "sends":
@@ -167,7 +169,7 @@ def told(*_):
             time.sleep(0.05)
     open(folder + "/saved", "w").close()
     os._exit(0)
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, on_term)
 print("ready", flush=True)
 while True:
     signal.pause()
@@ -200,17 +202,17 @@ fn a_saving_process_is_not_killed_and_an_idle_one_is() {
                     });
                 }
                 let mut command = Command::new(python);
-                command.args(["-c", SAVES]).arg(folder.path()).args([manner, &port]);
+                command.args(["-c", SAVER]).arg(folder.path()).args([manner, &port]);
                 command.env("GPUMEM_TEST_JOB", folder.path());
-                let cast = Cast::new(command.process_group(0));
-                let mut stage = Stage::new(&[cast.pid()]);
+                let leader = SessionLeader::new(command.process_group(0));
+                let mut stage = Stage::new(&[leader.pid()]);
                 stage.guard.policy.grace = Some(Duration::from_secs(1));
-                let target = stage.found(cast.pid());
+                let target = stage.found(leader.pid());
                 let (outcome, past) = stage.act(target);
                 let case = format!("{manner}: {outcome:?}, {:?}", past.acts);
                 assert!(is_freed(&outcome), "{case}");
                 let is_saved = folder.path().join("saved").exists();
-                let signals = sent(&past, cast.pid());
+                let signals = signals_to(&past, leader.pid());
                 match manner {
                     "ignores" => assert_eq!(signals, [Signal::Term, Signal::Kill], "{case}"),
                     _ => assert!(is_saved && signals == [Signal::Term], "{case}"),

@@ -1,4 +1,4 @@
-//! Those who have something in common with a target and are not in the plan: they are left alone.
+//! Processes that share something with a target but are not in the plan: they are left alone.
 
 use std::fs;
 
@@ -9,18 +9,18 @@ use gpumem::api::reclaim::{
     Approved, Handle, NotOpened, NotSent, ProcessControl, Request, RequestResult,
 };
 
-fn children(of: u32) -> Vec<u32> {
+fn children(parent: u32) -> Vec<u32> {
     let all = read_all(&Roots::default()).unwrap();
-    let children = all.iter().filter(|it| it.ppid == Some(of));
-    children.map(|it| it.pid).collect()
+    let children = all.iter().filter(|process| process.ppid == Some(parent));
+    children.map(|process| process.pid).collect()
 }
 
 #[test]
-fn what_a_handler_starts_goes_on_when_the_memory_is_back() {
+fn a_process_started_by_a_signal_handler_is_left_alone() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let (pid, saved) = (folder.path().join("pid"), folder.path().join("saved"));
-    // It outlives its parent, and the memory's return.
+    // The handler's child outlives its parent, and still runs when the memory is freed.
     let script = format!(
         "def upload(*_):
     if os.fork() == 0:
@@ -35,73 +35,75 @@ signal.signal(signal.SIGTERM, upload)
 print('ready', flush=True)
 while True: signal.pause()"
     );
-    let cast = Cast::python(&python, &script);
-    let mut stage = Stage::new(&[cast.pid()]);
+    let leader = SessionLeader::python(&python, &script);
+    let mut stage = Stage::new(&[leader.pid()]);
     stage.guard.policy.grace = Some(Duration::from_secs(20));
     let (outcome, past) = stage.end();
     let upload = || fs::read_to_string(&pid).ok()?.parse::<u32>().ok();
-    wait_until("it tells who it is", || upload().is_some());
+    wait_until("the child has written its pid", || upload().is_some());
     let upload = upload().unwrap();
-    let _end = Ended(upload);
+    let _guard = KillOnDrop(upload);
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, upload), []);
-    wait_until("it has saved", || fs::read_to_string(&saved).is_ok_and(|text| text == "all of it"));
+    assert_eq!(signals_to(&past, upload), []);
+    wait_until("the child has saved", || {
+        fs::read_to_string(&saved).is_ok_and(|text| text == "all of it")
+    });
 }
 
-/// A process of a session of its own that is killed when the test is over.
-pub struct Ended(pub u32);
+/// A process in its own session, killed when this is dropped.
+pub struct KillOnDrop(pub u32);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         crate::procs::send(self.0, rustix::process::Signal::KILL);
     }
 }
 
-/// A loop that starts its job again a second after it has ended.
-fn supervisor() -> (Cast, u32) {
+/// A loop that restarts its job one second after the job has ended. Returns the loop and the job's pid.
+fn start_supervisor() -> (SessionLeader, u32) {
     let script = "echo ready; while :; do sleep 660 & wait; sleep 1; done";
-    let cast = Cast::new(Command::new("setsid").args(["sh", "-c", script]));
-    wait_until("its job runs", || !children(cast.pid()).is_empty());
-    let job = children(cast.pid())[0];
-    (cast, job)
+    let leader = SessionLeader::new(Command::new("setsid").args(["sh", "-c", script]));
+    wait_until("the job runs", || !children(leader.pid()).is_empty());
+    let job = children(leader.pid())[0];
+    (leader, job)
 }
 
 #[test]
-fn memory_that_is_taken_again_after_a_second_is_not_freed() {
-    let (cast, job) = supervisor();
+fn memory_held_by_a_successor_is_not_freed() {
+    let (leader, job) = start_supervisor();
     let mut stage = Stage::new(&[job]);
-    stage.heirs_of = vec![cast.pid()];
+    stage.heirs_of = vec![leader.pid()];
     let (outcome, past) = stage.end();
     let Outcome::Respawned { pid, .. } = outcome else {
         panic!("{outcome:?}");
     };
-    assert!(pid != job && children(cast.pid()).contains(&pid));
-    assert_eq!(sent(&past, pid), []);
+    assert!(pid != job && children(leader.pid()).contains(&pid));
+    assert_eq!(signals_to(&past, pid), []);
     assert_eq!(outcome.freed_bytes(), 0);
 }
 
 #[test]
-fn what_was_freed_is_reported_though_another_was_started() {
-    let (cast, job) = supervisor();
+fn freed_memory_is_reported_despite_a_successor() {
+    let (leader, job) = start_supervisor();
     let mut stage = Stage::new(&[job]);
     let mut target = stage.target();
     target.respawn_seconds = 20.0;
     let (outcome, past) = stage.act(target);
-    assert_eq!(sent(&past, cast.pid()), []);
+    assert_eq!(signals_to(&past, leader.pid()), []);
     assert!(matches!(outcome, Outcome::Respawned { .. }), "{outcome:?}");
     assert_eq!(outcome.freed_bytes(), GIB, "{outcome:?}");
 }
 
-/// ProcessControl that find a process alive for the last time, and then it ends by itself.
-struct TooLate {
+/// A process control that finds a process alive, after which the process dies by itself.
+struct DiesByItself {
     inner: PidfdControl,
-    /// Who, when its time has come.
+    /// The process that dies after the next check.
     dies: Option<u32>,
 }
 
-impl ProcessControl for TooLate {
-    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
-        self.inner.open(who)
+impl ProcessControl for DiesByItself {
+    fn open(&mut self, process: &Approved) -> Result<Handle, NotOpened> {
+        self.inner.open(process)
     }
 
     fn read_guarded(&mut self, pid: u32) -> Option<Facts> {
@@ -109,7 +111,7 @@ impl ProcessControl for TooLate {
     }
 
     fn signal(&mut self, _: Handle, _: Signal) -> Result<(), NotSent> {
-        // It goes its own way.
+        // The signal has no effect.
         Ok(())
     }
 
@@ -117,7 +119,7 @@ impl ProcessControl for TooLate {
         let has_exited = self.inner.has_exited(handle);
         if let Some(pid) = self.dies.take_if(|_| !has_exited) {
             crate::procs::send(pid, rustix::process::Signal::KILL);
-            wait_until("it has ended", || self.inner.has_exited(handle));
+            wait_until("the process has ended", || self.inner.has_exited(handle));
         }
         has_exited
     }
@@ -126,8 +128,8 @@ impl ProcessControl for TooLate {
         self.inner.list()
     }
 
-    fn read_usage(&mut self, of: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
-        self.inner.read_usage(of, before)
+    fn read_usage(&mut self, family: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
+        self.inner.read_usage(family, before)
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {
@@ -147,11 +149,11 @@ impl ProcessControl for TooLate {
     }
 }
 
-/// Drives an act over a process that ends by itself in the `dies_in`th call; its time jumps.
-fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
+/// Acts on a process that dies by itself in the `dies_in`th step. Time is simulated.
+fn act_on_a_dying_process(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut command = Command::new("sh");
-    let cast = Cast::new(command.args(["-c", "echo ready; exec sleep 670"]));
-    let mut stage = Stage::new(&[cast.pid()]);
+    let leader = SessionLeader::new(command.args(["-c", "echo ready; exec sleep 670"]));
+    let mut stage = Stage::new(&[leader.pid()]);
     let mut target = stage.target();
     if recheck[0] != Recheck::StillTrue {
         let findings = Vec::new();
@@ -160,17 +162,16 @@ fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let path = stage.folder.path().join("ledger.jsonl");
     let mut ledger = Ledger::open(&path).unwrap();
     let inner = PidfdControl::new(Roots::default());
-    let mut control = TooLate { inner, dies: None };
+    let mut control = DiesByItself { inner, dies: None };
     let mut act = Act::new(target, Arc::new(stage.guard.clone()), Actor::default());
     let mut now = stage.now();
-    for call in 1.. {
-        assert!(call < 50, "no end");
-        let mut snapshot = stage.look();
+    for step in 1.. {
+        assert!(step < 50, "the action does not end");
+        let mut snapshot = stage.observe();
         snapshot.time = now;
-        control.dies = (call == dies_in).then_some(cast.pid());
-        let moment =
-            StepInput { now, snapshot: &snapshot, recheck: recheck[usize::from(call > 1)] };
-        match act.advance(moment, &mut control, &mut ledger).unwrap() {
+        control.dies = (step == dies_in).then_some(leader.pid());
+        let input = StepInput { now, snapshot: &snapshot, recheck: recheck[usize::from(step > 1)] };
+        match act.advance(input, &mut control, &mut ledger).unwrap() {
             ActProgress::Ended(outcome) => return outcome,
             ActProgress::Waiting { until } => now = until.plus_seconds(0.001),
         }
@@ -179,14 +180,14 @@ fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
 }
 
 #[test]
-fn who_dies_by_itself_is_not_still_alive() {
-    let holds = [Recheck::StillTrue; 2];
-    // Before SIGTERM, before SIGKILL, and when the last grace is over.
+fn a_process_that_dies_by_itself_is_a_success() {
+    let still_true = [Recheck::StillTrue; 2];
+    // Before SIGTERM, before SIGKILL, and after the last grace period.
     for dies_in in 1..=3 {
-        let outcome = ends_by_itself(dies_in, holds);
-        assert!(outcome.is_success(), "in call {dies_in}: {outcome:?}");
+        let outcome = act_on_a_dying_process(dies_in, still_true);
+        assert!(outcome.is_success(), "in step {dies_in}: {outcome:?}");
     }
-    // When the rule holds after all.
-    let outcome = ends_by_itself(2, [Recheck::Unknown, Recheck::StillTrue]);
+    // In the step in which the recheck becomes known.
+    let outcome = act_on_a_dying_process(2, [Recheck::Unknown, Recheck::StillTrue]);
     assert!(outcome.is_success(), "{outcome:?}");
 }

@@ -1,12 +1,12 @@
-//! torchrun itself, on CPUs: its launcher, its ranks, and what is sent for one of them.
+//! Real torchrun on CPUs: its launcher, its ranks, and the effect of signals to one of them.
 
 use std::fs;
 
-use super::strangers::Ended;
+use super::strangers::KillOnDrop;
 use super::*;
 use crate::support::wait_until;
 
-/// Each rank tells who it is, and waits.
+/// Each rank writes its pid, and waits.
 const TRAIN: &str = "import os, sys, time
 path = os.path.join(sys.argv[1], os.environ['RANK'])
 with open(path + '.new', 'w') as file: file.write(str(os.getpid()))
@@ -14,12 +14,12 @@ os.rename(path + '.new', path)
 time.sleep(600)
 ";
 
-/// Debian's `python3-torch` is of the system's Python, the one of the path may be another.
+/// Debian's `python3-torch` is installed for the system's Python, which may not be the first on the search path.
 fn python_with_torch() -> Option<PathBuf> {
     let python = PathBuf::from("/usr/bin/python3");
-    let find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
-    let found = Command::new(&python).args(["-c", find]).status();
-    if found.is_ok_and(|status| status.success()) {
+    let import = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
+    let status = Command::new(&python).args(["-c", import]).status();
+    if status.is_ok_and(|status| status.success()) {
         return Some(python);
     }
     support::skip("torch", "apt-get install python3-torch");
@@ -27,29 +27,29 @@ fn python_with_torch() -> Option<PathBuf> {
 }
 
 #[test]
-fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
+fn one_idle_rank_ends_neither_the_launcher_nor_other_ranks() {
     let python = or_skip!(python_with_torch());
     let folder = tempfile::tempdir().unwrap();
     let train = folder.path().join("train.py");
     fs::write(&train, TRAIN).unwrap();
     let mut command = Command::new(python);
     command.args(["-m", "torch.distributed.run", "--standalone"]);
-    // Without these two, torch 1.13 falls over its own defaults in Python 3.11.
+    // Without these two options, torch 1.13 fails on its own defaults in Python 3.11.
     command.args(["--nproc_per_node=2", "-r", "1", "-t", "1"]);
     command.arg("--log_dir").arg(folder.path().join("logs"));
     command.arg(&train).arg(folder.path());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut run = Cast(command.process_group(0).spawn().unwrap());
+    let mut run = SessionLeader(command.process_group(0).spawn().unwrap());
     let rank = |number: u32| {
         let text = fs::read_to_string(folder.path().join(number.to_string()));
         text.ok()?.parse::<u32>().ok()
     };
-    wait_until("both ranks are there", || {
+    wait_until("both ranks have started", || {
         assert!(run.is_alive(), "torchrun did not start");
         rank(0).is_some() && rank(1).is_some()
     });
     let ranks = [rank(0).unwrap(), rank(1).unwrap()];
-    let _ends = ranks.map(Ended);
+    let _guards = ranks.map(KillOnDrop);
     let lives = |pid: u32| {
         let facts = read_guarded(&Roots::default(), pid).unwrap();
         facts.is_some_and(|facts| facts.state != Some('Z'))
@@ -61,13 +61,13 @@ fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
     let refused = format!("{:?}", plan.refused);
     for target in plan.targets {
         let (_, past) = stage.act(target);
-        assert_eq!(sent(&past, run.pid()), []);
-        assert_eq!(sent(&past, ranks[1]), []);
+        assert_eq!(signals_to(&past, run.pid()), []);
+        assert_eq!(signals_to(&past, ranks[1]), []);
     }
     assert!(refused.contains(&run.pid().to_string()), "{refused}");
     assert!(run.is_alive() && ranks.into_iter().all(lives));
 
-    // Whoever names the launcher means all of it.
+    // A person who names the launcher means the whole run.
     stage.guard.policy.targets = Targets::named(vec![run.pid()], Vec::new()).unwrap();
     let plan = stage.plan();
     let mut members: Vec<u32> =

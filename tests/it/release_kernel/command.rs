@@ -1,5 +1,5 @@
-//! `gpumem release` and `gpumem reap` on notebooks of a real server: from what is typed, or what a rule finds, to
-//! what NVML shows afterwards, and to the kernel that lives on.
+//! `gpumem release` and `gpumem reap` on notebooks of a real server: from the command or the finding to the memory
+//! that NVML shows afterwards, and to the surviving kernel.
 
 use gpumem::api::model::Time;
 
@@ -12,15 +12,15 @@ use crate::support::Output;
 /// Rules that find an idle notebook within a test.
 const IDLE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
-/// 2 GiB of cache, and a variable beside it.
+/// 2 GiB of cache, and a variable.
 const CACHE: &str = "import torch\nkept = {'answer': 42}\n\
                      a = torch.empty(512 << 20, device='cuda'); del a";
-/// As much, and 1.5 GiB of live tensors.
+/// 2 GiB of cache, and 1.5 GiB of live tensors.
 const LIVE: &str = "import torch\nkept = torch.empty(384 << 20, device='cuda')\n\
                     a = torch.empty(512 << 20, device='cuda'); del a";
 
-/// As much cache again, after a release.
-const AGAIN: &str = "a = torch.empty(512 << 20, device='cuda'); del a";
+/// 2 GiB of cache again, after a release.
+const CACHE_AGAIN: &str = "a = torch.empty(512 << 20, device='cuda'); del a";
 
 /// A notebook that is open at a server and has run a cell.
 struct Notebook {
@@ -28,25 +28,25 @@ struct Notebook {
     server: Server,
     kernel: Kernel,
     client: Client,
-    /// Where the audit log is.
+    /// The folder of the audit log.
     state: PathBuf,
 }
 
 impl Notebook {
-    /// `None`, after a printed reason, where there is no server; and where these pids may be another's: there it
-    /// is seen that nobody is asked.
+    /// Returns `None` and prints the reason if there is no server. Also returns `None` in another pid namespace,
+    /// after checking that no kernel is asked there.
     fn open(cell: &str, configuration: &str) -> Option<Self> {
         let machine = Machine::new(&Scene::new());
         machine.configure(configuration);
         let token = format!("--IdentityProvider.token={TOKEN}");
         let server = Server::start_with(&[&token], |command| {
-            plant(command, &machine);
+            use_modules(command, &machine);
         })?;
         let kernel = server.open("deep/thought.ipynb");
-        let client = Client::connect(&server.place, &server.python, &kernel.connection_file);
+        let client = Client::connect(&server.home, &server.python, &kernel.connection_file);
         let state = machine.path("state");
         let mut notebook = Self { machine, server, kernel, client, state };
-        notebook.again("first", cell);
+        notebook.run_cell_with_new_log("first", cell);
         if notebook.machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
             return Some(notebook);
         }
@@ -56,11 +56,11 @@ impl Notebook {
         None
     }
 
-    /// Runs a cell, for what comes with an audit log of its own.
-    fn again(&mut self, state: &str, cell: &str) {
+    /// Runs a cell, and begins a new audit log.
+    fn run_cell_with_new_log(&mut self, state: &str, cell: &str) {
         self.state = self.machine.path(state);
         self.client.run(cell);
-        support::wait_until("the server has heard that it is idle", || {
+        support::wait_until("the server reports the kernel as idle", || {
             self.model()["execution_state"] == "idle"
         });
     }
@@ -69,17 +69,17 @@ impl Notebook {
         self.kernel.pid.to_string()
     }
 
-    /// What the server says of the kernel; `null` where it has none any more.
+    /// The server's data about the kernel; `null` if the kernel is gone.
     fn model(&self) -> Value {
         let kernels = self.server.request("GET", "/api/kernels", &Value::Null);
         let mut kernels = kernels.as_array().unwrap().iter();
-        let model = kernels.find(|it| it["id"] == *self.kernel.id);
+        let model = kernels.find(|kernel| kernel["id"] == *self.kernel.id);
         model.cloned().unwrap_or_default()
     }
 
-    /// What NVML shows that it holds.
-    fn used(&self) -> Option<u64> {
-        used(&self.machine, self.kernel.pid)
+    /// The memory that NVML shows for the kernel.
+    fn used_bytes(&self) -> Option<u64> {
+        used_bytes(&self.machine, self.kernel.pid)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -99,45 +99,45 @@ impl Notebook {
         self.state.join("reap.jsonl")
     }
 
-    /// The audit log's lines that are whole.
+    /// The complete lines of the audit log.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines().map(serde_json::from_str);
         lines.filter_map(Result::ok).collect()
     }
 
-    /// The deeds that the audit log says were begun.
+    /// The actions that the audit log says were begun.
     fn deeds(&self) -> Vec<Value> {
         let lines = self.lines().into_iter();
         let intended = lines.filter(|line| line["event"] == "intended");
         intended.map(|line| line["deed"].clone()).collect()
     }
 
-    /// What `gpumem reap` finds idle, and how it was known; nothing is done.
+    /// The last activity in the evidence of the only idle finding.
     fn idle_since(&self) -> Time {
-        let found = self.run(&["check", "--json", "--window", "4s"]);
-        let document = found.json();
+        let check = self.run(&["check", "--json", "--window", "4s"]);
+        let document = check.json();
         let findings = document["findings"].as_array().unwrap().iter();
-        let idle = findings.filter(|it| it["kind"] == "idle").collect::<Vec<_>>();
-        assert_eq!(idle.len(), 1, "{found:?}");
+        let idle = findings.filter(|finding| finding["kind"] == "idle").collect::<Vec<_>>();
+        assert_eq!(idle.len(), 1, "{check:?}");
         let last = idle[0]["evidence"]["last_activity"].as_str();
-        last.unwrap_or_else(|| panic!("{found:?}")).parse().unwrap()
+        last.unwrap_or_else(|| panic!("{check:?}")).parse().unwrap()
     }
 }
 
 #[test]
-fn a_notebook_with_cache_only_gives_it_back_and_lives() {
+fn a_notebook_with_only_cache_frees_it_and_lives() {
     let mut notebook = or_skip!(Notebook::open(CACHE, IDLE));
-    one_that_is_named_gives_its_cache_back_and_keeps_its_variables(&mut notebook);
-    notebook.again("second", AGAIN);
-    a_rule_that_finds_cache_only_ends_with_the_kernel_alive(&mut notebook);
-    notebook.again("third", AGAIN);
-    one_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out(&mut notebook);
+    assert_release_frees_the_cache_and_keeps_variables(&mut notebook);
+    notebook.run_cell_with_new_log("second", CACHE_AGAIN);
+    assert_reap_frees_only_the_cache(&mut notebook);
+    notebook.run_cell_with_new_log("third", CACHE_AGAIN);
+    assert_busy_and_slow_kernels_are_reported(&mut notebook);
 }
 
-fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut Notebook) {
+fn assert_release_frees_the_cache_and_keeps_variables(notebook: &mut Notebook) {
     let before = notebook.client.state();
-    assert_eq!(notebook.used(), Some(2 * GIB + 300 * MIB));
+    assert_eq!(notebook.used_bytes(), Some(2 * GIB + 300 * MIB));
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
     let output = notebook.run(&["release", "thought.ipynb", "--yes", "--json"]).exits(0);
     let released = outcome(&output);
@@ -145,7 +145,7 @@ fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut
     assert_eq!(released["bytes"], json!(2 * GIB));
     assert_eq!(released["live_bytes"], 0, "{output:?}");
     assert_eq!(released["cached_bytes_left"], 0, "{output:?}");
-    assert_eq!(notebook.used(), Some(300 * MIB));
+    assert_eq!(notebook.used_bytes(), Some(300 * MIB));
     assert_eq!(notebook.deeds(), ["release"]);
     let way = &output.json()["targets"][0]["steps"][0]["way"];
     assert_eq!(
@@ -153,18 +153,16 @@ fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut
         (&json!("kernel"), &json!(notebook.kernel.id), &json!("deep/thought.ipynb"))
     );
     let kept: Time = way["last_activity"].as_str().unwrap().parse().unwrap();
-    assert_eq!(kept, active, "what the server had seen before");
-    // Not one name, output, count or line of history is another one.
+    assert_eq!(kept, active, "the server's last activity before the release");
+    // No name, output, count or line of history has changed.
     assert_eq!(notebook.client.state(), before);
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");
-    // Nobody is held up again for nothing.
+    // A second request is refused, because it would free nothing.
     let again = notebook.run(&["release", &notebook.pid(), "--yes", "--json"]);
     assert_eq!((again.code, &outcome(&again)["outcome"]), (1, &json!("refused")), "{again:?}");
-    let history = notebook.run(&["reap", "--history"]);
-    assert!(history.stdout.contains("released 2.0 GiB"), "{history:?}");
 }
 
-fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive(notebook: &mut Notebook) {
+fn assert_reap_frees_only_the_cache(notebook: &mut Notebook) {
     let before = notebook.client.state();
     let output =
         notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]).exits(0);
@@ -175,32 +173,32 @@ fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive(notebook: &mut Notebo
         "{output:?}"
     );
     assert_eq!(notebook.deeds(), ["release"]);
-    assert_eq!(notebook.used(), Some(300 * MIB));
+    assert_eq!(notebook.used_bytes(), Some(300 * MIB));
     assert_eq!(notebook.model()["id"], notebook.kernel.id);
     assert_eq!(notebook.client.state(), before);
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");
 }
 
 #[test]
-fn a_notebook_with_live_tensors_keeps_them_until_a_rule_has_it_shut() {
+fn a_notebook_with_live_tensors_is_shut_down_by_a_rule() {
     let mut notebook = or_skip!(Notebook::open(LIVE, IDLE));
-    a_later_gpumem_does_not_take_a_release_for_the_users_work(&notebook);
-    notebook.again("second", AGAIN);
-    unattended_a_rule_releases_once_and_kills_no_process(&notebook);
-    notebook.again("third", AGAIN);
-    a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(&notebook);
+    assert_a_release_is_not_taken_for_activity(&notebook);
+    notebook.run_cell_with_new_log("second", CACHE_AGAIN);
+    assert_the_service_releases_once_and_kills_no_process(&notebook);
+    notebook.run_cell_with_new_log("third", CACHE_AGAIN);
+    assert_reap_shuts_the_kernel_down_after_the_release(&notebook);
 }
 
-fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(notebook: &Notebook) {
+fn assert_reap_shuts_the_kernel_down_after_the_release(notebook: &Notebook) {
     let output =
         notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]).exits(0);
     assert_eq!(outcome(&output)["outcome"], "freed", "{output:?}");
     assert_eq!(notebook.deeds(), ["release", "shut_kernel"]);
     assert_eq!(notebook.model(), Value::Null);
-    assert_eq!(notebook.used(), None);
+    assert_eq!(notebook.used_bytes(), None);
 }
 
-fn a_later_gpumem_does_not_take_a_release_for_the_users_work(notebook: &Notebook) {
+fn assert_a_release_is_not_taken_for_activity(notebook: &Notebook) {
     let before = notebook.idle_since();
     let output = notebook.run(&["release", &notebook.kernel.id, "--yes", "--json"]);
     let released = outcome(&output);
@@ -210,42 +208,42 @@ fn a_later_gpumem_does_not_take_a_release_for_the_users_work(notebook: &Notebook
         "{output:?}"
     );
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
-    assert!(active > before, "the server has taken it for activity");
-    assert_eq!(notebook.idle_since(), before, "a timer's next run has not");
-    // It is the audit log that tells.
+    assert!(active > before, "the server counts the release as activity");
+    assert_eq!(notebook.idle_since(), before, "gpumem does not");
+    // gpumem knows this only from the audit log.
     fs::remove_file(notebook.ledger()).unwrap();
     assert!(notebook.idle_since() > before);
 }
 
-fn unattended_a_rule_releases_once_and_kills_no_process(notebook: &Notebook) {
+fn assert_the_service_releases_once_and_kills_no_process(notebook: &Notebook) {
     let rule = format!("[sample]\ninterval = \"200ms\"\n{IDLE}action = \"release\"\n");
     notebook.machine.configure(&rule);
     let mut command = notebook.command(&["reap", "--watch", "--no-store"]);
     let service = Running::start(&mut command);
-    support::wait_until("it has released", || {
+    support::wait_until("the release has ended", || {
         notebook.lines().iter().any(|line| line["event"] == "ended")
     });
     let lines = notebook.lines();
     let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(ended["outcome"], "released", "{lines:?}");
     assert_eq!(ended["bytes"], json!(2 * GIB), "{lines:?}");
-    // What is left is above what the rule asks for, and stays found: it is not asked again, nor killed.
+    // The remaining memory still exceeds the rule's minimum, but the kernel is neither asked again nor killed.
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert_eq!(notebook.deeds(), ["release"]);
-    assert_eq!(notebook.used(), Some(1536 * MIB + 300 * MIB));
+    assert_eq!(notebook.used_bytes(), Some(1536 * MIB + 300 * MIB));
     assert_eq!(notebook.model()["id"], notebook.kernel.id);
     drop(service);
     notebook.machine.configure(IDLE);
 }
 
-fn one_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out(notebook: &mut Notebook) {
+fn assert_busy_and_slow_kernels_are_reported(notebook: &mut Notebook) {
     let done = notebook.machine.path("done");
-    let waits = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
-    notebook.client.send(&json!({"run": waits}));
-    support::wait_until("it is busy", || notebook.model()["execution_state"] == "busy");
+    let cell = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
+    notebook.client.send(&json!({"run": cell}));
+    support::wait_until("the kernel is busy", || notebook.model()["execution_state"] == "busy");
     let output = notebook.run(&["release", &notebook.pid(), "--yes", "--json"]);
     assert_eq!((output.code, &outcome(&output)["outcome"]), (1, &json!("busy")), "{output:?}");
-    assert!(notebook.lines().is_empty(), "nothing was asked of it");
+    assert!(notebook.lines().is_empty(), "a busy kernel must not be asked");
     fs::write(&done, "").unwrap();
     assert_eq!(notebook.client.answer()["status"], "ok");
 

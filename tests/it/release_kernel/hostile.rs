@@ -1,4 +1,4 @@
-//! Kernels that are busy, stopped, hostile, or not who they seem: what is said of each, and that it is left alone.
+//! Kernels that are busy, stopped, hostile or impostors: the answer for each, and that each is left alone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,36 +11,36 @@ use crate::procs;
 
 /// `hostile_kernel.py` in one of its modes.
 struct Hostile {
-    place: Place,
+    home: JupyterHome,
     running: Running,
 }
 
 impl Hostile {
     fn start(mode: &str, more: &[&str]) -> Option<Self> {
         let python = python()?;
-        let place = Place::new();
-        let file = place.path("kernel-hostile.json");
-        let mut command = place.command(&python);
+        let home = JupyterHome::new();
+        let file = home.path("kernel-hostile.json");
+        let mut command = home.command(&python);
         command.arg(script("hostile_kernel.py")).args([mode, "-f"]);
         let running = Running::start(command.arg(&file).args(more));
-        let ready = place.path("kernel-hostile.json.ready");
-        support::wait_until("it has left its file", || ready.exists());
-        Some(Self { place, running })
+        let ready = home.path("kernel-hostile.json.ready");
+        support::wait_until("the kernel has written its file", || ready.exists());
+        Some(Self { home, running })
     }
 
-    fn was_seen(&self) -> bool {
-        self.place.path("kernel-hostile.json.seen").exists()
+    fn was_contacted(&self) -> bool {
+        self.home.path("kernel-hostile.json.seen").exists()
     }
 }
 
-fn short() -> ReleaseOptions {
+fn short_options() -> ReleaseOptions {
     ReleaseOptions { wait_ms: 1500, ..options() }
 }
 
-/// What comes of a release, once a busy machine lets the kernel answer at all.
-fn answer_of(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
+/// The answer to a release, once the kernel has answered at all.
+fn perform_until_answered(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
     let mut answer = perform_with(pid, options);
-    support::wait_until("it answers", || {
+    support::wait_until("an answer", || {
         if is_busy(&answer) {
             answer = perform_with(pid, options);
         }
@@ -49,11 +49,11 @@ fn answer_of(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
     answer
 }
 
-/// A mode, what has to come of it, and a part of its words.
+/// A mode, the expected kind of answer, and a part of its text.
 type Case = (&'static str, fn(&ReleaseAnswer) -> bool, &'static str);
 
-/// What comes of a release of each of these, all at once.
-fn check(modes: &[Case], is_asked: bool) {
+/// Checks the answers to a release in all modes in parallel, and whether the kernels were contacted.
+fn assert_answers(modes: &[Case], is_contacted: bool) {
     thread::scope(|scope| {
         for (mode, expected, word) in modes {
             scope.spawn(move || {
@@ -61,17 +61,17 @@ fn check(modes: &[Case], is_asked: bool) {
                 let is_right = |answer: &ReleaseAnswer| {
                     expected(answer) && format!("{answer:?}").contains(word)
                 };
-                let begun = Instant::now();
-                let mut answer = perform_with(hostile.running.pid(), &short());
-                // One that a busy machine has not let start yet.
+                let start = Instant::now();
+                let mut answer = perform_with(hostile.running.pid(), &short_options());
+                // On a busy machine the kernel may not have started yet.
                 while !is_right(&answer)
                     && is_busy(&answer)
-                    && begun.elapsed() < Duration::from_secs(60)
+                    && start.elapsed() < Duration::from_secs(60)
                 {
-                    answer = perform_with(hostile.running.pid(), &short());
+                    answer = perform_with(hostile.running.pid(), &short_options());
                 }
                 assert!(is_right(&answer), "{mode}: {answer:?}");
-                assert_eq!(hostile.was_seen(), is_asked, "{mode}");
+                assert_eq!(hostile.was_contacted(), is_contacted, "{mode}");
             });
         }
     });
@@ -94,8 +94,8 @@ fn is_busy(answer: &ReleaseAnswer) -> bool {
 }
 
 #[test]
-fn a_file_that_is_not_to_be_trusted_is_not_followed() {
-    check(
+fn an_untrusted_connection_file_is_not_used() {
+    assert_answers(
         &[
             ("unsigned-file", is_refused, "has no key"),
             ("readable", is_refused, "can be read or written by others"),
@@ -107,13 +107,13 @@ fn a_file_that_is_not_to_be_trusted_is_not_followed() {
         false,
     );
     if rustix::process::geteuid().is_root() {
-        check(&[("foreign", is_refused, "does not belong to")], false);
+        assert_answers(&[("foreign", is_refused, "does not belong to")], false);
     }
 }
 
 #[test]
-fn an_answer_that_is_none_is_told_from_silence() {
-    check(
+fn an_invalid_answer_is_distinguished_from_silence() {
+    assert_answers(
         &[
             ("wrong-signature", is_no_way, "not signed with the key"),
             ("garbage", is_no_way, "not a Jupyter message"),
@@ -131,9 +131,9 @@ fn an_answer_that_is_none_is_told_from_silence() {
 }
 
 #[test]
-fn a_message_of_any_length_costs_no_memory_and_no_time() {
-    let begun = Instant::now();
-    check(
+fn a_huge_message_costs_neither_memory_nor_time() {
+    let start = Instant::now();
+    assert_answers(
         &[
             ("giant", is_no_way, "too long"),
             ("endless", is_no_way, "too long"),
@@ -142,111 +142,111 @@ fn a_message_of_any_length_costs_no_memory_and_no_time() {
         ],
         true,
     );
-    assert!(begun.elapsed() < support::PATIENCE);
+    assert!(start.elapsed() < support::PATIENCE);
 }
 
 #[test]
-fn a_kernel_on_a_unix_socket_is_asked_there() {
-    check(&[("ipc", is_late, "did not answer")], true);
+fn a_kernel_on_a_unix_socket_is_contacted() {
+    assert_answers(&[("ipc", is_late, "did not answer")], true);
 }
 
 #[test]
-fn a_port_that_a_stranger_has_is_not_spoken_to() {
+fn a_port_of_another_process_is_not_contacted() {
     let stranger = or_skip!(Hostile::start("silent", &[]));
-    let file = fs::read(stranger.place.path("kernel-hostile.json")).unwrap();
+    let file = fs::read(stranger.home.path("kernel-hostile.json")).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let port = file["shell_port"].to_string();
     let kernel = Hostile::start("stranger", &[&port]).unwrap();
-    let answer = perform_with(kernel.running.pid(), &short());
+    let answer = perform_with(kernel.running.pid(), &short_options());
     assert!(is_refused(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains("does not listen"), "{answer:?}");
-    assert!(!stranger.was_seen());
+    assert!(!stranger.was_contacted());
 }
 
-/// Each leaves the kernel as the next one needs it; the last ends it.
+/// One kernel for all, because starting one is slow. Each check restores the kernel; the last one kills it.
 #[test]
-fn a_real_kernel_that_is_in_the_way_of_a_release() {
+fn a_real_kernel_that_obstructs_a_release_is_left_alone() {
     let kernel = or_skip!(RawKernel::start("kernel-raw.json"));
     let mut client = kernel.client();
-    a_wrong_key_is_silence_and_changes_nothing(&kernel, &mut client);
-    one_that_runs_a_cell_or_is_stopped_is_left_alone(&kernel, &mut client);
-    a_request_that_it_comes_to_too_late_does_nothing(&kernel, &mut client);
-    a_recipe_that_raises_or_never_ends_is_said_so(&kernel, &mut client);
-    what_it_has_forked_and_another_process_of_its_number_are_not_it(&kernel, &mut client);
-    one_that_dies_in_the_middle_is_seen_to(&kernel, &mut client);
+    assert_a_wrong_key_changes_nothing(&kernel, &mut client);
+    assert_a_busy_or_stopped_kernel_is_left_alone(&kernel, &mut client);
+    assert_a_late_request_does_nothing(&kernel, &mut client);
+    assert_a_failing_or_endless_script_is_reported(&kernel, &mut client);
+    assert_a_fork_and_a_reused_pid_are_not_the_kernel(&kernel, &mut client);
+    assert_a_kernel_that_dies_is_noticed(&kernel, &mut client);
 }
 
-fn a_wrong_key_is_silence_and_changes_nothing(kernel: &RawKernel, client: &mut Client) {
+fn assert_a_wrong_key_changes_nothing(kernel: &RawKernel, client: &mut Client) {
     client.run("x = 1");
     let before = client.state();
     let text = fs::read_to_string(&kernel.file).unwrap();
     let mut file: Value = serde_json::from_str(&text).unwrap();
     file["key"] = json!("another");
     fs::write(&kernel.file, file.to_string()).unwrap();
-    assert!(is_busy(&perform_with(kernel.pid(), &short())));
+    assert!(is_busy(&perform_with(kernel.pid(), &short_options())));
     assert_eq!(client.state(), before);
     fs::write(&kernel.file, text).unwrap();
 }
 
-fn one_that_runs_a_cell_or_is_stopped_is_left_alone(kernel: &RawKernel, client: &mut Client) {
+fn assert_a_busy_or_stopped_kernel_is_left_alone(kernel: &RawKernel, client: &mut Client) {
     client.run("import torch, os, time\na = torch.empty(25 << 20, device='cuda')\ndel a");
-    let whole = kernel.used();
-    let done = kernel.place.path("cell-is-done");
+    let whole = kernel.used_bytes();
+    let done = kernel.home.path("cell-is-done");
     let code = format!("while not os.path.exists({done:?}): time.sleep(0.01)");
     client.ask(&json!({"start": code}));
-    support::wait_until("it is busy", || is_busy(&probe(kernel.pid())));
-    let begun = Instant::now();
+    support::wait_until("the kernel is busy", || is_busy(&probe(kernel.pid())));
+    let start = Instant::now();
     let answer = perform_with(kernel.pid(), &options());
     assert!(is_busy(&answer), "{answer:?}");
-    // It is not waited for beyond the probe.
-    assert!(begun.elapsed() < Duration::from_secs(25));
-    assert_eq!(kernel.used(), whole);
+    // gpumem waits only for the probe.
+    assert!(start.elapsed() < Duration::from_secs(25));
+    assert_eq!(kernel.used_bytes(), whole);
     fs::write(&done, "").unwrap();
     client.run("pass");
-    assert_eq!(kernel.used(), whole, "nothing was left behind that ran later");
+    assert_eq!(kernel.used_bytes(), whole, "no request ran after the cell");
     procs::send(kernel.pid(), Signal::STOP);
-    let answer = perform_with(kernel.pid(), &short());
+    let answer = perform_with(kernel.pid(), &short_options());
     assert!(is_busy(&answer), "{answer:?}");
     procs::send(kernel.pid(), Signal::CONT);
-    released(kernel.pid(), &options());
-    assert_eq!(kernel.used(), whole.map(|bytes| bytes - 100 * MIB));
+    release(kernel.pid(), &options());
+    assert_eq!(kernel.used_bytes(), whole.map(|bytes| bytes - 100 * MIB));
 }
 
-fn a_request_that_it_comes_to_too_late_does_nothing(kernel: &RawKernel, client: &mut Client) {
-    // The kernel is held up before the recipe, as by a cell that began in between.
+fn assert_a_late_request_does_nothing(kernel: &RawKernel, client: &mut Client) {
+    // The kernel is delayed before the script runs, as by a cell that began in between.
     client.run(
         "import torch, time, builtins\na = torch.empty(25 << 20, device='cuda')\ndel a\ncame = []\nreal = exec\n\
          def hold(source, *rest):\n    if str(source).startswith('T ='):\n        time.sleep(3)\n        came.append(1)\n    \
          return real(source, *rest)\nbuiltins.exec = hold",
     );
-    let whole = kernel.used();
-    let answer = answer_of(kernel.pid(), &short());
+    let whole = kernel.used_bytes();
+    let answer = perform_until_answered(kernel.pid(), &short_options());
     assert!(is_late(&answer), "{answer:?}");
-    assert_eq!(client.run("print(len(came))"), "1\n", "it came to the request");
-    assert_eq!(kernel.used(), whole);
+    assert_eq!(client.run("print(len(came))"), "1\n", "the request was executed");
+    assert_eq!(kernel.used_bytes(), whole);
     client.run("builtins.exec = real");
 }
 
-fn a_recipe_that_raises_or_never_ends_is_said_so(kernel: &RawKernel, client: &mut Client) {
-    // IPython itself runs cells by the same function.
+fn assert_a_failing_or_endless_script_is_reported(kernel: &RawKernel, client: &mut Client) {
+    // IPython runs cells with `exec` as well, so only the release script is replaced.
     client.run(
         "import builtins, os, time\nreal = exec\ndef fail(): raise RuntimeError('no')\nwork = fail\n\
          def instead(source, *rest):\n    if str(source).startswith('T ='): work()\n    return real(source, *rest)\n\
          builtins.exec = instead",
     );
-    let answer = answer_of(kernel.pid(), &options());
+    let answer = perform_until_answered(kernel.pid(), &options());
     assert!(is_no_way(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains("the script failed in the kernel: RuntimeError: no"));
-    let done = kernel.place.path("done");
+    let done = kernel.home.path("done");
     client.run(&format!("def work():\n    while not os.path.exists({done:?}): time.sleep(0.01)"));
-    let answer = answer_of(kernel.pid(), &short());
+    let answer = perform_until_answered(kernel.pid(), &short_options());
     assert!(is_late(&answer), "{answer:?}");
     fs::write(&done, "").unwrap();
     client.run("builtins.exec = real");
-    released(kernel.pid(), &options());
+    release(kernel.pid(), &options());
 }
 
-fn one_that_dies_in_the_middle_is_seen_to(kernel: &RawKernel, client: &mut Client) {
+fn assert_a_kernel_that_dies_is_noticed(kernel: &RawKernel, client: &mut Client) {
     client.run(
         "import builtins, time\nreal = exec\n\
          builtins.exec = lambda source, *rest: time.sleep(60) if str(source).startswith('T =') else real(source, *rest)",
@@ -256,55 +256,54 @@ fn one_that_dies_in_the_middle_is_seen_to(kernel: &RawKernel, client: &mut Clien
         thread::sleep(Duration::from_millis(700));
         procs::send(pid, Signal::KILL);
     });
-    let begun = Instant::now();
+    let start = Instant::now();
     let answer = perform_with(pid, &options());
     killer.join().unwrap();
     assert!(is_no_way(&answer), "{answer:?}");
-    assert!(begun.elapsed() < Duration::from_secs(25), "it is not waited for");
+    assert!(start.elapsed() < Duration::from_secs(25), "gpumem waited for a dead kernel");
 }
 
-fn what_it_has_forked_and_another_process_of_its_number_are_not_it(
-    kernel: &RawKernel,
-    client: &mut Client,
-) {
+fn assert_a_fork_and_a_reused_pid_are_not_the_kernel(kernel: &RawKernel, client: &mut Client) {
     let text = client.run(
         "import os, time\npid = os.fork()\nif pid == 0:\n    time.sleep(600)\n    os._exit(0)\nprint(pid)",
     );
     let fork: u32 = text.trim().parse().unwrap();
-    let answer = perform_with(fork, &short());
+    let answer = perform_with(fork, &short_options());
     assert!(is_no_way(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains(&format!("process {}", kernel.pid())));
     procs::send(fork, Signal::KILL);
     let mut another = way(kernel.pid());
     another.start_ticks += 1;
-    let answer = perform_release(&Roots::default(), &another, &short());
+    let answer = perform_release(&Roots::default(), &another, &short_options());
     assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 
-/// A home that only its owner may read, as one on a server that does not trust root.
+/// As in a home directory on a file server that does not trust root.
 #[test]
-fn a_file_is_read_with_the_rights_of_its_owner() {
+fn a_connection_file_is_read_with_its_owners_rights() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let python = or_skip!(python());
-    let place = Place::new();
-    let home = place.path("home");
-    fs::create_dir(&home).unwrap();
-    for path in [&place.path(""), &home] {
+    let home = JupyterHome::new();
+    let owned = home.path("home");
+    fs::create_dir(&owned).unwrap();
+    for path in [&home.path(""), &owned] {
         std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
     }
-    let (file, ready) = (home.join("kernel-owned.json"), home.join("kernel-owned.json.ready"));
-    let mut command = place.command(&python);
+    let (file, ready) = (owned.join("kernel-owned.json"), owned.join("kernel-owned.json.ready"));
+    let mut command = home.command(&python);
     command.arg(script("hostile_kernel.py"));
     command.args(["silent", "-f"]).arg(&file);
     let running = Running::start(command.env("HOSTILE_USER", "65534"));
-    support::wait_until("it has left its file", || ready.exists());
-    support::wait_until("it is spoken to", || is_late(&perform_with(running.pid(), &short())));
-    // A folder on the way that root may enter and the owner may not any more.
-    std::os::unix::fs::chown(&home, Some(0), Some(0)).unwrap();
-    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let answer = perform_with(running.pid(), &short());
+    support::wait_until("the kernel has written its file", || ready.exists());
+    support::wait_until("the kernel is contacted", || {
+        is_late(&perform_with(running.pid(), &short_options()))
+    });
+    // Now root may enter the folder, and the owner may not.
+    std::os::unix::fs::chown(&owned, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&owned, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let answer = perform_with(running.pid(), &short_options());
     assert!(is_no_way(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains("Permission denied"), "{answer:?}");
 }

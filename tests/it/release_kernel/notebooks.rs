@@ -1,5 +1,4 @@
-//! Kernels by whoever started them: a server, a person, an editor. Nothing of the notebook shows that memory
-//! was given back.
+//! Kernels of a server, a person, an editor and a container. Freeing memory changes nothing in the notebook.
 
 use gpumem::api::model::{Snapshot, Time};
 use gpumem::api::reclaim::find_release;
@@ -8,8 +7,8 @@ use super::*;
 use crate::notebook::{Server, TOKEN, jupyter};
 use crate::reap_notebook::kinds::WITH_LOOPBACK;
 
-/// Which cells by chance: they leave globals, outputs, errors and memory.
-fn cell(chance: &mut impl FnMut(u64) -> u64) -> String {
+/// A random cell, which leaves globals, outputs, errors or memory.
+fn random_cell(chance: &mut impl FnMut(u64) -> u64) -> String {
     let (name, size) = (chance(5), 1 + chance(40));
     match chance(6) {
         0 => format!("v{name} = torch.empty({size} << 18, device='cuda')"),
@@ -21,8 +20,13 @@ fn cell(chance: &mut impl FnMut(u64) -> u64) -> String {
     }
 }
 
-/// Runs cells and releases by chance: after each release all is as it was.
-fn leave_everything(pid: u32, client: &mut Client, seed: u64, used: impl Fn() -> Option<u64>) {
+/// Runs random cells and releases; a release must not change the kernel's state.
+fn assert_releases_change_no_state(
+    pid: u32,
+    client: &mut Client,
+    seed: u64,
+    used_bytes: impl Fn() -> Option<u64>,
+) {
     let mut state = seed;
     let mut chance = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -32,28 +36,28 @@ fn leave_everything(pid: u32, client: &mut Client, seed: u64, used: impl Fn() ->
     let mut held = 0;
     for turn in 0..20 {
         for _ in 0..=chance(3) {
-            client.ask(&json!({"run": cell(&mut chance)}));
+            client.ask(&json!({"run": random_cell(&mut chance)}));
         }
         let before = client.state();
-        let with =
+        let options =
             ReleaseOptions { references: chance(2) == 0, collects: chance(3) > 0, ..options() };
-        let report = released(pid, &with);
+        let report = release(pid, &options);
         let after = client.state();
         for (name, before) in before.as_object().unwrap() {
             assert_eq!(&after[name], before, "{name}, seed {seed}, turn {turn}");
         }
-        // What is live is still there, and is all but the context and what live tensors share.
+        // Live tensors, the rest of the cache and the context account for all memory in use.
         let live = report.live_bytes.unwrap_or(0) + report.cached_bytes_left.unwrap_or(0);
-        let used = used().unwrap_or(0);
+        let used = used_bytes().unwrap_or(0);
         assert!(used == 0 || used == live + 300 * MIB, "{used} {report:?}");
         held += u64::from(used > 0);
     }
     assert!(held > 0);
 }
 
-/// Connection files as a person and as VS Code name them.
+/// Connection files with a name that a person chose, and with VS Code's names.
 #[test]
-fn kernels_without_a_server_are_as_they_were() {
+fn releases_do_not_change_a_kernel_without_a_server() {
     std::thread::scope(|scope| {
         for (seed, name) in [
             (1, "anything.json"),
@@ -62,7 +66,13 @@ fn kernels_without_a_server_are_as_they_were() {
         ] {
             scope.spawn(move || {
                 if let Some(kernel) = RawKernel::start(name) {
-                    leave_everything(kernel.pid(), &mut kernel.client(), seed, || kernel.used());
+                    let used_bytes = || kernel.used_bytes();
+                    assert_releases_change_no_state(
+                        kernel.pid(),
+                        &mut kernel.client(),
+                        seed,
+                        used_bytes,
+                    );
                 }
             });
         }
@@ -70,48 +80,49 @@ fn kernels_without_a_server_are_as_they_were() {
 }
 
 #[test]
-fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
+fn releases_do_not_change_a_servers_kernel() {
     let machine = Machine::new(&Scene::new());
     let token = format!("--IdentityProvider.token={TOKEN}");
     let Some(server) = Server::start_with(&[&token], |command| {
-        plant(command, &machine);
+        use_modules(command, &machine);
     }) else {
         return;
     };
     let kernel = server.open("a.ipynb");
-    let mut client = Client::connect(&server.place, &server.python, &kernel.connection_file);
-    leave_everything(kernel.pid, &mut client, 4, || used(&machine, kernel.pid));
-    // What gpumem sees of it is the way.
+    let mut client = Client::connect(&server.home, &server.python, &kernel.connection_file);
+    assert_releases_change_no_state(kernel.pid, &mut client, 4, || {
+        used_bytes(&machine, kernel.pid)
+    });
     assert_eq!(jupyter(&machine, kernel.pid)["kernel_id"], kernel.id);
     let snapshot: Snapshot = serde_json::from_value(machine.snapshot(0).0).unwrap();
-    let process = snapshot.processes.iter().find(|it| it.pid == kernel.pid);
-    let found = find_release(process.unwrap(), &snapshot).unwrap();
+    let process = snapshot.processes.iter().find(|process| process.pid == kernel.pid);
+    let way_found = find_release(process.unwrap(), &snapshot).unwrap();
     assert!(
-        matches!(&found.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if **id == *kernel.id)
+        matches!(&way_found.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if **id == *kernel.id)
     );
-    assert_eq!(found.start_ticks, way(kernel.pid).start_ticks);
-    // The server has listened to all of that.
+    assert_eq!(way_found.start_ticks, way(kernel.pid).start_ticks);
+    // The server counts every message on the kernel's channels as activity.
     let activity = || -> Time {
         let path = format!("/api/kernels/{}", kernel.id);
         let model = server.request("GET", &path, &Value::Null);
         model["last_activity"].as_str().unwrap().parse().unwrap()
     };
     let mut last = activity();
-    support::wait_until("the server has heard of all", || {
+    support::wait_until("the server's last activity is stable", || {
         let before = std::mem::replace(&mut last, activity());
         std::thread::sleep(std::time::Duration::from_millis(300));
         before == activity()
     });
     let mut before = activity();
-    // What it still hears of what was before, a busy machine's server hears late.
-    support::wait_until("a probe is no activity", || {
+    // On a busy machine the server may still process earlier messages, so repeat.
+    support::wait_until("a probe is not counted as activity", || {
         before = activity();
-        support::wait_until("it answers a probe", || probe(kernel.pid).is_ok());
+        support::wait_until("an answer to a probe", || probe(kernel.pid).is_ok());
         std::thread::sleep(std::time::Duration::from_millis(300));
         activity() == before
     });
-    let report = released(kernel.pid, &options());
-    support::wait_until("the server has heard of it", || activity() > before);
+    let report = release(kernel.pid, &options());
+    support::wait_until("the release is counted as activity", || activity() > before);
     let (start, end) = report.asked.unwrap();
     let active = activity();
     assert!(
@@ -121,14 +132,14 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
 }
 
 #[test]
-fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
+fn a_kernel_in_another_network_namespace_is_asked_within_it() {
     let (Some(python), Some(unshare)) = (python(), support::find("unshare", "util-linux")) else {
         return;
     };
     or_skip!(support::root("root"));
-    let (place, machine) = (Place::new(), Machine::new(&Scene::new()));
-    let file = place.path("kernel-inside.json");
-    let mut command = place.command(&unshare);
+    let (home, machine) = (JupyterHome::new(), Machine::new(&Scene::new()));
+    let file = home.path("kernel-inside.json");
+    let mut command = home.command(&unshare);
     command
         .args(["-pfn", "--mount-proc", "--kill-child"])
         .arg(&python)
@@ -136,22 +147,22 @@ fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
         .arg("--IPKernelApp.exec_lines=import torch; a = torch.empty(25 << 20, device='cuda'); del a")
         .arg("-f")
         .arg(&file);
-    let _outer = Running::start(plant(&mut command, &machine));
-    support::wait_until("the kernel has left its file", || file.exists());
-    // `unshare` has the kernel's argv behind its own.
+    let _outer = Running::start(use_modules(&mut command, &machine));
+    support::wait_until("the kernel has written its file", || file.exists());
+    // `unshare` has the kernel's argv after its own, so choose by the inner pid.
     let inside = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let mut lines = status.lines();
         lines.any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
     };
     let mut pid = None;
-    support::wait_until("it is a kernel", || {
-        pid = place.pids_with("ipykernel_launcher").into_iter().find(inside);
+    support::wait_until("the kernel answers", || {
+        pid = home.pids_with("ipykernel_launcher").into_iter().find(inside);
         pid.is_some_and(|pid| probe(pid).is_ok())
     });
-    // It calls itself 1.
-    assert_eq!(used(&machine, 1), Some(400 * MIB));
-    let report = released(pid.unwrap(), &options());
+    // In the scene the kernel has its inner pid, 1.
+    assert_eq!(used_bytes(&machine, 1), Some(400 * MIB));
+    let report = release(pid.unwrap(), &options());
     assert_eq!(report.cached_bytes_left, Some(0));
-    assert_eq!(used(&machine, 1), Some(300 * MIB));
+    assert_eq!(used_bytes(&machine, 1), Some(300 * MIB));
 }

@@ -1,4 +1,4 @@
-//! `gpumem release` of an inference server, and what a rule may have asked of one.
+//! `gpumem release` of an inference server.
 
 use serde_json::json;
 
@@ -13,10 +13,10 @@ impl StandIn {
 }
 
 #[test]
-fn a_server_is_named_by_its_pid_and_unloads_only_when_it_rests() {
+fn a_server_is_named_by_its_pid_and_unloads_only_when_idle() {
     let python = or_skip!(support::find("python3", "python3"));
-    let is_released = |manner: &str, expected: &str, deeds: usize| {
-        let server = StandIn::start(&python, the("comfyui"), manner);
+    let assert_outcome = |manner: &str, expected: &str, unloads: usize| {
+        let server = StandIn::start(&python, program_of("comfyui"), manner);
         let output = server.release(&server.pid().to_string());
         if server.machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
             assert_eq!(output.json()["targets"], json!([]), "{output:?}");
@@ -24,7 +24,7 @@ fn a_server_is_named_by_its_pid_and_unloads_only_when_it_rests() {
         }
         let outcome = outcome(&output);
         assert_eq!(outcome["outcome"], expected, "{manner}: {output:?}");
-        assert_eq!(server.deeds(), deeds, "{manner}");
+        assert_eq!(server.unload_count(), unloads, "{manner}");
         assert_eq!(output.code, i32::from(manner != "idle"), "{manner}");
         let left = match manner {
             "idle" => CONTEXT_BYTES,
@@ -34,20 +34,20 @@ fn a_server_is_named_by_its_pid_and_unloads_only_when_it_rests() {
         if manner == "idle" {
             assert_eq!(outcome["bytes"], json!(2 * GIB - CONTEXT_BYTES));
         }
-        if deeds == 0 {
+        if unloads == 0 {
             server.assert_untouched();
         }
     };
     thread::scope(|scope| {
-        for (manner, expected, deeds) in [
+        for (manner, expected, unloads) in [
             ("idle", "released", 1),
             ("busy", "busy", 0),
             ("lies", "nothing_to_release", 1),
             ("key", "refused", 1),
             ("garbage", "no_way_in", 0),
         ] {
-            let is_released = &is_released;
-            scope.spawn(move || is_released(manner, expected, deeds));
+            let assert_outcome = &assert_outcome;
+            scope.spawn(move || assert_outcome(manner, expected, unloads));
         }
     });
 }

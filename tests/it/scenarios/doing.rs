@@ -1,4 +1,4 @@
-//! What a process does at one moment, before any noise of measurement.
+//! A process's activity at one time, before measurement noise is added.
 
 use std::ops::Range;
 
@@ -6,43 +6,43 @@ use super::random::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// Nowhere: not yet born, or gone.
+    /// Not present: not started yet, or exited.
     Gone,
-    /// In /proc, and a row on each of its GPUs.
+    /// In /proc, with a row on each of its GPUs.
     Listed,
-    /// In /proc with the device files open, and no row.
+    /// In /proc, with the device files open and without rows.
     Unlisted,
-    /// A row on each of its GPUs, and nothing in /proc.
+    /// A row on each of its GPUs, and no entry in /proc.
     Missing,
 }
 
-/// What a process does at one moment.
+/// A process's activity at one time.
 #[derive(Clone, Copy, Debug)]
-pub struct Doing {
+pub struct Activity {
     pub presence: Presence,
-    /// Nominal SM use in percent; 0 is exactly none.
+    /// Nominal SM use in percent; exactly 0 if idle.
     pub sm: f64,
     pub sm_noise: f64,
     /// Percent of memory traffic per percent of SM use.
     pub traffic: f64,
-    /// Power drawn per percent of SM use; 1 is a common training step.
+    /// Relative power per percent of SM use; 1 is a typical training step.
     pub load: f64,
     pub cpu: f64,
-    /// Held on each of its GPUs; `None` where the driver does not tell.
+    /// Memory on each of its GPUs; `None` if unknown.
     pub bytes: Option<u64>,
-    /// As /proc would show it; `None` leaves it to the CPU use.
+    /// The state in /proc; derived from the CPU use if `None`.
     pub state: Option<char>,
-    /// Who adopted it after its group leader died: 1, or a subreaper's pid.
+    /// The process that adopted it after its group leader died: 1, or a subreaper's pid.
     pub adopter: Option<u32>,
-    /// Its group's leader is a script that lives on.
+    /// Whether its group leader is a living script.
     pub has_a_script: bool,
-    /// A notebook's execution state and last activity, in seconds since the recording began.
+    /// A notebook's execution state and last activity, in seconds since the start of the recording.
     pub notebook: Option<(&'static str, f64)>,
 }
 
-/// Trains, at about 85 % of the GPU.
-pub fn working(bytes: u64) -> Doing {
-    Doing {
+/// Trains, with about 85 % of the GPU.
+pub fn working(bytes: u64) -> Activity {
+    Activity {
         presence: Presence::Listed,
         sm: 85.0,
         sm_noise: 4.0,
@@ -57,42 +57,46 @@ pub fn working(bytes: u64) -> Doing {
     }
 }
 
-pub fn resting(bytes: u64) -> Doing {
-    Doing { sm: 0.0, cpu: 0.8, ..working(bytes) }
+pub fn resting(bytes: u64) -> Activity {
+    Activity { sm: 0.0, cpu: 0.8, ..working(bytes) }
 }
 
-/// Spins in a kernel that will never end.
-pub fn spinning(bytes: u64) -> Doing {
-    Doing { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
+/// Runs a GPU kernel that never ends.
+pub fn spinning(bytes: u64) -> Activity {
+    Activity { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
 }
 
-pub fn gone() -> Doing {
-    Doing { presence: Presence::Gone, ..resting(0) }
+pub fn gone() -> Activity {
+    Activity { presence: Presence::Gone, ..resting(0) }
 }
 
-/// Does this until a time, and that from then on.
-pub fn until(time: f64, before: Doing, after: Doing) -> impl Fn(f64, &mut Random) -> Doing {
+/// `before` until a time, then `after`.
+pub fn until(
+    time: f64,
+    before: Activity,
+    after: Activity,
+) -> impl Fn(f64, &mut Random) -> Activity {
     move |t, _| if t < time { before } else { after }
 }
 
-/// Does this between two times, and that before and after.
+/// `within` between two times, otherwise `outside`.
 pub fn during(
     times: Range<f64>,
-    within: Doing,
-    outside: Doing,
-) -> impl Fn(f64, &mut Random) -> Doing {
+    within: Activity,
+    outside: Activity,
+) -> impl Fn(f64, &mut Random) -> Activity {
     move |t, _| if times.contains(&t) { within } else { outside }
 }
 
-/// Does each until its time, and at last that.
+/// Each activity until its end, then `last`.
 pub fn phases<const N: usize>(
-    each: [(f64, Doing); N],
-    last: Doing,
-) -> impl Fn(f64, &mut Random) -> Doing {
+    each: [(f64, Activity); N],
+    last: Activity,
+) -> impl Fn(f64, &mut Random) -> Activity {
     move |t, _| each.iter().find(|(end, _)| t < *end).map_or(last, |(_, doing)| *doing)
 }
 
-impl Doing {
+impl Activity {
     pub fn sm(self, sm: f64) -> Self {
         Self { sm, ..self }
     }
@@ -109,7 +113,7 @@ impl Doing {
         Self { traffic, ..self }
     }
 
-    /// In this state; stopped, asleep for good or dead, it uses no CPU.
+    /// Sets the state. A stopped, sleeping or dead process uses no CPU.
     pub fn state(self, state: char) -> Self {
         let cpu = if matches!(state, 'T' | 't' | 'D' | 'Z') { 0.0 } else { self.cpu };
         Self { state: Some(state), cpu, ..self }
@@ -119,7 +123,7 @@ impl Doing {
         Self { adopter: Some(adopter), ..self }
     }
 
-    /// Who started it was in the background of a script, in whose group both are.
+    /// The process's parent was a background job of a script, in the script's group.
     pub fn of_a_script(self, has_a_script: bool) -> Self {
         Self { has_a_script, ..self }
     }

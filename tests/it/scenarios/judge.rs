@@ -1,4 +1,4 @@
-//! Holds what gpumem finds against the labels of a scenario.
+//! Compares gpumem's findings with the labels of a scenario.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::scenario::{Labels, Scenario, Subject};
 use super::{NOTED, SCORED};
 
-/// A finding of severity warning or worse that lasts at the end, as a check tells it.
+/// An unresolved finding at the end, as `check` reports it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Found {
     pub kind: String,
     pub subject: Subject,
     pub severity: String,
-    /// Whether an action is offered by default that ends the process.
+    /// Whether one of the default actions ends the process.
     pub ends_it: bool,
 }
 
 impl Found {
-    /// Reads a finding of `check --json`; `None` where it has ceased.
+    /// Reads a finding of `check --json`. Returns `None` if it is resolved.
     fn read(finding: &Value) -> Option<Self> {
         if !finding["resolved_at"].is_null() {
             return None;
@@ -42,23 +42,23 @@ impl Found {
     }
 }
 
-/// What the engine finds after the last snapshot, all severities; and what ended and began again within `seconds`,
-/// also behind another accusation, or stood under two names.
+/// Returns the unresolved findings after the last snapshot, of all severities, and the flickers: findings that ended
+/// and returned within `seconds`, or changed their id.
 pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     let mut engine = Engine::new(RuleSet::default());
-    // By rule and subject: since when it stood, its id, and when it was last seen to stand.
-    let mut known: BTreeMap<String, (String, Time)> = BTreeMap::new();
+    // By rule and subject: the id of the finding, and when it was last active.
+    let mut active: BTreeMap<String, (String, Time)> = BTreeMap::new();
     let mut flickers = Vec::new();
     let mut before: Option<Time> = None;
     for snapshot in snapshots {
         engine.observe(snapshot);
         if engine.history().last_time() != Some(snapshot.time) {
-            // It came too late and was passed over.
+            // The snapshot is out of order and was ignored.
             continue;
         }
         if engine.history().last_time() < before {
-            // The clock was set back: what stands again stands anew.
-            known.clear();
+            // The clock was set back, so every finding starts again.
+            active.clear();
         }
         for finding in engine.active_findings() {
             let pid = finding.process.as_ref().map(|process| process.identity);
@@ -68,14 +68,14 @@ pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
                 None => format!("{} on {gpu:?}", finding.rule),
             };
             let id = finding.id.to_string();
-            if let Some((known_id, at)) = known.insert(key.clone(), (id.clone(), snapshot.time)) {
+            if let Some((active_id, at)) = active.insert(key.clone(), (id.clone(), snapshot.time)) {
                 let away = snapshot.time.seconds_since(at);
                 let ended = before.is_some_and(|before| at < before);
                 if ended && away <= seconds {
                     flickers.push(format!("{key} was away for {away} s at {}", snapshot.time));
                 }
-                if !ended && known_id != id {
-                    flickers.push(format!("{key} was {known_id} and is {id}"));
+                if !ended && active_id != id {
+                    flickers.push(format!("{key} was {active_id} and is {id}"));
                 }
             }
         }
@@ -85,12 +85,12 @@ pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     (from_json(&findings), flickers)
 }
 
-/// What a list of findings in `check --json` says.
+/// Reads the findings of `check --json`.
 pub fn from_json(findings: &Value) -> Vec<Found> {
     findings.as_array().unwrap().iter().filter_map(Found::read).collect()
 }
 
-/// What is wrong with what was found; empty where it is right.
+/// The differences between findings and labels.
 pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     let grave = || found.iter().filter(|found| found.severity != "info");
     let mut complaints = Vec::new();
@@ -104,45 +104,45 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
         }
     }
     for found in grave() {
-        let is_it =
+        let matches =
             |(kind, subject): &(&str, Subject)| found.kind == *kind && found.subject == *subject;
-        // A kind that is not scored turns the exit status all the same.
-        if !labels.expected.iter().chain(&labels.allowed).any(is_it) {
+        // A finding of a kind that is not scored still changes the exit code.
+        if !labels.expected.iter().chain(&labels.allowed).any(matches) {
             let scored = if SCORED.contains(&&*found.kind) {
                 ""
             } else {
                 " (not scored, but it fails a check)"
             };
-            complaints.push(format!("accused: {} of {}{scored}", found.kind, found.subject));
+            complaints.push(format!("false: {} of {}{scored}", found.kind, found.subject));
         }
     }
     let noted = || found.iter().filter(|found| NOTED.contains(&&*found.kind));
-    let is_at = |found: &Found, it: &(&str, Subject)| (&*found.kind, found.subject) == *it;
+    let equals = |found: &Found, note: &(&str, Subject)| (&*found.kind, found.subject) == *note;
     for note in &labels.noted {
-        if !noted().any(|found| is_at(found, note)) {
+        if !noted().any(|found| equals(found, note)) {
             complaints.push(format!("not noted: {} of {}", note.0, note.1));
         }
     }
     for found in noted() {
-        if !labels.noted.iter().any(|note| is_at(found, note)) {
-            complaints.push(format!("noted: {} of {}", found.kind, found.subject));
+        if !labels.noted.iter().any(|note| equals(found, note)) {
+            complaints.push(format!("false note: {} of {}", found.kind, found.subject));
         }
     }
     for found in found.iter().filter(|found| found.ends_it) {
         if let Subject::Process(pid) = found.subject
             && labels.kill_ok.get(&pid) != Some(&true)
         {
-            complaints.push(format!("offers to end {}, called {}", found.subject, found.kind));
+            complaints.push(format!("would end {} because of {}", found.subject, found.kind));
         }
     }
     complaints
 }
 
-/// The lines of a failure that let somebody look at it.
+/// Describes a failure.
 pub fn report(scenario: &Scenario, found: &[Found], complaints: &[String]) -> String {
     let list = |verdicts: &[(&'static str, Subject)]| {
         let words: Vec<String> =
-            verdicts.iter().map(|(kind, who)| format!("{kind} of {who}")).collect();
+            verdicts.iter().map(|(kind, subject)| format!("{kind} of {subject}")).collect();
         if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
     };
     let found: Vec<String> = found

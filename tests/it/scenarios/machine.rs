@@ -1,17 +1,17 @@
-//! The machines that scenarios happen on: GPU models, drivers, hosts.
+//! Machines for scenarios: GPU models, drivers, hosts.
 
 use gpumem::api::model::{Driver, Host, PidNamespace};
 
 use super::random::Random;
 
-/// A GPU model, as NVML tells of it.
+/// A GPU model, as NVML reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub name: &'static str,
     pub total_bytes: u64,
     pub reserved_bytes: u64,
     pub limit_watts: f64,
-    /// Drawn with a context and nothing to do.
+    /// Power with an idle context.
     pub idle_watts: f64,
     pub has_fan: bool,
 }
@@ -31,7 +31,7 @@ const fn with_fan(model: Model) -> Model {
     Model { has_fan: true, ..model }
 }
 
-/// What a machine may be equipped with; the smallest has 16 GiB.
+/// The choice of GPU models; the smallest has 16 GiB.
 const MODELS: &[Model] = &[
     model("Tesla V100-SXM2-32GB", 32768, 270, [300.0, 40.0]),
     model("NVIDIA A100-SXM4-40GB", 40960, 470, [400.0, 52.0]),
@@ -47,7 +47,7 @@ const MODELS: &[Model] = &[
     with_fan(model("NVIDIA RTX 6000 Ada Generation", 49140, 540, [300.0, 30.0])),
 ];
 
-/// Driver, NVML and CUDA versions that belong together.
+/// Matching versions of driver, NVML and CUDA.
 const DRIVERS: &[[&str; 3]] = &[
     ["535.274.02", "12.535.274.02", "12.2"],
     ["550.163.01", "12.550.163.01", "12.4"],
@@ -59,18 +59,18 @@ const KERNELS: &[&str] = &["5.15.0-161-generic", "6.8.0-87-generic", "6.12.0-55.
 
 const BUSES: &[&str] = &["17", "29", "3D", "4F", "85", "A1", "C3", "E1"];
 
-/// A machine with a number of like GPUs.
+/// A machine with GPUs of the same model.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub model: Model,
     pub uuids: Vec<String>,
     pub host: Host,
     pub driver: Driver,
-    /// Whether the driver tells processes' utilization apart.
+    /// Whether the driver reports per-process utilization.
     pub has_process_use: bool,
-    /// Whether it also tells of encoders and decoders.
+    /// Whether the driver reports encoder and decoder utilization.
     pub has_codecs: bool,
-    /// Whether /proc's start ticks are in the recording, or start times only.
+    /// Whether the recording has start ticks; otherwise it has only start times.
     pub has_ticks: bool,
 }
 

@@ -1,10 +1,9 @@
-//! Labelled recordings of a made-up world, and what gpumem must find in them.
+//! Labelled recordings of simulated machines, and what gpumem must find in them.
 //!
-//! [`families`] tells the stories, each with other numbers for each seed; [`stage`] plays one and gives
-//! a recording with its labels in the corpus's form; [`judge`] holds what gpumem finds against them.
+//! [`families`] defines the scenarios, with other random numbers for each seed. [`stage`] simulates a scenario, and
+//! makes a recording with labels in the corpus's format. [`judge`] compares gpumem's findings with the labels.
 //!
-//! `GPUMEM_SCENARIO_SEEDS=7,8` chooses the seeds, `GPUMEM_SCENARIO_FAMILY=leak_` the families whose names
-//! begin so.
+//! `GPUMEM_SCENARIO_SEEDS=7,8` chooses the seeds, `GPUMEM_SCENARIO_FAMILY=leak_` the families by prefix.
 
 mod bystanders;
 mod doing;
@@ -24,47 +23,47 @@ use scenario::Scenario;
 
 use crate::support::run;
 
-/// The kinds that labels speak of.
+/// The kinds of findings in `expected` labels.
 const SCORED: &[&str] =
     &["idle", "leak", "orphan", "stopped", "dead", "stuck", "hung", "unattributed"];
 
-/// The kinds of info that labels speak of.
+/// The kinds of info findings in `noted` labels.
 const NOTED: &[&str] = &["reserved"];
 
-/// The seeds of development; CI brings others.
+/// The default seeds; CI uses others.
 const SEEDS: &[u64] = &[1, 2];
 
 fn seeds() -> Vec<u64> {
-    let given = env::var("GPUMEM_SCENARIO_SEEDS").unwrap_or_default();
-    if given.is_empty() {
+    let text = env::var("GPUMEM_SCENARIO_SEEDS").unwrap_or_default();
+    if text.is_empty() {
         return SEEDS.to_vec();
     }
     let number = |word: &str| {
-        word.trim().parse().expect("GPUMEM_SCENARIO_SEEDS holds numbers with commas between")
+        word.trim().parse().expect("GPUMEM_SCENARIO_SEEDS must be numbers separated by commas")
     };
-    given.split(',').map(number).collect()
+    text.split(',').map(number).collect()
 }
 
-fn chosen() -> Vec<families::Family> {
+fn chosen_families() -> Vec<families::Family> {
     let prefix = env::var("GPUMEM_SCENARIO_FAMILY").unwrap_or_default();
     let mut chosen = families::all();
     chosen.retain(|family| family.name.starts_with(&prefix));
-    assert!(!chosen.is_empty(), "no family's name begins with {prefix:?}");
+    assert!(!chosen.is_empty(), "no family has the prefix {prefix:?}");
     chosen
 }
 
 fn play() -> impl Iterator<Item = Scenario> {
     let seeds = seeds();
-    chosen()
+    chosen_families()
         .into_iter()
         .flat_map(move |family| seeds.clone().into_iter().map(move |seed| family.play(seed)))
 }
 
-const HOW: &str = "GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME cargo test --test it scenarios repeats one";
+const REPEAT: &str = "repeat one with: GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME cargo test --test it scenarios";
 
-/// What ends and begins again within the minute did neither.
+/// A finding flickers if it ends and returns within a minute.
 #[test]
-fn every_guilty_one_is_found_and_no_others_and_nothing_flickers() {
+fn findings_match_the_labels_and_do_not_flicker() {
     let mut failures = Vec::new();
     let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for scenario in play() {
@@ -87,13 +86,13 @@ fn every_guilty_one_is_found_and_no_others_and_nothing_flickers() {
         .collect();
     assert!(
         failures.is_empty(),
-        "{right} of {all} scenarios are right\n{table}\n{}\n{HOW}",
+        "{right} of {all} scenarios are right\n{table}\n{}\n{REPEAT}",
         failures.join("\n")
     );
 }
 
-/// Families that go through the binary: a variant of each kind, and innocents of every sort.
-const THROUGH_THE_BINARY: &[&str] = &[
+/// Families that are tested with the binary: one of each kind, and several without findings.
+const BINARY_FAMILIES: &[&str] = &[
     "idle_notebook_after_training",
     "leak_linear",
     "orphan_dataloader_workers",
@@ -111,11 +110,11 @@ const THROUGH_THE_BINARY: &[&str] = &[
 ];
 
 #[test]
-fn the_binary_reports_the_same_and_exits_by_it() {
+fn the_binary_reports_the_engines_findings() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seeds()[0];
     let mut failures = String::new();
-    for name in THROUGH_THE_BINARY {
+    for name in BINARY_FAMILIES {
         let families = families::all();
         let family = families.iter().find(|family| family.name == *name).expect(name);
         let scenario = family.play(seed);
@@ -136,5 +135,5 @@ fn the_binary_reports_the_same_and_exits_by_it() {
             failures += &judge::report(&scenario, &found, &complaints);
         }
     }
-    assert!(failures.is_empty(), "{failures}\n{HOW}");
+    assert!(failures.is_empty(), "{failures}\n{REPEAT}");
 }

@@ -1,4 +1,4 @@
-//! Who runs on a machine: processes with their owners and command lines, before they do anything.
+//! Processes with owners and command lines, before they have any activity.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ pub fn argv(words: &str) -> Option<Arc<[Arc<str>]>> {
     Some(words.split(' ').map(Arc::from).collect())
 }
 
-/// A process of some user with an age of hours; `start_time` is filled in on the stage.
-pub fn someone(random: &mut Random, words: &str) -> Process {
+/// A user's process; the stage sets `start_time`.
+pub fn user_process(random: &mut Random, words: &str) -> Process {
     let (user, uid) = random.pick(USERS);
     let pid = random.whole(3_000, 4_190_000) as u32;
     let has_terminal = random.chance(0.4);
@@ -68,10 +68,10 @@ pub fn trainer(random: &mut Random) -> Process {
     let config = random.hex(4);
     let seed = random.whole(1, 99);
     let words = format!("python {script} --config configs/{config}.yaml --seed {seed}");
-    someone(random, &words)
+    user_process(random, &words)
 }
 
-/// A notebook kernel; what its server says of it is filled in by what it does.
+/// A notebook kernel; its activity sets its state.
 pub fn notebook(random: &mut Random) -> Process {
     let kernel = random.uuid();
     let process = trainer(random);
@@ -99,7 +99,7 @@ pub fn server(random: &mut Random, words: &str, framework: Option<&str>) -> Proc
         terminal: None,
         listening: Some(true),
         framework: framework.map(Arc::from),
-        ..someone(random, words)
+        ..user_process(random, words)
     }
 }
 
@@ -117,7 +117,7 @@ pub fn child(random: &mut Random, parent: &Process) -> Process {
 }
 
 pub fn daemon(random: &mut Random, words: &str, unit: &str) -> Process {
-    let process = someone(random, words);
+    let process = user_process(random, words);
     let program = words.split(' ').next().unwrap_or_default();
     Process {
         ppid: Some(1),
@@ -136,7 +136,7 @@ pub fn daemon(random: &mut Random, words: &str, unit: &str) -> Process {
 }
 
 /// Puts a process into a container.
-pub fn contain(random: &mut Random, process: Process) -> Process {
+pub fn in_container(random: &mut Random, process: Process) -> Process {
     Process {
         container: Some(Arc::new(Container {
             runtime: Some(random.pick(&["docker", "containerd", "podman"]).into()),
@@ -149,7 +149,7 @@ pub fn contain(random: &mut Random, process: Process) -> Process {
 }
 
 /// Puts a process into a Slurm job.
-pub fn submit(random: &mut Random, process: Process) -> Process {
+pub fn in_slurm_job(random: &mut Random, process: Process) -> Process {
     Process {
         slurm: Some(Arc::new(Slurm {
             job_id: Some(random.whole(10_000, 999_999).to_string().into()),

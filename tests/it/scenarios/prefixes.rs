@@ -1,8 +1,7 @@
-//! What gpumem finds at each moment of a recording, held against what is right at that moment.
+//! Compares gpumem's findings at each time of a recording with the labels.
 //!
-//! A finding of severity warning or worse is false where it is not expected by then, nor tolerated then, nor
-//! allowed at all. What is expected has twenty minutes from its onset to be found; until then its absence is
-//! neither right nor wrong.
+//! A finding of severity warning or worse is false unless it is expected, tolerated at that time, or allowed. An
+//! expected finding must appear within twenty minutes of its onset; before that, its absence is not scored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,27 +13,27 @@ use gpumem::api::rules::{Engine, RuleSet};
 use serde_json::Value;
 
 use super::scenario::{Labels, Scenario, Subject, Verdict};
-use super::{HOW, families, judge, seeds};
+use super::{REPEAT, families, judge, seeds};
 
-/// What is expected is found by then.
+/// The maximum delay of an expected finding.
 const PATIENCE_SECONDS: f64 = 1200.0;
 
-/// What stopped is tolerated for as long in the labels.
+/// How long the labels tolerate a finding after its cause has stopped.
 const TOLERATED_SECONDS: f64 = 600.0;
 
-/// Sums over recordings.
+/// Totals over recordings.
 #[derive(Default)]
 struct Score {
     hours: f64,
-    /// Moments, once a minute.
+    /// Samples, taken once a minute.
     right: usize,
     missed: usize,
     wrong: usize,
-    /// False alarms, by kind.
+    /// False findings, by kind.
     alarms: BTreeMap<String, usize>,
     /// Seconds from onset to finding.
     delays: Vec<f64>,
-    words: String,
+    messages: String,
 }
 
 impl Score {
@@ -47,7 +46,7 @@ impl Score {
         right / (right + (self.missed + self.wrong) as f64).max(1.0)
     }
 
-    fn take_in(&mut self, name: &str, snapshots: &[Snapshot], labels: &Labels) {
+    fn add_recording(&mut self, name: &str, snapshots: &[Snapshot], labels: &Labels) {
         let first = snapshots[0].time;
         let mut engine = Engine::new(RuleSet::default());
         let mut active: BTreeMap<Verdict, bool> = BTreeMap::new();
@@ -68,8 +67,8 @@ impl Score {
                     (None, None) => continue,
                 };
                 let verdict = (finding.kind.name(), subject);
-                let is_tolerated = |(of, from, to): &(Verdict, f64, f64)| {
-                    *of == verdict && (*from..=*to).contains(&t)
+                let is_tolerated = |(tolerated, from, to): &(Verdict, f64, f64)| {
+                    *tolerated == verdict && (*from..=*to).contains(&t)
                 };
                 let is_right = labels.expected.contains(&verdict)
                     || labels.allowed.contains(&verdict)
@@ -78,7 +77,7 @@ impl Score {
                 found_at.entry(verdict).or_insert(t);
                 if !is_right && active.get(&verdict) != Some(&false) {
                     *self.alarms.entry(verdict.0.to_owned()).or_default() += 1;
-                    let _ = writeln!(self.words, "{name} at {t:.0} s: {}", finding.message);
+                    let _ = writeln!(self.messages, "{name} at {t:.0} s: {}", finding.message);
                 }
             }
             active = now;
@@ -96,28 +95,28 @@ impl Score {
             }
         }
         if let Some(onset) = labels.onset {
-            let delays = labels.expected.iter().filter_map(|it| found_at.get(it));
-            self.delays.extend(delays.map(|at| at - onset));
+            let delays = labels.expected.iter().filter_map(|expected| found_at.get(expected));
+            self.delays.extend(delays.map(|found| found - onset));
         }
         self.hours += t / 3600.0;
     }
 
     fn summary(&mut self) -> String {
         self.delays.sort_by(f64::total_cmp);
-        let middle = self.delays.get(self.delays.len() / 2).copied();
+        let median = self.delays.get(self.delays.len() / 2).copied();
         format!(
-            "{:.2} false alarms a day in {:.0} h ({:?}), F1 at prefixes {:.3}, median delay {:.1} min\n{}",
+            "{:.2} false alarms per day in {:.0} h ({:?}), F1 {:.3}, median delay {:.1} min\n{}",
             self.alarms_a_day(),
             self.hours,
             self.alarms,
             self.f1(),
-            middle.unwrap_or(0.0) / 60.0,
-            self.words
+            median.unwrap_or(0.0) / 60.0,
+            self.messages
         )
     }
 }
 
-/// Families whose memory never, or always, is a leak, or whose labels say when.
+/// Families that always or never leak, or whose labels have an onset.
 fn is_clear(name: &str) -> bool {
     const CLEAR: &[&str] = &[
         "leak_that_stopped",
@@ -157,24 +156,24 @@ fn is_clear(name: &str) -> bool {
 }
 
 #[test]
-fn every_moment_is_judged_right() {
+fn findings_are_right_at_every_time() {
     let mut score = Score::default();
-    for family in families::all().into_iter().filter(|it| is_clear(it.name)) {
+    for family in families::all().into_iter().filter(|family| is_clear(family.name)) {
         for seed in seeds() {
             let scenario = family.play(seed);
             let name = format!("{} seed {seed}", family.name);
-            score.take_in(&name, &scenario.snapshots, &scenario.labels);
+            score.add_recording(&name, &scenario.snapshots, &scenario.labels);
         }
     }
-    let words = score.summary();
-    println!("{words}");
-    assert!(score.alarms_a_day() <= MOST_ALARMS_A_DAY, "{words}\n{HOW}");
-    assert!(score.f1() >= LEAST_F1, "{words}\n{HOW}");
+    let summary = score.summary();
+    println!("{summary}");
+    assert!(score.alarms_a_day() <= MAX_ALARMS_A_DAY, "{summary}\n{REPEAT}");
+    assert!(score.f1() >= MIN_F1, "{summary}\n{REPEAT}");
 }
 
-/// A recording in which a leak is looked for: how often one is found that was not there before, of any severity,
-/// and seconds after it stopped until it is no more than info.
-fn turns(scenario: &Scenario) -> (usize, Option<f64>) {
+/// Returns how often a leak finding of any severity begins, and how many seconds after the leak's end its severity is
+/// still above info.
+fn leak_onsets_and_delay(scenario: &Scenario) -> (usize, Option<f64>) {
     let first = scenario.snapshots[0].time;
     let stopped = scenario.labels.tolerated.first();
     let stopped = stopped.map(|(_, _, until)| until - TOLERATED_SECONDS);
@@ -182,43 +181,43 @@ fn turns(scenario: &Scenario) -> (usize, Option<f64>) {
     let (mut begins, mut standing, mut grave_until) = (0, BTreeSet::new(), 0.0);
     for snapshot in &scenario.snapshots {
         engine.observe(snapshot);
-        let leaks = engine.findings().iter().filter(|it| it.kind == Kind::Leak);
-        let now: BTreeSet<String> = leaks.clone().map(|it| it.id.to_string()).collect();
+        let leaks = engine.findings().iter().filter(|finding| finding.kind == Kind::Leak);
+        let now: BTreeSet<String> = leaks.clone().map(|finding| finding.id.to_string()).collect();
         begins += now.difference(&standing).count();
         standing = now;
-        if leaks.clone().any(|it| it.severity > Severity::Info) {
+        if leaks.clone().any(|finding| finding.severity > Severity::Info) {
             grave_until = snapshot.time.seconds_since(first);
         }
     }
     (begins, stopped.map(|stopped| grave_until - stopped))
 }
 
-/// What comes by chance is one finding from the first to the last, though its severity may come and go.
+/// A leak in random steps gives one finding for the whole recording, though its severity may change.
 #[test]
-fn a_leak_that_comes_with_requests_does_not_flap() {
-    const BY_CHANCE: &[&str] =
+fn a_leak_in_random_steps_does_not_flicker() {
+    const RANDOM_STEPS: &[&str] =
         &["leak_by_random_requests", "leak_by_requests", "leak_under_noise", "leak_in_a_sawtooth"];
     let (mut runs, mut flapping) = (0, String::new());
     for family in families::all() {
-        if !BY_CHANCE.contains(&family.name) {
+        if !RANDOM_STEPS.contains(&family.name) {
             continue;
         }
         for seed in seeds() {
-            let (begins, _) = turns(&family.play(seed));
+            let (begins, _) = leak_onsets_and_delay(&family.play(seed));
             runs += 1;
             if begins > 1 {
                 let _ = writeln!(flapping, "{} seed {seed}: {begins} times", family.name);
             }
         }
     }
-    // In 95 of 100, and one more where there are few.
-    let most = runs / 20 + 1;
-    assert!(flapping.lines().count() <= most, "{flapping}{HOW}");
+    // At most one in twenty runs, and one more for small numbers of runs.
+    let limit = runs / 20 + 1;
+    assert!(flapping.lines().count() <= limit, "{flapping}{REPEAT}");
 }
 
-/// Growth that stopped is no accusation ten minutes later, in nine of ten under noise, and in all without.
+/// Ten minutes after the growth stopped there is no finding: always without noise, in nine of ten runs with noise.
 #[test]
-fn a_leak_that_stopped_is_withdrawn_within_ten_minutes() {
+fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     for (name, is_noisy) in [
         ("leak_that_stopped", false),
         ("leak_given_back", false),
@@ -230,20 +229,20 @@ fn a_leak_that_stopped_is_withdrawn_within_ten_minutes() {
         let families = families::all();
         let family = families.iter().find(|family| family.name == name).unwrap();
         for seed in seeds() {
-            let (_, after) = turns(&family.play(seed));
+            let (_, after) = leak_onsets_and_delay(&family.play(seed));
             runs += 1;
             if after.unwrap() > TOLERATED_SECONDS {
                 let _ = writeln!(late, "{name} seed {seed}: {:.0} s", after.unwrap());
             }
         }
-        let most = if is_noisy { runs / 10 + 1 } else { 0 };
-        assert!(late.lines().count() <= most, "{late}{HOW}");
+        let limit = if is_noisy { runs / 10 + 1 } else { 0 };
+        assert!(late.lines().count() <= limit, "{late}{REPEAT}");
     }
 }
 
-/// What is held at seeds that the rules were not developed with, as `GPUMEM_SCENARIO_SEEDS` names them.
-const MOST_ALARMS_A_DAY: f64 = 0.14;
-const LEAST_F1: f64 = 0.97;
+// Measured with seeds that the rules were not developed with.
+const MAX_ALARMS_A_DAY: f64 = 0.14;
+const MIN_F1: f64 = 0.97;
 
 fn labels(trace: &Value, first: Time) -> Labels {
     let seconds = |time: &Value| {
@@ -265,9 +264,9 @@ fn labels(trace: &Value, first: Time) -> Labels {
     labels
 }
 
-/// Public recordings of what was judged wrong at some moment.
+/// Public recordings that were judged wrong at some time.
 #[test]
-fn the_recordings_are_judged_right_at_every_moment() {
+fn public_recordings_are_judged_right_at_every_time() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/over-time");
     let text = fs::read_to_string(folder.join("labels.json")).unwrap();
     let traces: Value = serde_json::from_str(&text).unwrap();
@@ -282,8 +281,8 @@ fn the_recordings_are_judged_right_at_every_moment() {
         let labels = labels(trace, snapshots[0].time);
         let found = judge::play(&snapshots, 60.0).0;
         let complaints = judge::complaints(&labels, &found);
-        score.take_in(file, &snapshots, &labels);
-        wrong.extend(complaints.into_iter().map(|it| format!("{file}: {it}")));
+        score.add_recording(file, &snapshots, &labels);
+        wrong.extend(complaints.into_iter().map(|complaint| format!("{file}: {complaint}")));
     }
     assert_eq!(wrong, [""; 0]);
     assert!(score.hours > 40.0, "{} h", score.hours);

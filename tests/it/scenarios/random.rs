@@ -1,13 +1,13 @@
-//! Numbers that look random and are the same for the same seed, on every machine.
+//! Pseudo-random numbers that depend only on the seed.
 
 /// A generator of pseudo-random numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed, another one for each family.
+    /// The sequence for a family and a seed.
     pub fn new(family: &str, seed: u64) -> Self {
-        // FNV-1a: the standard library's hash may change with its version.
+        // FNV-1a, because the standard library's hash may change between versions.
         let name = family.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -27,21 +27,21 @@ impl Random {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A whole number from `low` to `high`, both included.
+    /// An integer from `low` to `high`, inclusive.
     pub fn whole(&mut self, low: u64, high: u64) -> u64 {
         low + self.bits() % (high - low + 1)
     }
 
-    /// `true` this often.
+    /// `true` with this probability.
     pub fn chance(&mut self, share: f64) -> bool {
         self.range(0.0, 1.0) < share
     }
 
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[(self.bits() % of.len() as u64) as usize]
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[(self.bits() % choices.len() as u64) as usize]
     }
 
-    /// Around 0, nearly always within three times `spread`.
+    /// A number around 0, nearly always within three times `spread`.
     pub fn noise(&mut self, spread: f64) -> f64 {
         (0..4).map(|_| self.range(-1.0, 1.0)).sum::<f64>() * spread * 0.87
     }

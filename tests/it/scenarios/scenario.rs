@@ -1,4 +1,4 @@
-//! A labelled recording, in memory and as the files that the corpus consists of.
+//! A labelled recording.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,23 +23,23 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A finding, as far as labels go.
+/// The kind and the subject of a finding.
 pub type Verdict = (&'static str, Subject);
 
-/// What should be found after the last snapshot.
+/// The expected findings after the last snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub expected: Vec<Verdict>,
-    /// Of the kinds that are info, every one of these and no other.
+    /// The expected info findings; no others may occur.
     pub noted: Vec<Verdict>,
     pub allowed: Vec<Verdict>,
-    /// Whether a reaper may end a process by default; whoever is not here may not be ended.
+    /// Whether a reaper may end a process by default; false if missing.
     pub kill_ok: BTreeMap<u32, bool>,
-    /// The severity that the expected findings have, where that is asked for.
+    /// The severity of the expected findings, if it is checked.
     pub severity: Option<&'static str>,
-    /// Right or arguable between two times, in seconds since the first sample.
+    /// Findings that are allowed between two times, in seconds since the first sample.
     pub tolerated: Vec<(Verdict, f64, f64)>,
-    /// When what is expected began, in seconds; `None` where nobody asks how soon it is found.
+    /// When the expected findings' cause began, in seconds; `None` if the delay is not checked.
     pub onset: Option<f64>,
 }
 
@@ -86,7 +86,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The recording, a snapshot a line.
+    /// The recording, one snapshot per line.
     pub fn to_jsonl(&self) -> String {
         let mut text = String::new();
         for snapshot in &self.snapshots {

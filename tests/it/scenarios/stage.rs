@@ -1,9 +1,9 @@
-//! A machine on which processes do things; playing it gives a labelled recording.
+//! A simulated machine with processes; playing it gives a labelled recording.
 //!
-//! A family sets the stage: it says how long the recording is, who does what, and what should be found.
-//! [`Stage::play`] measures that at an interval as NVML and /proc would: with noise, power and heat
-//! that follow from the work, late and lost samples. What a driver or a clock does to a recording
-//! afterwards is an edit of its snapshots. Who else is on the machine is in [`super::bystanders`].
+//! A family sets up the stage: the length of the recording, the processes with their activities, and the expected
+//! findings. [`Stage::play`] samples them as NVML and /proc would, with noise, with power and temperature that follow
+//! from the work, and with late and lost samples. Edits change the snapshots afterwards, as a driver or a clock
+//! might. [`super::bystanders`] adds unrelated processes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use gpumem::api::model::{
     Gpu, GpuProcess, Jupyter, Memory, Process, ProcessType, ReadError, Reservation, Snapshot, Time,
 };
 
-use super::doing::{Doing, Presence};
+use super::doing::{Activity, Presence};
 use super::machine::Machine;
 use super::people;
 use super::random::Random;
@@ -20,9 +20,9 @@ use super::scenario::{Labels, Scenario, Subject};
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-type Script = Box<dyn FnMut(f64, &mut Random) -> Doing>;
-type Hidden = Box<dyn Fn(f64) -> u64>;
-type Weather = Box<dyn Fn(f64, &mut Gpu)>;
+type Script = Box<dyn FnMut(f64, &mut Random) -> Activity>;
+type Unattributed = Box<dyn Fn(f64) -> u64>;
+type GpuChange = Box<dyn Fn(f64, &mut Gpu)>;
 type Edit = Box<dyn FnOnce(&mut Vec<Snapshot>, &mut Random)>;
 
 struct Actor {
@@ -33,33 +33,33 @@ struct Actor {
     cpu_seconds: f64,
 }
 
-/// The stage that a family sets.
+/// The simulation that a family sets up.
 pub struct Stage {
     pub random: Random,
     pub machine: Machine,
     pub labels: Labels,
-    /// The GPU that the story is about.
+    /// The GPU that the scenario is about.
     pub gpu: usize,
-    /// Whether nobody else is on the machine.
+    /// Whether there are no bystanders.
     pub is_lonely: bool,
     /// The share of samples that are lost.
     pub lost: f64,
     length: f64,
     interval: f64,
-    began: Time,
+    start: Time,
     actors: Vec<Actor>,
-    hidden: Vec<(usize, Hidden)>,
-    given: Vec<(Reservation, f64)>,
-    weather: Vec<Weather>,
+    unattributed: Vec<(usize, Unattributed)>,
+    reservations: Vec<(Reservation, f64)>,
+    gpu_changes: Vec<GpuChange>,
     edits: Vec<Edit>,
 }
 
 impl Stage {
-    /// An empty stage for a recording of half an hour to an hour.
+    /// An empty stage, for a recording of half an hour to an hour.
     pub fn new(family: &str, seed: u64) -> Self {
         let mut random = Random::new(family, seed);
         let machine = Machine::new(&mut random);
-        let began = 1_763_600_000_000 + random.whole(0, 1_700_000_000) as i64;
+        let start = 1_763_600_000_000 + random.whole(0, 1_700_000_000) as i64;
         let gpu = random.whole(0, machine.uuids.len() as u64 - 1) as usize;
         let mut stage = Self {
             machine,
@@ -69,11 +69,11 @@ impl Stage {
             lost: random.pick(&[0.0, 0.0, 0.01, 0.02]),
             length: 0.0,
             interval: 0.0,
-            began: Time::from_unix_milliseconds(began),
+            start: Time::from_unix_milliseconds(start),
             actors: Vec::new(),
-            hidden: Vec::new(),
-            given: Vec::new(),
-            weather: Vec::new(),
+            unattributed: Vec::new(),
+            reservations: Vec::new(),
+            gpu_changes: Vec::new(),
             edits: Vec::new(),
             random,
         };
@@ -81,7 +81,7 @@ impl Stage {
         stage
     }
 
-    /// Makes the recording this long, with an interval that gives 60 to 250 snapshots.
+    /// Sets the length of the recording, and an interval that gives 60 to 250 snapshots.
     pub fn minutes(&mut self, low: f64, high: f64) {
         self.length = self.random.range(low, high) * 60.0;
         let fits: Vec<f64> = [1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0]
@@ -91,7 +91,7 @@ impl Stage {
         self.interval = if fits.is_empty() { 10.0 } else { self.random.pick(&fits) };
     }
 
-    /// Samples every so many seconds.
+    /// Sets the sampling interval.
     pub fn every(&mut self, seconds: f64) {
         self.interval = seconds;
     }
@@ -105,37 +105,37 @@ impl Stage {
         self.length
     }
 
-    /// So many seconds before the end.
+    /// A random time before the end.
     pub fn before_end(&mut self, low: f64, high: f64) -> f64 {
         self.length - self.random.range(low, high.min(self.length * 0.9))
     }
 
-    /// At this share of the recording.
+    /// A random time, as a share of the recording.
     pub fn at(&mut self, low: f64, high: f64) -> f64 {
         self.length * self.random.range(low, high)
     }
 
-    /// When an idle spell begins that is long enough to be found: with a margin, and lost samples.
+    /// The start of an idle period that is long enough for a finding, with a margin for lost samples.
     pub fn long_idle(&mut self) -> f64 {
         let longest = self.length * 0.75;
         self.before_end(720.0 + 4.0 * self.interval, longest.max(800.0 + 4.0 * self.interval))
     }
 
-    /// That many GiB, in the steps that the driver allocates.
+    /// A random size in GiB, rounded to the driver's allocation size.
     pub fn gib(&mut self, low: f64, high: f64) -> u64 {
-        let most = self.machine.model.total_bytes as f64 * 0.8;
-        let bytes = (self.random.range(low, high) * GIB as f64).min(most);
+        let limit = self.machine.model.total_bytes as f64 * 0.8;
+        let bytes = (self.random.range(low, high) * GIB as f64).min(limit);
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
-    /// That share of the GPU's memory.
+    /// A random share of the GPU's memory.
     pub fn share(&mut self, low: f64, high: f64) -> u64 {
         let total = self.machine.model.total_bytes as f64 / GIB as f64;
         let bytes = self.random.range(low, high) * total * GIB as f64;
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
-    /// Gives the machine this many GPUs.
+    /// Sets the number of GPUs.
     pub fn gpus(&mut self, gpus: usize) {
         self.machine.resize(gpus, &mut self.random);
         self.gpu = self.gpu.min(gpus - 1);
@@ -149,8 +149,8 @@ impl Stage {
         people::notebook(&mut self.random)
     }
 
-    pub fn someone(&mut self, words: &str) -> Process {
-        people::someone(&mut self.random, words)
+    pub fn user_process(&mut self, words: &str) -> Process {
+        people::user_process(&mut self.random, words)
     }
 
     pub fn server(&mut self, words: &str, framework: Option<&str>) -> Process {
@@ -165,19 +165,19 @@ impl Stage {
         people::child(&mut self.random, parent)
     }
 
-    pub fn contain(&mut self, process: Process) -> Process {
-        people::contain(&mut self.random, process)
+    pub fn in_container(&mut self, process: Process) -> Process {
+        people::in_container(&mut self.random, process)
     }
 
-    pub fn submit(&mut self, process: Process) -> Process {
-        people::submit(&mut self.random, process)
+    pub fn in_slurm_job(&mut self, process: Process) -> Process {
+        people::in_slurm_job(&mut self.random, process)
     }
 
-    /// Makes the process as old as `hours`, at the most.
+    /// Gives the process a random age of at most `hours`.
     fn age(&mut self, process: &mut Process, hours: f64) {
         if process.start_time.is_none() {
             let age = self.random.range(0.2, hours) * 3600.0;
-            process.start_time = Some(self.began.plus_seconds(-age));
+            process.start_time = Some(self.start.plus_seconds(-age));
         }
         if self.machine.has_ticks {
             let since_boot =
@@ -186,30 +186,30 @@ impl Stage {
         }
     }
 
-    /// Makes a process that starts in the middle of the recording.
-    pub fn born(&self, process: Process, at: f64) -> Process {
-        Process { start_time: Some(self.began.plus_seconds(at - 0.4)), ..process }
+    /// A process that starts during the recording.
+    pub fn started_at(&self, process: Process, at: f64) -> Process {
+        Process { start_time: Some(self.start.plus_seconds(at - 0.4)), ..process }
     }
 
-    /// Lets a process do something on the GPU of the story.
-    pub fn act(
+    /// Adds a process with this activity on the scenario's GPU. Returns its pid.
+    pub fn add(
         &mut self,
         process: Process,
-        script: impl FnMut(f64, &mut Random) -> Doing + 'static,
+        script: impl FnMut(f64, &mut Random) -> Activity + 'static,
     ) -> u32 {
-        self.act_on(process, &[self.gpu], ProcessType::Compute, script)
+        self.add_on(process, &[self.gpu], ProcessType::Compute, script)
     }
 
-    /// Lets a process do something on several GPUs, as a row of this type.
-    pub fn act_on(
+    /// Adds a process with this activity on several GPUs, with rows of this type. Returns its pid.
+    pub fn add_on(
         &mut self,
         mut process: Process,
         gpus: &[usize],
         kind: ProcessType,
-        script: impl FnMut(f64, &mut Random) -> Doing + 'static,
+        script: impl FnMut(f64, &mut Random) -> Activity + 'static,
     ) -> u32 {
         self.age(&mut process, 60.0);
-        let age = process.start_time.map_or(0.0, |at| self.began.seconds_since(at));
+        let age = process.start_time.map_or(0.0, |at| self.start.seconds_since(at));
         let pid = process.pid;
         self.labels.kill_ok.entry(pid).or_insert(false);
         let cpu_seconds = (age.max(0.0) * self.random.range(0.05, 0.5) * 100.0).round() / 100.0;
@@ -223,33 +223,33 @@ impl Stage {
         pid
     }
 
-    /// Memory in use that no process has.
-    pub fn hide(&mut self, gpu: usize, bytes: impl Fn(f64) -> u64 + 'static) {
-        self.hidden.push((gpu, Box::new(bytes)));
+    /// Adds memory in use that belongs to no process.
+    pub fn add_unattributed(&mut self, gpu: usize, bytes: impl Fn(f64) -> u64 + 'static) {
+        self.unattributed.push((gpu, Box::new(bytes)));
     }
 
-    /// Gives the GPU of the story to a job or a container at some time, perhaps before the beginning.
-    pub fn give(&mut self, to: Reservation, at: f64) {
-        let since = Some(self.began.plus_seconds(at));
-        self.given.push((Reservation { since, ..to }, at));
+    /// Allocates the scenario's GPU to a job or a container, possibly before the recording.
+    pub fn reserve(&mut self, reservation: Reservation, at: f64) {
+        let since = Some(self.start.plus_seconds(at));
+        self.reservations.push((Reservation { since, ..reservation }, at));
     }
 
-    /// Changes what a GPU of the story shows, at each moment.
-    pub fn weather(&mut self, change: impl Fn(f64, &mut Gpu) + 'static) {
-        self.weather.push(Box::new(change));
+    /// Changes the scenario's GPU in each snapshot.
+    pub fn edit_scenario_gpu(&mut self, change: impl Fn(f64, &mut Gpu) + 'static) {
+        self.gpu_changes.push(Box::new(change));
     }
 
-    /// Changes the recording when it is made.
+    /// Changes the finished recording.
     pub fn edit(&mut self, edit: impl FnOnce(&mut Vec<Snapshot>, &mut Random) + 'static) {
         self.edits.push(Box::new(edit));
     }
 
-    /// Changes each snapshot when the recording is made; `t` is in seconds since its beginning.
+    /// Changes each snapshot of the finished recording; `t` is in seconds since its start.
     pub fn edit_each(&mut self, edit: impl Fn(f64, &mut Snapshot) + 'static) {
-        let began = self.began;
+        let start = self.start;
         self.edit(move |snapshots, _| {
             for snapshot in snapshots {
-                edit(snapshot.time.seconds_since(began), snapshot);
+                edit(snapshot.time.seconds_since(start), snapshot);
             }
         });
     }
@@ -262,12 +262,13 @@ impl Stage {
     /// Changes a process in each snapshot.
     pub fn edit_process(&mut self, pid: u32, edit: impl Fn(f64, &mut Process) + 'static) {
         self.edit_each(move |t, snapshot| {
-            snapshot.processes.iter_mut().filter(|it| it.pid == pid).for_each(|it| edit(t, it));
+            let process = snapshot.processes.iter_mut().filter(|process| process.pid == pid);
+            process.for_each(|process| edit(t, process));
         });
     }
 
-    /// A process is to be found guilty of this, and may be called the other things.
-    pub fn accuse(&mut self, kind: &'static str, pid: u32, also: &[&'static str]) {
+    /// Expects a finding about a process, and allows others.
+    pub fn expect_finding(&mut self, kind: &'static str, pid: u32, also: &[&'static str]) {
         self.labels.expected.push((kind, Subject::Process(pid)));
         self.allow(pid, also);
         if matches!(kind, "idle" | "orphan") {
@@ -275,32 +276,32 @@ impl Stage {
         }
     }
 
-    /// A GPU is to be found to have memory that nobody accounts for.
-    pub fn accuse_gpu(&mut self, gpu: usize) {
+    /// Expects a finding of unattributed memory on a GPU.
+    pub fn expect_unattributed(&mut self, gpu: usize) {
         self.labels.expected.push(("unattributed", Subject::Gpu(gpu as u32)));
     }
 
-    /// A GPU is to be told of as info.
-    pub fn note_gpu(&mut self, kind: &'static str, gpu: usize) {
+    /// Expects an info finding about a GPU.
+    pub fn expect_info(&mut self, kind: &'static str, gpu: usize) {
         self.labels.noted.push((kind, Subject::Gpu(gpu as u32)));
     }
 
-    /// A process may be found so, or not.
+    /// Allows findings about a process.
     pub fn allow(&mut self, pid: u32, kinds: &[&'static str]) {
         let verdicts = kinds.iter().map(|kind| (*kind, Subject::Process(pid)));
         self.labels.allowed.extend(verdicts);
     }
 
-    /// Whether somebody of the story is on this GPU.
+    /// Whether the scenario uses this GPU.
     pub fn is_taken(&self, gpu: usize) -> bool {
-        let by_somebody = self.actors.iter().any(|actor| actor.gpus.contains(&gpu));
-        let is_given = gpu == self.gpu && !self.given.is_empty();
-        by_somebody || is_given || self.hidden.iter().any(|(hidden, _)| *hidden == gpu)
+        let has_process = self.actors.iter().any(|actor| actor.gpus.contains(&gpu));
+        let is_reserved = gpu == self.gpu && !self.reservations.is_empty();
+        has_process || is_reserved || self.unattributed.iter().any(|(index, _)| *index == gpu)
     }
 
     pub fn play(mut self, family: &'static str, story: &'static str, seed: u64) -> Scenario {
         if !self.is_lonely {
-            super::bystanders::enter(&mut self);
+            super::bystanders::add_bystanders(&mut self);
         }
         let mut snapshots = Vec::new();
         let mut heat: Vec<f64> = vec![34.0; self.machine.uuids.len()];
@@ -316,7 +317,7 @@ impl Stage {
             }
             let dt = previous.map_or(self.interval, |before| t - before);
             previous = Some(t);
-            snapshots.push(self.measure(t, dt, &mut heat));
+            snapshots.push(self.sample(t, dt, &mut heat));
         }
         for edit in std::mem::take(&mut self.edits) {
             edit(&mut snapshots, &mut self.random);
@@ -324,36 +325,37 @@ impl Stage {
         Scenario { family, seed, story, labels: self.labels, snapshots }
     }
 
-    fn measure(&mut self, t: f64, dt: f64, heat: &mut [f64]) -> Snapshot {
-        let mut snapshot = Snapshot::new(self.began.plus_seconds(t));
+    fn sample(&mut self, t: f64, dt: f64, heat: &mut [f64]) -> Snapshot {
+        let mut snapshot = Snapshot::new(self.start.plus_seconds(t));
         snapshot.host = self.machine.host.clone();
         snapshot.driver = self.machine.driver.clone();
-        let given = self.given.iter().filter(|(_, at)| *at <= t);
-        snapshot.reservations =
-            (!self.given.is_empty()).then(|| given.map(|(it, _)| it.clone()).collect());
+        let active = self.reservations.iter().filter(|(_, at)| *at <= t);
+        let active = active.map(|(reservation, _)| reservation.clone());
+        snapshot.reservations = (!self.reservations.is_empty()).then(|| active.collect());
         let count = self.machine.uuids.len();
         let mut rows: Vec<Vec<GpuProcess>> = vec![Vec::new(); count];
-        let mut use_of = vec![Use::default(); count];
+        let mut uses = vec![Use::default(); count];
         for actor in &mut self.actors {
-            let doing = (actor.script)(t, &mut self.random);
-            if doing.presence == Presence::Gone {
+            let activity = (actor.script)(t, &mut self.random);
+            if activity.presence == Presence::Gone {
                 continue;
             }
-            snapshot.processes.push(show(actor, &doing, self.began, dt, &mut self.random));
-            if doing.presence == Presence::Unlisted {
+            snapshot.processes.push(observe(actor, &activity, self.start, dt, &mut self.random));
+            if activity.presence == Presence::Unlisted {
                 continue;
             }
             for &gpu in &actor.gpus {
-                let row = use_of[gpu].add(&doing, &self.machine, &mut self.random);
+                let row = uses[gpu].add(&activity, &self.machine, &mut self.random);
                 rows[gpu].push(GpuProcess { pid: actor.process.pid, kind: actor.kind, ..row });
             }
         }
         for (index, rows) in rows.into_iter().enumerate() {
-            let hidden = self.hidden.iter().filter(|(gpu, _)| *gpu == index);
-            let hidden = hidden.map(|(_, bytes)| bytes(t)).sum();
-            let mut gpu = self.gpu_at(index, rows, &use_of[index], hidden, dt, &mut heat[index]);
+            let unattributed = self.unattributed.iter().filter(|(gpu, _)| *gpu == index);
+            let unattributed = unattributed.map(|(_, bytes)| bytes(t)).sum();
+            let mut gpu =
+                self.gpu_at(index, rows, &uses[index], unattributed, dt, &mut heat[index]);
             if index == self.gpu {
-                for change in &self.weather {
+                for change in &self.gpu_changes {
                     change(t, &mut gpu);
                 }
             }
@@ -375,15 +377,15 @@ impl Stage {
         index: usize,
         rows: Vec<GpuProcess>,
         used: &Use,
-        hidden: u64,
+        unattributed: u64,
         dt: f64,
         heat: &mut f64,
     ) -> Gpu {
         let model = self.machine.model;
         let listed: u64 = rows.iter().filter_map(|row| row.used_bytes).sum();
-        let own = (4 + self.machine.uuids[index].len() as u64 % 3 * 11) * MIB;
+        let driver_bytes = (4 + self.machine.uuids[index].len() as u64 % 3 * 11) * MIB;
         let usable = model.total_bytes - model.reserved_bytes;
-        let used_bytes = (listed + hidden + own).min(usable);
+        let used_bytes = (listed + unattributed + driver_bytes).min(usable);
         let dynamic = (model.limit_watts - model.idle_watts) * 0.8 * used.load;
         let watts = (model.idle_watts + dynamic) * (1.0 + self.random.noise(0.012));
         let watts = watts.min(model.limit_watts * 1.01);
@@ -417,7 +419,7 @@ impl Stage {
     }
 }
 
-/// What all processes together do to a GPU.
+/// The combined use of a GPU.
 #[derive(Clone, Copy, Default)]
 struct Use {
     sm: f64,
@@ -430,24 +432,24 @@ impl Use {
         self.sm.round().min(100.0) as u32
     }
 
-    /// Adds what a process does, and says what its row tells of it.
-    fn add(&mut self, doing: &Doing, machine: &Machine, random: &mut Random) -> GpuProcess {
-        let sm = if doing.sm > 0.0 {
-            (doing.sm + random.noise(doing.sm_noise)).clamp(1.0, 100.0).round()
+    /// Adds a process's activity. Returns its row.
+    fn add(&mut self, activity: &Activity, machine: &Machine, random: &mut Random) -> GpuProcess {
+        let sm = if activity.sm > 0.0 {
+            (activity.sm + random.noise(activity.sm_noise)).clamp(1.0, 100.0).round()
         } else {
             0.0
         };
-        let traffic = (sm * doing.traffic).round();
-        // Kernels of two processes take turns; what both want is partly lost.
+        let traffic = (sm * activity.traffic).round();
+        // The kernels of two processes alternate, so their sum is lower.
         self.sm = (self.sm + sm * if self.sm > 0.0 { 0.4 } else { 1.0 }).min(100.0).max(sm);
         self.traffic = (self.traffic + traffic).min(100.0);
-        self.load += sm / 100.0 * doing.load;
-        // The row tells the highest of several samples, the GPU only the last.
-        let peak = if sm > 0.0 { random.range(0.0, 6.0) * doing.sm_noise / 4.0 } else { 0.0 };
+        self.load += sm / 100.0 * activity.load;
+        // The row has the maximum of several samples, the GPU only the last one.
+        let peak = if sm > 0.0 { random.range(0.0, 6.0) * activity.sm_noise / 4.0 } else { 0.0 };
         let reported = |percent: f64| machine.has_process_use.then_some(percent.min(100.0) as u32);
         let codec = if machine.has_codecs { reported(0.0) } else { None };
         GpuProcess {
-            used_bytes: doing.bytes,
+            used_bytes: activity.bytes,
             sm_percent: reported(sm + peak.floor()),
             memory_percent: reported(traffic),
             encoder_percent: codec,
@@ -457,16 +459,25 @@ impl Use {
     }
 }
 
-/// What /proc shows of an actor.
-fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Random) -> Process {
+/// The /proc data of an actor.
+fn observe(
+    actor: &mut Actor,
+    activity: &Activity,
+    start: Time,
+    dt: f64,
+    random: &mut Random,
+) -> Process {
     let process = &actor.process;
-    if doing.presence == Presence::Missing {
+    if activity.presence == Presence::Missing {
         return Process { pid: process.pid, ..Process::default() };
     }
-    let cpu = (doing.cpu * (1.0 + random.noise(0.08))).max(0.0);
+    let cpu = (activity.cpu * (1.0 + random.noise(0.08))).max(0.0);
     actor.cpu_seconds += cpu / 100.0 * dt;
-    let state =
-        doing.state.unwrap_or(if doing.cpu > 50.0 && random.chance(0.75) { 'R' } else { 'S' });
+    let state = activity.state.unwrap_or(if activity.cpu > 50.0 && random.chance(0.75) {
+        'R'
+    } else {
+        'S'
+    });
     let is_zombie = state == 'Z';
     let files = process.gpu_files.clone().unwrap_or_else(|| {
         let devices = actor.gpus.iter().map(|gpu| format!("/dev/nvidia{gpu}"));
@@ -476,7 +487,7 @@ fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Ran
             .map(Arc::from)
             .collect()
     });
-    let mut shown = Process {
+    let mut observed = Process {
         state: Some(state),
         cpu_percent: Some((cpu * 10.0).round() / 10.0),
         cpu_seconds: Some((actor.cpu_seconds * 100.0).round() / 100.0),
@@ -484,23 +495,23 @@ fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Ran
         ..process.clone()
     };
     if is_zombie {
-        shown.command = people::argv("").map(|_| Arc::from([]));
-        shown.executable = None;
-        shown.rss_bytes = Some(0);
-        shown.threads = Some(1);
+        observed.command = people::argv("").map(|_| Arc::from([]));
+        observed.executable = None;
+        observed.rss_bytes = Some(0);
+        observed.threads = Some(1);
     }
-    if let Some(adopter) = doing.adopter {
-        shown.ppid = Some(adopter);
-        shown.parent_is_reaper = Some(true);
-        shown.group_leader_alive = Some(doing.has_a_script);
-        shown.session_leader_alive = Some(doing.has_a_script);
+    if let Some(adopter) = activity.adopter {
+        observed.ppid = Some(adopter);
+        observed.parent_is_reaper = Some(true);
+        observed.group_leader_alive = Some(activity.has_a_script);
+        observed.session_leader_alive = Some(activity.has_a_script);
     }
-    if let (Some((state, active)), Some(known)) = (doing.notebook, &process.jupyter) {
-        shown.jupyter = Some(Arc::new(Jupyter {
+    if let (Some((state, active)), Some(jupyter)) = (activity.notebook, &process.jupyter) {
+        observed.jupyter = Some(Arc::new(Jupyter {
             execution_state: Some(state.into()),
-            last_activity: Some(began.plus_seconds(active)),
-            ..(**known).clone()
+            last_activity: Some(start.plus_seconds(active)),
+            ..(**jupyter).clone()
         }));
     }
-    shown
+    observed
 }

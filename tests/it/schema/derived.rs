@@ -1,4 +1,4 @@
-//! The schema of each format, derived from the type that is written, with the type's own documentation.
+//! Derives each format's schema, with its documentation, from the type that is written.
 
 use gpumem::api::cli::SchemaName;
 use gpumem::api::model::{Also, Finding, Snapshot};
@@ -15,7 +15,7 @@ use schemars::generate::{Contract, SchemaSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-/// A format's schema, as the type says that is written.
+/// A format's schema.
 pub(crate) fn schema(name: SchemaName) -> String {
     match name {
         SchemaName::Check => written::<CheckReport>(),
@@ -31,14 +31,13 @@ pub(crate) fn schema(name: SchemaName) -> String {
     }
 }
 
-/// The schema of a document that gpumem writes and nobody reads back: a field is there unless its type
-/// says that it may be absent.
+/// The schema of a document that gpumem only writes: a field is required unless its type says that it may be
+/// absent.
 fn written<T: JsonSchema>() -> String {
     document::<T>(Contract::Serialize)
 }
 
-/// The schema of a document that gpumem reads, too: a field has to be there only where nothing can stand
-/// for it.
+/// The schema of a document that gpumem also reads: a field is required only if it has no default.
 fn read<T: JsonSchema>() -> String {
     document::<T>(Contract::Deserialize)
 }
@@ -50,19 +49,19 @@ fn document<T: JsonSchema>(contract: Contract) -> String {
     generator.subschema_for::<T>();
     tie_evidence(&mut generator);
     let mut root = generator.into_root_schema_for::<T>().to_value();
-    plain(&mut root);
+    simplify(&mut root);
     if let Some(name) = root.pointer("/properties/schema/const") {
         let name = name.clone();
         let id = format!("urn:gpumem:schema:{}", name.as_str().unwrap_or_default());
         root["title"] = name;
         root["$id"] = id.into();
     }
-    // A schema is written with its title first and its definitions last.
+    // Keeps the title first and the definitions last.
     let ordered = Schema::try_from(root).map(|schema| serde_json::to_string_pretty(&schema));
     ordered.map_or_else(|_| String::new(), Result::unwrap_or_default) + "\n"
 }
 
-/// Says of findings which evidence each kind has.
+/// Adds the evidence type of each kind to the schema of findings.
 fn tie_evidence(generator: &mut SchemaGenerator) {
     for name in [Finding::schema_name(), Also::schema_name()] {
         if !generator.definitions().contains_key(&*name) {
@@ -83,22 +82,22 @@ fn tie_evidence(generator: &mut SchemaGenerator) {
     }
 }
 
-/// Documentation as text for people, and no word of how Rust holds a number.
-fn plain(schema: &mut Value) {
+/// Converts documentation to plain text, and removes Rust's number formats.
+fn simplify(schema: &mut Value) {
     match schema {
-        Value::Array(schemas) => schemas.iter_mut().for_each(plain),
+        Value::Array(schemas) => schemas.iter_mut().for_each(simplify),
         Value::Object(schema) => {
-            let is_of_rust = |format: &Value| {
+            let is_rust_format = |format: &Value| {
                 let format = format.as_str().unwrap_or_default();
                 ["int", "uint", "float", "double"].iter().any(|name| format.starts_with(name))
             };
-            if schema.get("format").is_some_and(is_of_rust) {
+            if schema.get("format").is_some_and(is_rust_format) {
                 schema.remove("format");
             }
             for (name, part) in schema {
                 match part {
-                    Value::String(text) if name == "description" => *text = text_of(text),
-                    _ => plain(part),
+                    Value::String(text) if name == "description" => *text = plain_text(text),
+                    _ => simplify(part),
                 }
             }
         }
@@ -106,17 +105,17 @@ fn plain(schema: &mut Value) {
     }
 }
 
-/// Documentation without line breaks and links, in JSON's words.
-fn text_of(documentation: &str) -> String {
+/// Documentation without line breaks and links, with JSON's terms.
+fn plain_text(documentation: &str) -> String {
     let words: Vec<&str> = documentation.split_whitespace().collect();
     let mut text = words.join(" ").replace("`None`", "`null`");
     while let Some(open) = text.find("[`") {
-        let Some(close) = text[open..].find("`]").map(|at| open + at) else {
+        let Some(close) = text[open..].find("`]").map(|offset| open + offset) else {
             break;
         };
         let mut end = close + 2;
         if text[end..].starts_with('(') {
-            end += text[end..].find(')').map_or(0, |at| at + 1);
+            end += text[end..].find(')').map_or(0, |offset| offset + 1);
         }
         let name = text[open + 1..close + 1].to_owned();
         text.replace_range(open..end, &name);

@@ -1,5 +1,5 @@
-//! Whether whoever was sent something may be sent it, and the others live as before. It knows neither
-//! sessions nor groups nor names: only the plan, who was born of whom and when, and who was held.
+//! Judges whether each process that got a signal was allowed to get it, and whether the others are unchanged. It uses
+//! only the plan, the parents and birth times, and the open pidfds; not sessions, groups or names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::truth::{Truth, lives, state};
 use super::{Acted, Machine, TargetWork};
 
 impl Machine {
-    /// Whether what an act has sent was sent to whom it may be.
+    /// Checks the receivers of an action's signals.
     pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, violations: &mut String) {
         let target = &acted.target;
         let planned: BTreeSet<i64> = target
@@ -21,11 +21,11 @@ impl Machine {
             .chain(&target.launcher)
             .map(|member| i64::from(member.pid))
             .collect();
-        // When each was first taken hold of.
+        // When each process's pidfd was first opened.
         let mut opened: BTreeMap<i64, i64> = BTreeMap::new();
         for event in &acted.events {
-            let mut report = |what: &str| {
-                let _ = writeln!(violations, "{what}: {event:?}");
+            let mut report = |violation: &str| {
+                let _ = writeln!(violations, "{violation}: {event:?}");
             };
             match &event.call {
                 Call::Opened { pid } => {
@@ -34,21 +34,22 @@ impl Machine {
                 Call::Sent { pid, signal } => {
                     self.sent += 1;
                     if !acted.signalled.contains(&(*pid, signal.clone())) {
-                        report("the ledger does not tell of it");
+                        report("the audit log does not contain it");
                     }
                     if planned.contains(pid) {
                         if let Some(other) = lost_by(*pid, &planned, target, truth) {
-                            report(&format!("{other} is a rank of it, and not in the plan"));
+                            report(&format!("{other} is a rank of it and not in the plan"));
                         }
                         continue;
                     }
                     self.born_and_sent += 1;
-                    if let Some(why) = stranger(*pid, event.at, &planned, &opened, truth, acted) {
-                        report(&format!("{why}, {:?}", truth.born.get(pid)));
+                    if let Some(reason) = stranger(*pid, event.at, &planned, &opened, truth, acted)
+                    {
+                        report(&format!("{reason}, {:?}", truth.born.get(pid)));
                     }
                 }
                 Call::Mark(_) => {}
-                Call::Other(_) => report("not through what holds a process"),
+                Call::Other(_) => report("not through a pidfd"),
             }
         }
         self.targets += 1;
@@ -56,13 +57,17 @@ impl Machine {
             self.ended += 1;
         }
         let has_worked = acted.work == TargetWork::Own && target.is_found();
-        if has_worked && acted.events.iter().any(|it| matches!(it.call, Call::Sent { .. })) {
-            let _ = writeln!(violations, "it has worked since the plan: {:?}", acted.outcome);
+        if has_worked && acted.events.iter().any(|event| matches!(event.call, Call::Sent { .. })) {
+            let _ = writeln!(
+                violations,
+                "signalled despite activity since the plan: {:?}",
+                acted.outcome
+            );
         }
         if !acted.is_free || (acted.work != TargetWork::None && target.is_found()) {
             return;
         }
-        // The guilty are gone, where that is what the outcome says.
+        // If the outcome says that the target is gone, its members must be gone.
         let is_gone = matches!(
             acted.outcome,
             Outcome::Freed { .. }
@@ -70,19 +75,19 @@ impl Machine {
                 | Outcome::Respawned { .. }
                 | Outcome::ExitedNotFreed { .. }
         );
-        let members = target.members.iter().map(|it| i64::from(it.pid));
+        let members = target.members.iter().map(|member| i64::from(member.pid));
         let left: Vec<i64> = members.filter(lives).collect();
         if is_gone && !left.is_empty() {
-            let _ = writeln!(violations, "{:?}, and {left:?} live on", acted.outcome);
+            let _ = writeln!(violations, "{:?}, but {left:?} are alive", acted.outcome);
         }
-        let may_be = is_gone || matches!(acted.outcome, Outcome::Protected { .. });
-        if !may_be {
-            let _ = writeln!(violations, "nothing forbade it, and: {:?}", acted.outcome);
+        let is_allowed = is_gone || matches!(acted.outcome, Outcome::Protected { .. });
+        if !is_allowed {
+            let _ = writeln!(violations, "unexpected outcome: {:?}", acted.outcome);
         }
     }
 
-    /// Those to whom nothing was sent live as before.
-    pub(super) fn judge_the_others(
+    /// Checks that processes without a signal are unchanged.
+    pub(super) fn judge_others(
         &self,
         population: &Population,
         plan: &Plan,
@@ -105,19 +110,19 @@ impl Machine {
         };
         let truth = self.truth();
         for (pid, born) in &truth.born {
-            let is_here = population.stays.contains(&born.id);
-            if !is_here || sent.contains(pid) || truth.ended_pids.contains(pid) {
+            let must_live = population.stays.contains(&born.id);
+            if !must_live || sent.contains(pid) || truth.ended_pids.contains(pid) {
                 continue;
             }
-            // A child of what was killed lives on, too.
+            // The children of killed processes must live as well.
             match state(*pid) {
                 Some('Z') | None => {
                     let _ = writeln!(violations, "{pid} is gone: {born:?}");
                 }
                 Some('T') => {
                     let text = population.requests.join(" ");
-                    let own = format!("(id={} ", born.id);
-                    let words = text.split(&own).nth(1).unwrap_or_default();
+                    let start = format!("(id={} ", born.id);
+                    let words = text.split(&start).nth(1).unwrap_or_default();
                     let words = words.split(['(', ')']).next().unwrap_or_default();
                     if !words.contains("stop") {
                         let _ = writeln!(violations, "{pid} is stopped: {born:?}");
@@ -131,7 +136,7 @@ impl Machine {
                 let is_planned = planned(*pid);
                 let _ = writeln!(
                     violations,
-                    "{pid} heard {signal}, unseen (planned: {is_planned}): {:?}",
+                    "{pid} received {signal}, which strace did not report (planned: {is_planned}): {:?}",
                     truth.born.get(pid)
                 );
             }
@@ -139,7 +144,7 @@ impl Machine {
     }
 }
 
-/// Why nothing may be sent to a process that was not in the plan.
+/// Why a process outside the plan must not get a signal, if so.
 fn stranger(
     pid: i64,
     sent: i64,
@@ -148,46 +153,48 @@ fn stranger(
     truth: &Truth,
     acted: &Acted,
 ) -> Option<&'static str> {
-    // When the call began in which something was done.
-    let call = |at: i64| acted.calls.iter().rev().find(|&&call| call <= at);
+    // When the step that contains a time began.
+    let step_at = |at: i64| acted.calls.iter().rev().find(|&&step| step <= at);
     let mut next = pid;
     while !planned.contains(&next) {
         let Some(born) = truth.born.get(&next) else {
-            return Some("nobody knows it");
+            return Some("its parent is unknown");
         };
         if !born.has_gpu {
             return Some("it holds no GPU");
         }
-        // Until it has executed itself it has its parent's environment, and one that was ended before had no other.
-        let own = truth.executed.get(&next);
-        if born.is_kept && own.zip(call(sent)).is_some_and(|(own, call)| own < call) {
-            return Some("it, or who started it, is kept");
+        // Before it executes its own program, it has its parent's environment.
+        let executed = truth.executed.get(&next);
+        if born.is_kept
+            && executed.zip(step_at(sent)).is_some_and(|(executed, step)| executed < step)
+        {
+            return Some("it or its parent has a keep");
         }
-        let Some(&held) = opened.get(&born.of) else {
-            return Some("who started it was not held");
+        let Some(&held) = opened.get(&born.parent) else {
+            return Some("its parent's pidfd was not open");
         };
         if born.at < held {
-            return Some("it was there before");
+            return Some("it was born before its parent's pidfd was opened");
         }
-        // The call in which it was taken hold of had begun when its parent was gone.
+        // Its parent must not have exited before the step that opened its pidfd.
         let taken = opened.get(&next).copied().unwrap_or(i64::MAX);
-        if let (Some(left), Some(call)) = (truth.left.get(&next), call(taken))
-            && left < call
+        if let (Some(left), Some(step)) = (truth.left.get(&next), step_at(taken))
+            && left < step
         {
-            return Some("its parent was gone");
+            return Some("its parent had exited");
         }
-        next = born.of;
+        next = born.parent;
     }
     None
 }
 
-/// A living rank that holds a GPU, is not in the plan, and would be ended with its launcher.
+/// A living rank that holds a GPU and is not in the plan, but would end with its launcher.
 fn lost_by(pid: i64, planned: &BTreeSet<i64>, target: &Target, truth: &Truth) -> Option<i64> {
     let launcher = target.launcher.as_ref()?;
     if i64::from(launcher.pid) != pid {
         return None;
     }
-    let mut ranks = truth.born.iter().filter(|(_, born)| born.of == pid);
-    let is_lost = |it: &i64| !planned.contains(it) && lives(it);
+    let mut ranks = truth.born.iter().filter(|(_, born)| born.parent == pid);
+    let is_lost = |rank: &i64| !planned.contains(rank) && lives(rank);
     ranks.find_map(|(rank, born)| (born.has_gpu && is_lost(rank)).then_some(*rank))
 }

@@ -1,4 +1,4 @@
-//! Families by chance: who they are, what they do, and what they do when they are asked to end.
+//! Random families: their processes, what these do, and how they react to SIGTERM.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::scenarios::random::Random;
 
 const NOBODY: u32 = 65534;
 
-/// A process, and those that it starts.
+/// A process and its children.
 #[derive(Default)]
 struct Part {
     words: Vec<String>,
@@ -20,8 +20,8 @@ impl Part {
         self
     }
 
-    fn word_if(self, so: bool, word: &str) -> Self {
-        if so { self.word(word) } else { self }
+    fn word_if(self, condition: bool, word: &str) -> Self {
+        if condition { self.word(word) } else { self }
     }
 
     fn with(mut self, children: impl IntoIterator<Item = Self>) -> Self {
@@ -30,7 +30,7 @@ impl Part {
     }
 
     fn has(&self, word: &str) -> bool {
-        self.words.iter().any(|it| it == word)
+        self.words.iter().any(|own_word| own_word == word)
     }
 
     fn text(&self) -> String {
@@ -40,40 +40,40 @@ impl Part {
     }
 }
 
-/// What lives on the machine at one time.
+/// The processes that live on the machine at the same time.
 #[derive(Default)]
 pub struct Population {
-    /// What the spawner is asked for, one for each family.
+    /// The requests to the spawner, one per family.
     pub requests: Vec<String>,
-    /// Those that are there when all is as it is to be, by their ids.
+    /// The ids of processes that live when the population is complete.
     pub stays: Vec<i64>,
-    /// Those that have ended by then.
+    /// The ids of processes that have ended by then.
     pub gone: Vec<i64>,
-    /// On which GPU NVML lists a process.
+    /// The GPU on which NVML lists a process.
     pub listed: BTreeMap<i64, u32>,
-    /// Of which request a process is.
+    /// The index of a process's request.
     pub family: BTreeMap<i64, usize>,
     next: i64,
 }
 
 impl Population {
     pub fn new(random: &mut Random, families: usize) -> Self {
-        let mut it = Self::default();
-        while it.requests.len() < families {
+        let mut population = Self::default();
+        while population.requests.len() < families {
             match random.whole(0, 9) {
-                0..=2 => it.login(random),
-                3..=4 => it.run(random),
-                5 => it.ranks_of_an_earlier_run(random),
-                6 => it.orphaned_loaders(random),
-                7 => it.supervisor(random),
-                8 => it.daemon(random),
-                _ => it.without_owner(random),
+                0..=2 => population.add_login(random),
+                3..=4 => population.add_run(random),
+                5 => population.add_ranks_of_an_earlier_run(random),
+                6 => population.add_orphaned_loaders(random),
+                7 => population.add_supervisor(random),
+                8 => population.add_daemon(random),
+                _ => population.add_job_without_owner(random),
             }
         }
-        it
+        population
     }
 
-    fn ask(&mut self, part: &Part) {
+    fn add_request(&mut self, part: &Part) {
         self.note(part);
         self.requests.push(part.text());
     }
@@ -97,7 +97,7 @@ impl Population {
         self.part().word("exe=bash argv=-bash session stay").word_if(is_gone, "gone")
     }
 
-    /// A program that holds a GPU, with its loaders and its way of ending.
+    /// A program that holds a GPU, with its data loaders and its reaction to SIGTERM.
     fn job(&mut self, random: &mut Random, environment: &str) -> Part {
         let id = self.next + 1;
         let gpu = u32::from(random.chance(0.3));
@@ -112,23 +112,23 @@ impl Population {
         if random.chance(0.85) {
             self.listed.insert(id, gpu);
         }
-        let ends = ["die", "die", "die", "stay", "stay", "attach", "attach_kept", "detach"];
-        part = part.word(random.pick(&ends));
-        // In a session of its own, for the kernel sends SIGCONT to what is stopped in an orphaned group.
+        let reactions = ["die", "die", "die", "stay", "stay", "attach", "attach_kept", "detach"];
+        part = part.word(random.pick(&reactions));
+        // In its own session, because the kernel sends SIGCONT to stopped processes in an orphaned group.
         part = part.word_if(random.chance(0.06), "session stop");
         part = part.word_if(random.chance(0.15), "fork=40");
         if random.chance(0.4) {
             for _ in 0..random.whole(1, 4) {
-                let ends = random.pick(&["die", "stay"]);
-                let child = self.part().word(ends);
-                // A worker that takes memory of its own.
+                let reaction = random.pick(&["die", "stay"]);
+                let child = self.part().word(reaction);
+                // A worker with its own GPU memory.
                 if random.chance(0.15) {
                     self.listed.insert(self.next, gpu);
                 }
                 part = part.with([child]);
             }
         }
-        // A helper that leaves: in a session of its own, adopted by the first process.
+        // A helper in its own session, adopted by pid 1.
         if random.chance(0.25) {
             let helper = self.part().word("session daemon die");
             part = part.with([helper]);
@@ -136,20 +136,20 @@ impl Population {
         part
     }
 
-    /// A login with an idle job and an active training, mostly an ended one.
-    fn login(&mut self, random: &mut Random) {
+    /// A login, usually an ended one, with an idle job and an active training.
+    fn add_login(&mut self, random: &mut Random) {
         let mut shell = self.shell(random);
-        // What a script starts is of the script's group.
+        // A script's children share the script's process group.
         let is_interactive = random.chance(0.7);
         for _ in 0..random.whole(1, 3) {
             let job = self.job(random, "");
             shell = shell.with([job.word_if(is_interactive, "group")]);
         }
-        self.ask(&shell);
+        self.add_request(&shell);
     }
 
-    /// The ranks of a run, under their launcher or left behind by it.
-    fn run(&mut self, random: &mut Random) {
+    /// The ranks of a run, under a launcher that may have exited.
+    fn add_run(&mut self, random: &mut Random) {
         let is_mpi = random.chance(0.3);
         let (argv, size) = match is_mpi {
             true => ("mpirun,-np,2,python3,train.py", random.whole(2, 4)),
@@ -171,28 +171,28 @@ impl Population {
             let rank = self.job(random, &environment);
             launcher = launcher.with([rank.word_if(random.chance(0.4), "session")]);
         }
-        self.ask(&launcher);
+        self.add_request(&launcher);
         if random.chance(0.3) {
-            self.ranks_of(random, id, port);
+            self.add_ranks_of(random, id, port);
         }
     }
 
-    fn ranks_of_an_earlier_run(&mut self, random: &mut Random) {
+    fn add_ranks_of_an_earlier_run(&mut self, random: &mut Random) {
         let port = random.chance(0.5);
-        self.ranks_of(random, "100", port);
+        self.add_ranks_of(random, "100", port);
     }
 
-    fn ranks_of(&mut self, random: &mut Random, id: &str, port: bool) {
+    fn add_ranks_of(&mut self, random: &mut Random, id: &str, port: bool) {
         let mut launcher =
             self.part().word("argv=python3,/usr/bin/torchrun,train.py session die gone");
         for rank in 0..random.whole(1, 2) {
             let rank = self.job(random, &torch(id, rank + 1, port));
             launcher = launcher.with([rank.word_if(random.chance(0.4), "session")]);
         }
-        self.ask(&launcher);
+        self.add_request(&launcher);
     }
 
-    fn orphaned_loaders(&mut self, random: &mut Random) {
+    fn add_orphaned_loaders(&mut self, random: &mut Random) {
         let mut trainer = self
             .part()
             .word("argv=python3,trainer.py gpu=0 die gone")
@@ -202,36 +202,36 @@ impl Population {
             self.listed.insert(self.next, 0);
             trainer = trainer.with([worker]);
         }
-        self.ask(&trainer);
+        self.add_request(&trainer);
     }
 
-    /// A loop that starts its job again.
-    fn supervisor(&mut self, random: &mut Random) {
+    /// A loop that restarts its job.
+    fn add_supervisor(&mut self, random: &mut Random) {
         let shell = self.shell(random);
-        let mut again = self
+        let mut script = self
             .part()
             .word("exe=bash argv=bash,again.sh restart")
             .word(random.pick(&["die", "stay"]))
             .word_if(random.chance(0.5), "group");
-        again = again.with([self.job(random, "")]);
-        self.ask(&shell.with([again]));
+        script = script.with([self.job(random, "")]);
+        self.add_request(&shell.with([script]));
     }
 
-    fn daemon(&mut self, random: &mut Random) {
+    fn add_daemon(&mut self, random: &mut Random) {
         let job = self.job(random, "");
-        self.ask(&job.word("session daemon"));
+        self.add_request(&job.word("session daemon"));
     }
 
-    fn without_owner(&mut self, random: &mut Random) {
+    fn add_job_without_owner(&mut self, random: &mut Random) {
         let mut job = self.job(random, "").word("session");
         if rustix::process::geteuid().is_root() && may_become_others() {
             job = job.word(format!("uid={NOBODY}"));
         }
-        self.ask(&job);
+        self.add_request(&job);
     }
 }
 
-/// Not in a user namespace that knows one user.
+/// False in a user namespace with a single user.
 fn may_become_others() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let count = map.split_whitespace().nth(2);

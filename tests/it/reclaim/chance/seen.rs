@@ -1,4 +1,4 @@
-//! What NVML and the rules say, made here: a GPU with those of it that live, and findings.
+//! Data in place of NVML's and the rules': a GPU that lists living processes, and findings.
 
 use gpumem::api::model::{
     Action, Evidence, Finding, FindingGpu, FindingProcess, Gpu, GpuProcess, Kind, Memory, Process,
@@ -9,11 +9,11 @@ use gpumem::api::rules::StoppedEvidence;
 use crate::reclaim::GIB;
 
 pub fn gpu(index: u32, snapshot: &Snapshot, listed: &dyn Fn(u32) -> Option<u32>) -> Gpu {
-    let of_it = |process: &&Process| listed(process.pid) == Some(index);
+    let is_on_gpu = |process: &&Process| listed(process.pid) == Some(index);
     let rows: Vec<GpuProcess> = snapshot
         .processes
         .iter()
-        .filter(of_it)
+        .filter(is_on_gpu)
         .map(|process| GpuProcess {
             pid: process.pid,
             used_bytes: Some(GIB),

@@ -1,4 +1,4 @@
-//! What a program asked of the kernel, as strace tells it.
+//! The system calls of a program, from strace.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,16 +8,16 @@ use std::time::Instant;
 
 use rustix::process::{Pid, test_kill_process};
 
-/// The system calls that reach another process, and the one that takes hold of it.
+/// The system calls that signal another process, and the one that opens a pidfd.
 pub const CALLS: &str =
     "pidfd_open,pidfd_send_signal,kill,tkill,tgkill,rt_sigqueueinfo,rt_tgsigqueueinfo";
 
-/// No process has such a number (`PID_MAX_LIMIT` in Linux' `include/linux/threads.h`).
+/// Above every pid (`PID_MAX_LIMIT` in Linux' `include/linux/threads.h`).
 const NO_PID: i32 = 1 << 22;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// A process was taken hold of.
+    /// A pidfd was opened.
     Opened {
         pid: i64,
     },
@@ -25,20 +25,20 @@ pub enum Call {
         pid: i64,
         signal: String,
     },
-    /// A place in the log that the program has marked.
+    /// A mark that the program has set.
     Mark(i32),
-    /// Something else that may reach a process: nothing may, but through what holds one.
+    /// Another call that can signal a process. The program must signal only through pidfds.
     Other(String),
 }
 
-/// A call and when it was made, in microseconds.
+/// A call and its time in microseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     pub at: i64,
     pub call: Call,
 }
 
-/// The log as far as it is read.
+/// The part of the log that was read.
 pub struct Trace {
     file: File,
     rest: String,
@@ -56,7 +56,7 @@ impl Trace {
         }
     }
 
-    /// Marks a place: the number of the mark.
+    /// Sets a mark, and returns its number.
     pub fn mark(&mut self) -> i32 {
         self.marks += 1;
         let absent = Pid::from_raw(NO_PID + self.marks).unwrap();
@@ -64,10 +64,10 @@ impl Trace {
         self.marks
     }
 
-    /// What was called since the last time, until now.
+    /// The calls since the last one.
     pub fn until_now(&mut self) -> Vec<Event> {
         let last = Call::Mark(self.mark());
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut events = Vec::new();
         loop {
             self.file.read_to_string(&mut self.rest).unwrap();
@@ -78,28 +78,31 @@ impl Trace {
             if events.last().is_some_and(|event| event.call == last) {
                 return events;
             }
-            assert!(begun.elapsed() < crate::support::PATIENCE, "no mark: {events:?}");
+            assert!(start.elapsed() < crate::support::PATIENCE, "no mark: {events:?}");
         }
     }
 
-    /// `PID SECONDS.MICROSECONDS call(arguments) = result`; `None` of what is no beginning of a call.
+    /// Parses `PID SECONDS.MICROSECONDS call(arguments) = result`. Returns `None` if the line does not begin a call.
     fn parse(&mut self, line: &str) -> Option<Event> {
         let mut words = line.splitn(2, ' ');
         let (_, rest) = (words.next()?, words.next()?.trim_start());
-        let (time, what) = rest.split_once(' ')?;
+        let (time, call_text) = rest.split_once(' ')?;
         let (seconds, micro) = time.split_once('.')?;
         let at = seconds.parse::<i64>().ok()? * 1_000_000 + micro.parse::<i64>().ok()?;
-        if what.starts_with("<...") || what.starts_with("---") || what.starts_with("+++") {
+        if call_text.starts_with("<...")
+            || call_text.starts_with("---")
+            || call_text.starts_with("+++")
+        {
             return None;
         }
-        let (name, arguments) = what.split_once('(')?;
+        let (name, arguments) = call_text.split_once('(')?;
         let mut arguments = arguments.split([',', ')']).map(str::trim);
         let first = arguments.next()?;
         let second = arguments.next().unwrap_or_default().to_owned();
         let call = match name {
             "pidfd_open" => {
                 let pid = first.parse().unwrap();
-                if let Some((_, result)) = what.rsplit_once(" = ") {
+                if let Some((_, result)) = call_text.rsplit_once(" = ") {
                     let number = result.split('<').next().unwrap_or_default();
                     self.held.insert(number.to_owned(), pid);
                 }
@@ -111,16 +114,16 @@ impl Trace {
                     .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
                     .filter(|&pid: &i64| pid > 0);
                 let number = first.split('<').next().unwrap_or_default();
-                // One that has gone has no number any more.
+                // strace shows no pid for a process that has exited.
                 match reported.or_else(|| self.held.get(number).copied()) {
                     Some(pid) => Call::Sent { pid, signal: second },
-                    None => Call::Other(what.to_owned()),
+                    None => Call::Other(call_text.to_owned()),
                 }
             }
             "kill" if first.parse::<i32>().is_ok_and(|pid| pid > NO_PID) => {
                 Call::Mark(first.parse::<i32>().unwrap() - NO_PID)
             }
-            _ => Call::Other(what.to_owned()),
+            _ => Call::Other(call_text.to_owned()),
         };
         Some(Event { at, call })
     }

@@ -1,35 +1,35 @@
-//! What the processes have written of themselves, and what the kernel says they do.
+//! What the processes have written about themselves, and their current state according to the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// The size of the spawner's `struct birth`: six numbers of four bytes, and the time of eight.
+/// The size of the spawner's `struct birth`: six 4-byte numbers and an 8-byte time.
 const BIRTH: usize = 32;
 
-/// What the processes have written of themselves.
+/// The records that the processes have written.
 #[derive(Default)]
 pub struct Truth {
-    /// By pid: whom a population knows by which id.
+    /// By pid.
     pub born: BTreeMap<i64, Born>,
     pub ready: BTreeSet<i64>,
-    /// By id or pid.
+    /// The ids of ended processes.
     pub ended: BTreeSet<i64>,
     pub ended_pids: BTreeSet<i64>,
-    /// Who had an environment of its own from when on.
+    /// When each process executed its program, and so had its own environment.
     pub executed: BTreeMap<i64, i64>,
-    /// Who saw when that its parent was gone.
+    /// When each process found that its parent had exited.
     pub left: BTreeMap<i64, i64>,
     pub sent: Vec<(i64, i64)>,
-    /// Who has worked, as it was asked to.
+    /// The processes that have worked as requested.
     pub worked: BTreeSet<i64>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Born {
     pub id: i64,
-    pub of: i64,
+    pub parent: i64,
     pub at: i64,
     pub has_gpu: bool,
     pub is_kept: bool,
@@ -41,21 +41,21 @@ impl Truth {
         let births = fs::File::open(folder.join("births")).unwrap();
         let mut birth = [0; BIRTH];
         births.read_exact_at(&mut birth, 0).unwrap();
-        let number = |birth: &[u8; BIRTH], at: usize| {
-            let bytes = birth[4 * at..4 * at + 4].try_into().unwrap();
+        let number = |birth: &[u8; BIRTH], index: usize| {
+            let bytes = birth[4 * index..4 * index + 4].try_into().unwrap();
             i64::from(i32::from_ne_bytes(bytes))
         };
-        for at in 1..=number(&birth, 2) {
-            let offset = BIRTH as u64 * u64::try_from(at).unwrap();
+        for index in 1..=number(&birth, 2) {
+            let offset = BIRTH as u64 * u64::try_from(index).unwrap();
             births.read_exact_at(&mut birth, offset).unwrap();
             let born = Born {
-                of: number(&birth, 1),
+                parent: number(&birth, 1),
                 id: number(&birth, 2),
                 has_gpu: number(&birth, 3) >= 0,
                 is_kept: number(&birth, 4) != 0,
                 at: i64::from_ne_bytes(birth[24..].try_into().unwrap()),
             };
-            // It is just being born.
+            // A pid of 0 means that the record is not complete yet.
             if number(&birth, 0) != 0 {
                 truth.born.insert(number(&birth, 0), born);
             }
@@ -63,9 +63,9 @@ impl Truth {
         let text = fs::read_to_string(folder.join("truth")).unwrap();
         for line in text.lines() {
             let mut words = line.split(' ');
-            let what = words.next().unwrap();
+            let event = words.next().unwrap();
             let numbers: Vec<i64> = words.map(|word| word.parse().unwrap()).collect();
-            match (what, &*numbers) {
+            match (event, &*numbers) {
                 ("R", &[id, _]) => {
                     truth.ready.insert(id);
                 }
@@ -90,13 +90,13 @@ impl Truth {
     }
 }
 
-/// What a process does now; `None` where there is none.
+/// The state letter, or `None` if there is no such process.
 pub fn state(pid: i64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Parent, grandparent and so on, as they are now.
+/// The current parent, grandparent and so on.
 pub fn ancestors(pid: i64) -> Vec<i64> {
     let parent = |&pid: &i64| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -105,7 +105,7 @@ pub fn ancestors(pid: i64) -> Vec<i64> {
     std::iter::successors(parent(&pid), parent).take(64).collect()
 }
 
-/// Whether a process has not ended.
+/// Whether a process exists and is not a zombie.
 pub fn lives(pid: &i64) -> bool {
     state(*pid).is_some_and(|state| state != 'Z')
 }

@@ -1,4 +1,4 @@
-//! Processes that are stopped, dead or stuck while the GPU keeps their memory.
+//! Processes that are stopped, dead or stuck while their memory stays allocated.
 
 use gpumem::api::model::{Process, ProcessType};
 
@@ -7,20 +7,20 @@ use super::super::scenario::Subject;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// What else may be said of a process that is stopped.
+/// Further findings that are allowed for a stopped process.
 const STOPPED: &[&str] = &["idle"];
-/// What else may be said of one that is dead, or cannot die.
+/// Further findings that are allowed for a process that is dead or cannot be killed.
 const DEAD: &[&str] = &["idle", "orphan"];
 
-/// When something happened that takes two minutes to be told: with a margin, and lost samples.
+/// A time in the past that exceeds the rules' two minutes, with a margin for lost samples.
 fn minutes_ago(s: &mut Stage) -> f64 {
-    let least = 145.0 + 4.0 * s.interval();
-    s.before_end(least, least + 1000.0)
+    let shortest = 145.0 + 4.0 * s.interval();
+    s.before_end(shortest, shortest + 1000.0)
 }
 
-/// A process that works, and from `at` on is in a state that it does not leave.
+/// Adds a process that works, and at `at` enters a state that it does not leave.
 fn falls_into(s: &mut Stage, process: Process, state: char, bytes: u64, at: f64) -> u32 {
-    s.act(process, until(at, working(bytes), resting(bytes).state(state)))
+    s.add(process, until(at, working(bytes), resting(bytes).state(state)))
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -28,92 +28,92 @@ pub const FAMILIES: &[Family] = &[
         let (mut process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         process.terminal = Some("pts/12".into());
         let pid = falls_into(s, process, 'T', bytes, at);
-        s.accuse("stopped", pid, STOPPED);
+        s.expect_finding("stopped", pid, STOPPED);
     }),
     family("stopped_by_a_scheduler", "The scheduler suspended the job with SIGSTOP.", |s| {
         let process = s.trainer();
-        let (process, bytes, at) = (s.submit(process), s.gib(2.0, 20.0), minutes_ago(s));
+        let (process, bytes, at) = (s.in_slurm_job(process), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'T', bytes, at);
-        s.accuse("stopped", pid, STOPPED);
+        s.expect_finding("stopped", pid, STOPPED);
     }),
-    family("stopped_with_little", "A stopped process holds no more than its context.", |s| {
+    family("stopped_with_little", "A stopped process holds only its context.", |s| {
         let bytes = s.random.whole(150, 400) * 2 * MIB;
         let (process, at) = (s.trainer(), minutes_ago(s));
         let pid = falls_into(s, process, 'T', bytes, at);
-        s.accuse("stopped", pid, STOPPED);
+        s.expect_finding("stopped", pid, STOPPED);
     }),
-    family("stopped_all_along", "It was stopped before anybody looked.", |s| {
+    family("stopped_all_along", "It was stopped before the recording began.", |s| {
         s.minutes(8.0, 40.0);
         let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = falls_into(s, process, 'T', bytes, -1.0);
-        s.accuse("stopped", pid, STOPPED);
+        s.expect_finding("stopped", pid, STOPPED);
     }),
     family("stopped_again", "Stopped, resumed, and stopped for good.", |s| {
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
-        let pid = s.act(process, move |t, _| {
+        let pid = s.add(process, move |t, _| {
             if t > at || (at - 500.0..at - 200.0).contains(&t) {
                 resting(bytes).state('T')
             } else {
                 working(bytes)
             }
         });
-        s.accuse("stopped", pid, STOPPED);
-    }),
-    family("stopped_beside_another", "A stopped process on a GPU that somebody else uses.", |s| {
-        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 5.0), minutes_ago(s));
-        let pid = falls_into(s, process, 'T', bytes, at);
-        s.accuse("stopped", pid, STOPPED);
-        let (other, held) = (s.trainer(), s.gib(2.0, 6.0));
-        s.act(other, move |_, _| working(held).sm(90.0));
+        s.expect_finding("stopped", pid, STOPPED);
     }),
     family(
-        "stopped_orphan",
-        "A stopped worker whose job is gone: one accusation is enough.",
+        "stopped_beside_another",
+        "A stopped process on a GPU that another process uses.",
         |s| {
-            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 10.0), minutes_ago(s));
-            let worker = s.child(&process);
-            let pid =
-                s.act(worker, until(at, working(bytes), resting(bytes).state('T').adopted_by(1)));
-            s.accuse("orphan", pid, &["idle", "stopped"]);
-            s.labels.kill_ok.insert(pid, true);
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 5.0), minutes_ago(s));
+            let pid = falls_into(s, process, 'T', bytes, at);
+            s.expect_finding("stopped", pid, STOPPED);
+            let (other, held) = (s.trainer(), s.gib(2.0, 6.0));
+            s.add(other, move |_, _| working(held).sm(90.0));
         },
     ),
+    family("stopped_orphan", "A stopped worker whose job is gone: one finding is enough.", |s| {
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 10.0), minutes_ago(s));
+        let worker = s.child(&process);
+        let pid = s.add(worker, until(at, working(bytes), resting(bytes).state('T').adopted_by(1)));
+        s.expect_finding("orphan", pid, &["idle", "stopped"]);
+        s.labels.kill_ok.insert(pid, true);
+    }),
     family(
         "dead_and_listed",
         "NVML lists a pid that does not exist, in the host's pid namespace.",
         |s| {
             let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
-            let pid = s.act(process, until(at, working(bytes), resting(bytes).missing()));
+            let pid = s.add(process, until(at, working(bytes), resting(bytes).missing()));
             s.labels.severity = Some("critical");
-            s.accuse("dead", pid, DEAD);
+            s.expect_finding("dead", pid, DEAD);
             s.labels.allowed.push(("unattributed", Subject::Gpu(s.gpu as u32)));
         },
     ),
-    family("dead_since_before", "The pid was gone before anybody looked.", |s| {
+    family("dead_since_before", "The pid was gone before the recording began.", |s| {
         s.minutes(5.0, 30.0);
         s.labels.severity = Some("critical");
         let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
-        let pid = s.act(process, move |_, _| resting(bytes).missing());
-        s.accuse("dead", pid, DEAD);
+        let pid = s.add(process, move |_, _| resting(bytes).missing());
+        s.expect_finding("dead", pid, DEAD);
         s.labels.allowed.push(("unattributed", Subject::Gpu(s.gpu as u32)));
     }),
     family("dead_zombie", "A zombie's memory is still on the GPU.", |s| {
         s.labels.severity = Some("critical");
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'Z', bytes, at);
-        s.accuse("dead", pid, DEAD);
+        s.expect_finding("dead", pid, DEAD);
     }),
     family(
         "dead_zombie_and_its_successor",
-        "The job was started again while its zombie is still listed.",
+        "The job was restarted while its zombie is still listed.",
         |s| {
             s.labels.severity = Some("critical");
             let (process, bytes, at) = (s.trainer(), s.gib(2.0, 6.0), minutes_ago(s));
             let next = s.trainer();
-            let next = s.born(Process { command: process.command.clone(), ..next }, at + 60.0);
+            let next =
+                s.started_at(Process { command: process.command.clone(), ..next }, at + 60.0);
             let pid = falls_into(s, process, 'Z', bytes, at);
-            s.accuse("dead", pid, DEAD);
-            s.act(next, until(at + 60.0, gone(), working(bytes)));
+            s.expect_finding("dead", pid, DEAD);
+            s.add(next, until(at + 60.0, gone(), working(bytes)));
         },
     ),
     family("dead_twice", "Two ranks are gone, and NVML lists both on their GPUs.", |s| {
@@ -122,13 +122,13 @@ pub const FAMILIES: &[Family] = &[
         let (bytes, at) = (s.gib(2.0, 14.0), minutes_ago(s));
         for gpu in 0..2 {
             let process = s.trainer();
-            let pid = s.act_on(
+            let pid = s.add_on(
                 process,
                 &[gpu],
                 ProcessType::Compute,
                 until(at, working(bytes), resting(bytes).missing()),
             );
-            s.accuse("dead", pid, DEAD);
+            s.expect_finding("dead", pid, DEAD);
             s.labels.allowed.push(("unattributed", Subject::Gpu(gpu as u32)));
         }
     }),
@@ -136,38 +136,38 @@ pub const FAMILIES: &[Family] = &[
         s.labels.severity = Some("critical");
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'D', bytes, at);
-        s.accuse("stuck", pid, &["idle"]);
+        s.expect_finding("stuck", pid, &["idle"]);
     }),
-    family("stuck_with_little", "A notebook kernel is stuck with no more than a context.", |s| {
+    family("stuck_with_little", "A notebook kernel is stuck with only a context.", |s| {
         s.labels.severity = Some("critical");
         let bytes = s.random.whole(150, 400) * 2 * MIB;
         let (process, at) = (s.notebook(), minutes_ago(s));
-        let pid = s.act(process, move |t, _| {
+        let pid = s.add(process, move |t, _| {
             if t < at {
                 working(bytes).notebook("busy", t)
             } else {
                 resting(bytes).state('D').notebook("busy", at)
             }
         });
-        s.accuse("stuck", pid, &["idle"]);
+        s.expect_finding("stuck", pid, &["idle"]);
     }),
     family("stuck_on_several_gpus", "A process that holds several GPUs is stuck.", |s| {
         s.gpus(4);
         s.labels.severity = Some("critical");
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 14.0), minutes_ago(s));
-        let pid = s.act_on(
+        let pid = s.add_on(
             process,
             &[0, 1, 2, 3],
             ProcessType::Compute,
             until(at, working(bytes), resting(bytes).state('D')),
         );
-        s.accuse("stuck", pid, &["idle"]);
+        s.expect_finding("stuck", pid, &["idle"]);
     }),
-    family("stuck_since_before", "It was stuck before anybody looked.", |s| {
+    family("stuck_since_before", "It was stuck before the recording began.", |s| {
         s.minutes(5.0, 30.0);
         s.labels.severity = Some("critical");
         let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = falls_into(s, process, 'D', bytes, -1.0);
-        s.accuse("stuck", pid, &["idle"]);
+        s.expect_finding("stuck", pid, &["idle"]);
     }),
 ];

@@ -1,4 +1,4 @@
-//! Processes that hold memory and do not use it.
+//! Processes that hold memory without using the GPU.
 
 use std::sync::Arc;
 
@@ -9,41 +9,37 @@ use super::super::people::argv;
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// A process that worked until `stop` and keeps what it holds.
+/// Adds a process that works until `stop`, and keeps its memory.
 fn stops(stage: &mut Stage, process: Process, bytes: u64, stop: f64) -> u32 {
     let level = stage.random.range(40.0, 95.0);
     let cpu = stage.random.range(0.0, 2.0);
-    stage.act(process, until(stop, working(bytes).sm(level), resting(bytes).cpu(cpu)))
+    stage.add(process, until(stop, working(bytes).sm(level), resting(bytes).cpu(cpu)))
 }
 
 pub const FAMILIES: &[Family] = &[
     family(
         "idle_notebook_after_training",
-        "A notebook kernel trained, then sits idle with the model still on the GPU.",
+        "A notebook kernel trained, then stays idle with its model on the GPU.",
         |s| {
             let (kernel, bytes, stop) = (s.notebook(), s.gib(3.0, 20.0), s.long_idle());
-            let pid = s.act(kernel, move |t, _| {
+            let pid = s.add(kernel, move |t, _| {
                 if t < stop {
                     working(bytes).notebook("busy", t)
                 } else {
                     resting(bytes).notebook("idle", stop)
                 }
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
-    family(
-        "idle_script_holding_model",
-        "A script has finished its work and waits for ever.",
-        |s| {
-            let (process, bytes, stop) = (s.trainer(), s.gib(1.3, 20.0), s.long_idle());
-            let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+    family("idle_script_holding_model", "A script has finished its work and waits forever.", |s| {
+        let (process, bytes, stop) = (s.trainer(), s.gib(1.3, 20.0), s.long_idle());
+        let pid = stops(s, process, bytes, stop);
+        s.expect_finding("idle", pid, &[]);
+    }),
     family(
         "idle_under_a_supervisor",
-        "A supervisor or scheduler would start it again or miss it; it is idle all the same.",
+        "A supervisor or scheduler owns it; it is idle all the same.",
         |s| {
             let (owner, variable) = s.random.pick(&[
                 ("/usr/bin/python3 /usr/bin/supervisord -n", "SUPERVISOR_PROCESS_NAME"),
@@ -61,7 +57,7 @@ pub const FAMILIES: &[Family] = &[
             };
             let (bytes, stop) = (s.gib(1.3, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
@@ -88,36 +84,36 @@ pub const FAMILIES: &[Family] = &[
                 listening: Some(true),
                 client_addresses: Some(if has_client { addresses.clone() } else { [].into() }),
                 listening_on: Some(addresses),
-                ..s.someone(words)
+                ..s.user_process(words)
             };
             let (bytes, stop) = (s.gib(1.3, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
-    family("idle_small_workers", "Workers of one job, each with little, and much together.", |s| {
-        let (parent, stop) = (s.someone("python3 pool.py"), s.long_idle());
+    family("idle_small_workers", "Workers of one job, each with little memory.", |s| {
+        let (parent, stop) = (s.user_process("python3 pool.py"), s.long_idle());
         for _ in 0..s.random.whole(4, 9) {
             let (worker, bytes) = (s.child(&parent), s.random.whole(300, 450) * MIB);
-            let pid = s.act(worker, until(stop, working(bytes).sm(8.0), resting(bytes)));
-            s.accuse("idle", pid, &[]);
+            let pid = s.add(worker, until(stop, working(bytes).sm(8.0), resting(bytes)));
+            s.expect_finding("idle", pid, &[]);
         }
     }),
     family("idle_shared_gpu", "One process idles while another keeps the same GPU busy.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 5.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
         let (other, held) = (s.trainer(), s.gib(2.0, 6.0));
-        s.act(other, move |_, _| working(held).sm(92.0));
-        s.accuse("idle", pid, &[]);
+        s.add(other, move |_, _| working(held).sm(92.0));
+        s.expect_finding("idle", pid, &[]);
     }),
     family(
         "idle_by_the_device",
-        "The driver does not tell processes apart, and the whole GPU shows no use.",
+        "The driver has no per-process utilization, and the whole GPU is idle.",
         |s| {
             s.machine.has_process_use = false;
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
@@ -128,25 +124,25 @@ pub const FAMILIES: &[Family] = &[
             s.gpus(count);
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let gpus: Vec<usize> = (0..count).collect();
-            let pid = s.act_on(
+            let pid = s.add_on(
                 process,
                 &gpus,
                 ProcessType::Compute,
                 until(stop, working(bytes), resting(bytes)),
             );
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
         "idle_since_it_was_loaded",
-        "A process starts in the middle, loads a model, and never uses it.",
+        "A process starts during the recording, loads a model, and never uses it.",
         |s| {
             s.minutes(35.0, 60.0);
             let start = s.at(0.15, 0.3);
             let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
-            let process = s.born(process, start);
+            let process = s.started_at(process, start);
             let loading = s.random.range(40.0, 120.0);
-            let pid = s.act(process, move |t, _| {
+            let pid = s.add(process, move |t, _| {
                 let age = t - start;
                 if age < 0.0 {
                     gone()
@@ -157,17 +153,17 @@ pub const FAMILIES: &[Family] = &[
                     resting(bytes)
                 }
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
         "idle_with_a_heartbeat",
-        "A thread logs every few seconds; nothing else happens.",
+        "A thread logs every few seconds, and nothing else happens.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let cpu = s.random.range(3.0, 12.0);
-            let pid = s.act(process, until(stop, working(bytes), resting(bytes).cpu(cpu)));
-            s.accuse("idle", pid, &[]);
+            let pid = s.add(process, until(stop, working(bytes), resting(bytes).cpu(cpu)));
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
@@ -181,60 +177,56 @@ pub const FAMILIES: &[Family] = &[
                 let third_last = snapshots.len() - 8;
                 snapshots.drain(third_last..third_last + 2);
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
-    family("idle_from_the_beginning", "It was idle before anybody looked.", |s| {
+    family("idle_from_the_beginning", "It was idle before the recording began.", |s| {
         s.minutes(20.0, 40.0);
         let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = stops(s, process, bytes, -1.0);
-        s.accuse("idle", pid, &[]);
+        s.expect_finding("idle", pid, &[]);
     }),
     family(
         "idle_preallocated_notebook",
-        "A notebook took most of the GPU at its first operation, and its user has left.",
+        "A notebook took most of the GPU's memory at its first operation, and is idle.",
         |s| {
             let (mut kernel, bytes, stop) = (s.notebook(), s.share(0.75, 0.93), s.long_idle());
             kernel.framework = Some(s.random.pick(&["tensorflow", "jax"]).into());
-            let pid = s.act(kernel, move |t, _| {
+            let pid = s.add(kernel, move |t, _| {
                 if t < stop {
                     working(bytes).sm(30.0).notebook("busy", t)
                 } else {
                     resting(bytes).notebook("idle", stop + 3.0)
                 }
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family("idle_twice", "Two processes on one GPU are idle, and a third one works.", |s| {
         for _ in 0..2 {
             let (process, bytes, stop) = (s.trainer(), s.gib(1.5, 3.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         }
         let (other, held) = (s.trainer(), s.gib(2.0, 4.0));
-        s.act(other, move |_, _| working(held).sm(88.0));
+        s.add(other, move |_, _| working(held).sm(88.0));
     }),
-    family(
-        "idle_with_hiccups",
-        "The driver fails to tell of utilization in single samples.",
-        |s| {
-            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
-            let pid = stops(s, process, bytes, stop);
-            s.edit(|snapshots, _| {
-                for snapshot in snapshots.iter_mut().skip(7).step_by(29) {
-                    for gpu in &mut snapshot.gpus {
-                        gpu.gpu_percent = None;
-                        for row in gpu.processes.iter_mut().flatten() {
-                            row.sm_percent = None;
-                            row.memory_percent = None;
-                        }
+    family("idle_with_hiccups", "The driver reports no utilization in single samples.", |s| {
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
+        let pid = stops(s, process, bytes, stop);
+        s.edit(|snapshots, _| {
+            for snapshot in snapshots.iter_mut().skip(7).step_by(29) {
+                for gpu in &mut snapshot.gpus {
+                    gpu.gpu_percent = None;
+                    for row in gpu.processes.iter_mut().flatten() {
+                        row.sm_percent = None;
+                        row.memory_percent = None;
                     }
                 }
-            });
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+            }
+        });
+        s.expect_finding("idle", pid, &[]);
+    }),
     family(
         "idle_offline_batch",
         "vLLM used as a library, without a socket, has finished its batch.",
@@ -243,53 +235,53 @@ pub const FAMILIES: &[Family] = &[
             process.framework = Some("vllm".into());
             process.command = argv("python offline_batch.py --input prompts.jsonl");
             let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family("idle_in_a_container", "A container's process, seen from the host, is idle.", |s| {
         let process = s.trainer();
-        let process = s.contain(process);
+        let process = s.in_container(process);
         let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
-        s.accuse("idle", pid, &[]);
+        s.expect_finding("idle", pid, &[]);
     }),
-    family("idle_in_a_slurm_job", "A batch job forgot to end.", |s| {
+    family("idle_in_a_slurm_job", "A batch job has finished its work but does not exit.", |s| {
         let process = s.trainer();
-        let process = s.submit(process);
+        let process = s.in_slurm_job(process);
         let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
-        s.accuse("idle", pid, &[]);
+        s.expect_finding("idle", pid, &[]);
     }),
     family(
         "idle_notebook_of_an_unknown_server",
-        "A notebook kernel does nothing, nobody can ask its server, and it may wait for something.",
+        "A notebook kernel is idle, but its server cannot be asked, so it may be waiting for input.",
         |s| {
             let (kernel, bytes, stop) = (s.notebook(), s.gib(2.0, 20.0), s.long_idle());
             stops(s, kernel, bytes, stop);
         },
     ),
-    family("idle_seen_every_two_seconds", "A close look at an idle process.", |s| {
+    family("idle_seen_every_two_seconds", "An idle process sampled every two seconds.", |s| {
         s.minutes(22.0, 25.0);
         s.every(2.0);
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
-        s.accuse("idle", pid, &[]);
+        s.expect_finding("idle", pid, &[]);
     }),
     family(
         "idle_after_a_late_burst",
-        "It worked in bursts with pauses of minutes, and the last pause has no end.",
+        "It worked in bursts with pauses of minutes, and the last pause does not end.",
         |s| {
             s.minutes(40.0, 60.0);
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
-            let pid = s.act(process, move |t, _| {
+            let pid = s.add(process, move |t, _| {
                 if t < stop && t % 420.0 < 200.0 { working(bytes) } else { resting(bytes) }
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
     family(
         "idle_row_without_memory_for_a_moment",
-        "The driver once does not tell what the idle process holds.",
+        "The driver occasionally does not report the idle process's memory.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
@@ -302,7 +294,7 @@ pub const FAMILIES: &[Family] = &[
                     }
                 }
             });
-            s.accuse("idle", pid, &[]);
+            s.expect_finding("idle", pid, &[]);
         },
     ),
 ];

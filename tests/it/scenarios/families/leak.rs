@@ -1,29 +1,29 @@
-//! Memory that grows and does not level off.
+//! Memory that grows without reaching a level.
 
 use gpumem::api::model::ProcessType;
 
-use super::super::doing::{Doing, working};
+use super::super::doing::{Activity, working};
 use super::super::random::Random;
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
+/// Adds a trainer whose memory follows a curve, rounded to the driver's allocation size. It leaks.
 fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
     let process = s.trainer();
     let level = s.random.range(65.0, 93.0);
-    let pid = s.act(process, move |t, random| at_work(curve(t, random), level));
-    s.accuse("leak", pid, &[]);
+    let pid = s.add(process, move |t, random| works_with(curve(t, random), level));
+    s.expect_finding("leak", pid, &[]);
     s.labels.onset = Some(0.0);
     pid
 }
 
-/// At work with so many bytes.
-fn at_work(bytes: f64, level: f64) -> Doing {
+/// Working with this much memory.
+fn works_with(bytes: f64, level: f64) -> Activity {
     working(bytes.max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
 }
 
-/// What the memory begins with, and what it grows by until the end: neither more than fits.
-fn room(s: &mut Stage) -> (f64, f64) {
+/// A random initial size and a random growth until the end, which fit on the GPU together.
+fn random_sizes(s: &mut Stage) -> (f64, f64) {
     let total = s.machine.model.total_bytes as f64;
     let base = total * s.random.range(0.08, 0.3);
     (base, total * s.random.range(0.12, 0.5))
@@ -32,61 +32,57 @@ fn room(s: &mut Stage) -> (f64, f64) {
 pub const FAMILIES: &[Family] = &[
     family("leak_linear", "Memory grows by the same amount every minute.", |s| {
         s.minutes(40.0, 80.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let end = s.end();
         grows(s, move |t, _| base + growth * t / end);
     }),
-    family("leak_by_epochs", "Each epoch leaves a little more behind than the last.", |s| {
+    family("leak_by_epochs", "Each epoch leaves a little memory allocated.", |s| {
         s.minutes(50.0, 85.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let epoch = s.random.range(150.0, 330.0);
         let epochs = s.end() / epoch;
         grows(s, move |t, _| base + growth * (t / epoch).floor() / epochs);
     }),
     family(
         "leak_in_a_sawtooth",
-        "The cache is emptied every few minutes, to a higher floor each time.",
+        "The cache is emptied every few minutes, each time to a higher floor.",
         |s| {
             s.minutes(50.0, 80.0);
-            let (base, growth) = room(s);
+            let (base, growth) = random_sizes(s);
             let (end, period) = (s.end(), s.random.range(150.0, 320.0));
             let tooth = growth * s.random.range(0.15, 0.3);
             grows(s, move |t, _| base + growth * t / end + tooth * (t % period) / period);
         },
     ),
-    family(
-        "leak_under_noise",
-        "Shapes vary from step to step, and all of it drifts upwards.",
-        |s| {
-            s.minutes(50.0, 80.0);
-            let (base, growth) = room(s);
-            let end = s.end();
-            let spread = growth * 0.04;
-            grows(s, move |t, random| base + growth * t / end + random.noise(spread));
-        },
-    ),
-    family("leak_slow", "A few MiB a minute, for a long time.", |s| {
+    family("leak_under_noise", "Shapes vary from step to step, with an upward drift.", |s| {
+        s.minutes(50.0, 80.0);
+        let (base, growth) = random_sizes(s);
+        let end = s.end();
+        let spread = growth * 0.04;
+        grows(s, move |t, random| base + growth * t / end + random.noise(spread));
+    }),
+    family("leak_slow", "A few MiB per minute, for a long time.", |s| {
         s.minutes(60.0, 90.0);
-        let (base, _) = room(s);
+        let (base, _) = random_sizes(s);
         let per_minute = s.random.range(8.0, 16.0) * MIB as f64;
         grows(s, move |t, _| base + per_minute * t / 60.0);
     }),
-    family("leak_accelerating", "The more it holds the faster it grows.", |s| {
+    family("leak_accelerating", "The more memory it holds, the faster it grows.", |s| {
         s.minutes(45.0, 80.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let end = s.end();
         grows(s, move |t, _| base + growth * (0.4 * t / end + 0.6 * (t / end) * (t / end)));
     }),
-    family("leak_late", "Flat for a long while, then it grows.", |s| {
+    family("leak_late", "Flat for a long time, then it grows.", |s| {
         s.minutes(60.0, 90.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let (begin, end) = (s.at(0.3, 0.5), s.end());
         grows(s, move |t, _| base + growth * ((t - begin) / (end - begin)).max(0.0));
         s.labels.onset = Some(begin);
     }),
-    family("leak_after_a_level_shift", "The batch size changes once; the leak goes on.", |s| {
+    family("leak_after_a_level_shift", "The batch size changes once; the leak continues.", |s| {
         s.minutes(50.0, 80.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let (shift, end) = (s.at(0.15, 0.3), s.end());
         let step = base * s.random.range(0.3, 0.6);
         grows(s, move |t, _| {
@@ -96,11 +92,11 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("leak_on_one_of_two", "Two processes share the GPU, and one of them leaks.", |s| {
         s.minutes(40.0, 80.0);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let end = s.end();
         grows(s, move |t, _| base + growth * t / end);
         let (other, held) = (s.trainer(), s.share(0.05, 0.12));
-        s.act(other, move |_, random| working(held + random.whole(0, 20) * 2 * MIB).sm(50.0));
+        s.add(other, move |_, random| working(held + random.whole(0, 20) * 2 * MIB).sm(50.0));
     }),
     family("leak_to_the_brim", "It will be out of memory within minutes.", |s| {
         s.minutes(40.0, 60.0);
@@ -113,19 +109,19 @@ pub const FAMILIES: &[Family] = &[
     family("leak_on_two_gpus", "A data-parallel process leaks on both of its GPUs.", |s| {
         s.minutes(40.0, 80.0);
         s.gpus(2);
-        let (base, growth) = room(s);
+        let (base, growth) = random_sizes(s);
         let (process, end) = (s.trainer(), s.end());
-        let pid = s.act_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
-            at_work(base + growth * t / end, 88.0)
+        let pid = s.add_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
+            works_with(base + growth * t / end, 88.0)
         });
-        s.accuse("leak", pid, &[]);
+        s.expect_finding("leak", pid, &[]);
     }),
     family(
         "leak_in_segments",
-        "A caching allocator takes a segment of 20 MiB whenever the last is full.",
+        "A caching allocator takes a segment of 20 MiB whenever the last one is full.",
         |s| {
             s.minutes(60.0, 90.0);
-            let (base, _) = room(s);
+            let (base, _) = random_sizes(s);
             let segment = 20.0 * MIB as f64;
             let per_minute = s.random.range(12.0, 40.0) * MIB as f64;
             grows(s, move |t, _| base + (per_minute * t / 60.0 / segment).floor() * segment);
@@ -133,10 +129,10 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "leak_under_peaks",
-        "Evaluation takes GiB for a minute; the floor between rises.",
+        "Evaluation takes GiB for a minute; the floor in between rises.",
         |s| {
             s.minutes(50.0, 85.0);
-            let (base, growth) = room(s);
+            let (base, growth) = random_sizes(s);
             let (end, every) = (s.end(), s.random.range(300.0, 600.0));
             let peak = s.random.range(1.0, 3.0) * GIB as f64;
             grows(s, move |t, _| {
@@ -147,21 +143,21 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "leak_after_warming_up",
-        "The allocator warms up for minutes, levels off, and the leak shows.",
+        "The allocator warms up for minutes and levels off; the leak continues.",
         |s| {
             s.minutes(60.0, 90.0);
-            let (base, growth) = room(s);
+            let (base, growth) = random_sizes(s);
             let end = s.end();
             grows(s, move |t, _| base * (1.0 - 0.7 * (-t / 150.0).exp()) + growth * t / end);
         },
     ),
     family(
         "leak_without_utilization",
-        "The driver does not tell processes apart; memory tells enough.",
+        "The driver has no per-process utilization; the memory curve is enough.",
         |s| {
             s.minutes(40.0, 80.0);
             s.machine.has_process_use = false;
-            let (base, growth) = room(s);
+            let (base, growth) = random_sizes(s);
             let end = s.end();
             grows(s, move |t, _| base + growth * t / end);
         },

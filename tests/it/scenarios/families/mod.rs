@@ -1,4 +1,4 @@
-//! The families of stories, by the kind that they are about.
+//! The families of scenarios, by the kind of finding.
 
 mod faults;
 mod harsher;
@@ -20,7 +20,7 @@ use super::random::Random;
 use super::scenario::{Scenario, Subject};
 use super::stage::{MIB, Stage};
 
-/// A family of like stories with other numbers.
+/// Similar scenarios with random numbers.
 #[derive(Clone, Copy)]
 pub struct Family {
     pub name: &'static str,
@@ -29,7 +29,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// The story with the numbers of a seed.
+    /// The scenario with the random numbers of a seed.
     pub fn play(&self, seed: u64) -> Scenario {
         let mut stage = Stage::new(self.name, seed);
         (self.set)(&mut stage);
@@ -41,21 +41,21 @@ const fn family(name: &'static str, story: &'static str, set: fn(&mut Stage)) ->
     Family { name, story, set }
 }
 
-/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
-fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
+/// Adds a trainer whose memory follows a curve, rounded to the driver's allocation size.
+fn add_varying(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
     let process = s.trainer();
     let level = s.random.range(65.0, 93.0);
-    s.act(process, move |t, random| {
+    s.add(process, move |t, random| {
         working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
     })
 }
 
-/// A share of the GPU's memory, in bytes.
-fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
+/// A random part of the GPU's memory, in bytes.
+fn random_part(s: &mut Stage, low: f64, high: f64) -> f64 {
     s.machine.model.total_bytes as f64 * s.random.range(low, high)
 }
 
-/// It may be called a leak until ten minutes after this.
+/// Tolerates a leak finding until ten minutes after `until`.
 fn tolerate(s: &mut Stage, pid: u32, until: f64) {
     let verdict = ("leak", Subject::Process(pid));
     s.labels.tolerated.push((verdict, 0.0, until + 600.0));

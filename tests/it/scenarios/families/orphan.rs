@@ -9,34 +9,34 @@ use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// What else a workless orphan with memory may be called.
+/// Further findings that are allowed for an idle orphan with memory.
 const ALSO: &[&str] = &["idle"];
 
-/// A trainer that is killed at `death`, and workers that then sleep for ever.
+/// Adds a trainer that is killed at `death`, and workers that sleep forever after that.
 fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option<u64>) {
     let (parent, bytes) = (s.trainer(), s.gib(3.0, 14.0));
     for _ in 0..workers {
         let worker = s.child(&parent);
-        let pid = s.act(worker, move |t, _| {
-            let rests = resting(small.unwrap_or(0));
-            let rests = if small.is_none() { rests.unknown_bytes() } else { rests };
-            if t < death { rests.cpu(80.0) } else { rests.cpu(0.0).adopted_by(adopter) }
+        let pid = s.add(worker, move |t, _| {
+            let idle = resting(small.unwrap_or(0));
+            let idle = if small.is_none() { idle.unknown_bytes() } else { idle };
+            if t < death { idle.cpu(80.0) } else { idle.cpu(0.0).adopted_by(adopter) }
         });
-        s.accuse("orphan", pid, ALSO);
+        s.expect_finding("orphan", pid, ALSO);
     }
-    s.act(parent, until(death, working(bytes), gone()));
+    s.add(parent, until(death, working(bytes), gone()));
 }
 
-/// When the job died: long enough ago to be called an orphan.
+/// The time of the job's death: long enough ago for the orphan rule.
 fn death(s: &mut Stage) -> f64 {
-    let least = 145.0 + 4.0 * s.interval();
-    s.before_end(least, least + 900.0)
+    let shortest = 145.0 + 4.0 * s.interval();
+    s.before_end(shortest, shortest + 900.0)
 }
 
 pub const FAMILIES: &[Family] = &[
     family(
         "orphan_dataloader_workers",
-        "The trainer was killed; its DataLoader workers live on, adopted by init.",
+        "The trainer was killed; its DataLoader workers survive, adopted by init.",
         |s| {
             let (death, workers) = (death(s), s.random.whole(1, 4) as usize);
             killed(s, death, 1, workers, None);
@@ -44,7 +44,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "orphan_workers_with_contexts",
-        "The workers that live on have a small context each.",
+        "The surviving workers have a small context each.",
         |s| {
             let (death, bytes) = (death(s), s.random.whole(150, 300) * 2 * MIB);
             killed(s, death, 1, 2, Some(bytes));
@@ -54,38 +54,34 @@ pub const FAMILIES: &[Family] = &[
         let (death, adopter) = (death(s), s.random.whole(1_000, 3_000) as u32);
         killed(s, death, adopter, 2, None);
     }),
-    family(
-        "orphan_ranks",
-        "The launcher was killed; its ranks wait for each other without work.",
-        |s| {
-            s.gpus(2);
-            let (death, bytes) = (death(s), s.gib(4.0, 14.0));
-            let launcher = s.someone("torchrun --nproc_per_node 2 train.py");
-            for gpu in 0..2 {
-                let rank = s.child(&launcher);
-                let pid = s.act_on(
-                    rank,
-                    &[gpu],
-                    ProcessType::Compute,
-                    until(death, working(bytes), resting(bytes).adopted_by(1)),
-                );
-                s.accuse("orphan", pid, ALSO);
-            }
-        },
-    ),
+    family("orphan_ranks", "The launcher was killed; its ranks wait for each other, idle.", |s| {
+        s.gpus(2);
+        let (death, bytes) = (death(s), s.gib(4.0, 14.0));
+        let launcher = s.user_process("torchrun --nproc_per_node 2 train.py");
+        for gpu in 0..2 {
+            let rank = s.child(&launcher);
+            let pid = s.add_on(
+                rank,
+                &[gpu],
+                ProcessType::Compute,
+                until(death, working(bytes), resting(bytes).adopted_by(1)),
+            );
+            s.expect_finding("orphan", pid, ALSO);
+        }
+    }),
     family(
         "orphan_on_a_shared_gpu",
-        "A worker that was left behind shares the GPU with somebody's training.",
+        "A surviving worker shares the GPU with another user's training.",
         |s| {
             let (other, held) = (s.trainer(), s.gib(2.0, 5.0));
-            s.act(other, move |_, _| working(held));
+            s.add(other, move |_, _| working(held));
             let death = death(s);
             killed(s, death, 1, 1, Some(400 * MIB));
         },
     ),
     family(
         "orphan_by_the_device",
-        "The driver does not tell processes apart, and the GPU shows no use.",
+        "The driver has no per-process utilization, and the GPU is idle.",
         |s| {
             s.machine.has_process_use = false;
             let death = death(s);
@@ -94,7 +90,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "orphan_of_a_sweep",
-        "A trial died and left the workers that it had spawned; the sweep's script and its next trial work on.",
+        "A trial died and left its spawned workers; the sweep's script and its next trial continue.",
         |s| {
             let (death, trial, bytes) = (death(s), s.trainer(), s.gib(1.3, 4.0));
             let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
@@ -102,41 +98,41 @@ pub const FAMILIES: &[Family] = &[
             for _ in 0..s.random.whole(1, 3) {
                 let command = Some(spawned.map(Arc::from).into());
                 let worker = Process { command, ..s.child(&trial) };
-                let pid = s.act(worker, move |t, _| match t < death {
+                let pid = s.add(worker, move |t, _| match t < death {
                     true => resting(bytes).cpu(80.0),
                     false => resting(bytes).cpu(0.0).adopted_by(1).of_a_script(true),
                 });
-                s.accuse("orphan", pid, ALSO);
+                s.expect_finding("orphan", pid, ALSO);
             }
-            // All are in the script's group.
+            // All of them are in the script's group.
             let next = s.child(&trial);
-            s.act(next, move |_, _| working(bytes));
+            s.add(next, move |_, _| working(bytes));
         },
     ),
-    family("orphan_since_before", "The orphans were there before anybody looked.", |s| {
+    family("orphan_since_before", "The orphans existed before the recording began.", |s| {
         s.minutes(10.0, 30.0);
         killed(s, -1.0, 1, 3, None);
     }),
     family(
         "orphan_hidden",
-        "NVML lists nobody; an orphan has the device file of a GPU with memory in use open.",
+        "NVML lists no process; an orphan holds the device file of a GPU with memory in use.",
         |s| {
             let (parent, bytes, death) = (s.trainer(), s.gib(3.0, 14.0), death(s));
             let worker = s.child(&parent);
-            let pid = s.act(worker, move |t, _| {
-                let rests = resting(0).unlisted();
-                if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
+            let pid = s.add(worker, move |t, _| {
+                let idle = resting(0).unlisted();
+                if t < death { idle.cpu(70.0) } else { idle.cpu(0.0).adopted_by(1) }
             });
-            s.act(parent, until(death, working(bytes), gone()));
+            s.add(parent, until(death, working(bytes), gone()));
             let gpu = s.gpu;
-            s.hide(gpu, move |t| if t < death { 0 } else { bytes });
-            s.accuse("orphan", pid, &[]);
-            s.accuse_gpu(gpu);
+            s.add_unattributed(gpu, move |t| if t < death { 0 } else { bytes });
+            s.expect_finding("orphan", pid, &[]);
+            s.expect_unattributed(gpu);
         },
     ),
     family(
         "orphan_engine_core",
-        "An inference server's front was killed, and its engine keeps the model, and listens for its like.",
+        "An inference server's front end was killed; its engine keeps the model and listens for peers.",
         |s| {
             let (front, engine_name) = s.random.pick(&[
                 (
@@ -167,17 +163,17 @@ pub const FAMILIES: &[Family] = &[
                 listening_on,
                 ..engine
             };
-            let pid = s.act(engine, move |t, _| {
-                let rests = resting(bytes).adopted_by(1).of_a_script(has_a_script);
-                if t < death { working(bytes).sm(30.0) } else { rests }
+            let pid = s.add(engine, move |t, _| {
+                let idle = resting(bytes).adopted_by(1).of_a_script(has_a_script);
+                if t < death { working(bytes).sm(30.0) } else { idle }
             });
-            s.act(server, until(death, resting(0).cpu(20.0).unlisted(), gone()));
-            s.accuse("orphan", pid, ALSO);
+            s.add(server, until(death, resting(0).cpu(20.0).unlisted(), gone()));
+            s.expect_finding("orphan", pid, ALSO);
         },
     ),
     family(
         "orphan_workers_of_an_engine",
-        "The engine that is left has no memory of its own: its workers have it.",
+        "The surviving engine has no memory; its workers have it.",
         |s| {
             let (bytes, death) = (s.gib(4.0, 14.0), death(s));
             let server = s.server("vllm serve m -tp 2", Some("vllm"));
@@ -189,10 +185,12 @@ pub const FAMILIES: &[Family] = &[
                     ..s.child(&server)
                 };
                 let pid =
-                    s.act(worker, until(death, working(bytes / 2).sm(30.0), resting(bytes / 2)));
+                    s.add(worker, until(death, working(bytes / 2).sm(30.0), resting(bytes / 2)));
                 s.edit_each(move |t, snapshot| {
                     let (ppid, is_left) = if t < death { (front, false) } else { (1, true) };
-                    if let Some(worker) = snapshot.processes.iter_mut().find(|it| it.pid == pid) {
+                    if let Some(worker) =
+                        snapshot.processes.iter_mut().find(|process| process.pid == pid)
+                    {
                         worker.parent = Some(Arc::new(Parent {
                             pid: engine,
                             command: argv("VLLM::EngineCore"),
@@ -202,13 +200,13 @@ pub const FAMILIES: &[Family] = &[
                         }));
                     }
                 });
-                s.accuse("orphan", pid, ALSO);
+                s.expect_finding("orphan", pid, ALSO);
             }
         },
     ),
     family(
         "orphan_after_its_work",
-        "A job that nohup kept has finished, and its process does not end.",
+        "A job under nohup has finished, and its process does not exit.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 14.0), s.long_idle());
             let group = s.random.whole(3_000, 400_000) as u32;
@@ -218,31 +216,31 @@ pub const FAMILIES: &[Family] = &[
                 terminal: None,
                 ..process
             };
-            let pid = s.act(
+            let pid = s.add(
                 process,
                 until(stop, working(bytes).adopted_by(1), resting(bytes).adopted_by(1)),
             );
-            s.accuse("orphan", pid, ALSO);
+            s.expect_finding("orphan", pid, ALSO);
         },
     ),
     family(
         "orphan_of_a_dead_parent_that_is_listed",
-        "NVML lists the killed trainer, whose memory its workers keep.",
+        "NVML lists the killed trainer; its workers keep the memory.",
         |s| {
             let (parent, bytes, death) = (s.trainer(), s.gib(3.0, 14.0), death(s));
             for _ in 0..2 {
                 let worker = s.child(&parent);
-                let pid = s.act(worker, move |t, _| {
-                    let rests = resting(0).unlisted();
-                    if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
+                let pid = s.add(worker, move |t, _| {
+                    let idle = resting(0).unlisted();
+                    if t < death { idle.cpu(70.0) } else { idle.cpu(0.0).adopted_by(1) }
                 });
-                // By the letter nothing on the GPU is unattributed: the dead pid has it. But it is
-                // theirs, and goes with them.
+                // The dead pid accounts for the memory, so nothing is unattributed. The memory is freed when the
+                // workers end.
                 s.allow(pid, &["orphan"]);
                 s.labels.kill_ok.insert(pid, true);
             }
-            let dead = s.act(parent, until(death, working(bytes), resting(bytes).missing()));
-            s.accuse("dead", dead, &["idle", "orphan"]);
+            let dead = s.add(parent, until(death, working(bytes), resting(bytes).missing()));
+            s.expect_finding("dead", dead, &["idle", "orphan"]);
         },
     ),
 ];

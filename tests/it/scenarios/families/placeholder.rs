@@ -1,9 +1,9 @@
-//! Programs that hold a GPU and do no work of their own there, and who only looks like one.
+//! Programs that occupy a GPU without doing work on it, and one that only looks like it.
 
 use super::super::doing::{resting, working};
 use super::{Family, family};
 
-/// Fake work: for a moment of each period the GPU is busy, at hardly any power.
+/// Fake work: the GPU is busy for a moment of each period, at very low power.
 fn is_burst(t: f64, period: f64) -> bool {
     t % period < 2.0
 }
@@ -11,33 +11,33 @@ fn is_burst(t: f64, period: f64) -> bool {
 pub const FAMILIES: &[Family] = &[
     family("placeholder_keep_gpu", "keep-gpu holds a GPU and keeps it warm once a minute.", |s| {
         s.minutes(65.0, 90.0);
-        let process = s.someone("python /opt/conda/bin/keep-gpu --interval 60");
+        let process = s.user_process("python /opt/conda/bin/keep-gpu --interval 60");
         let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
-        let pid = s.act(process, move |t, _| {
+        let pid = s.add(process, move |t, _| {
             if is_burst(t, period) {
                 working(bytes).sm(40.0).load(0.3).cpu(5.0)
             } else {
                 resting(bytes)
             }
         });
-        s.accuse("placeholder", pid, &["idle"]);
+        s.expect_finding("placeholder", pid, &["idle"]);
     }),
-    family("placeholder_gpu_burn", "gpu_burn was left to run on a GPU for days.", |s| {
+    family("placeholder_gpu_burn", "gpu_burn runs on a GPU for days.", |s| {
         s.minutes(65.0, 90.0);
-        let mut process = s.someone("./gpu_burn -m 90% 604800");
+        let mut process = s.user_process("./gpu_burn -m 90% 604800");
         process.framework = None;
         process.executable = Some("/home/lab/gpu-burn/gpu_burn".into());
         let bytes = s.share(0.85, 0.9);
-        let pid = s.act(process, move |_, _| working(bytes).sm(100.0));
-        s.accuse("placeholder", pid, &[]);
+        let pid = s.add(process, move |_, _| working(bytes).sm(100.0));
+        s.expect_finding("placeholder", pid, &[]);
     }),
     family(
         "placeholder_only_by_its_arguments",
-        "nVertake runs somebody's training and fills up the memory meanwhile.",
+        "nVertake runs a real training, and fills the rest of the memory.",
         |s| {
             let words = "python /opt/conda/bin/nvertake --filled 0.9 run train.py --model keep-gpu";
-            let (process, bytes) = (s.someone(words), s.share(0.85, 0.9));
-            s.act(process, move |_, _| working(bytes).sm(70.0));
+            let (process, bytes) = (s.user_process(words), s.share(0.85, 0.9));
+            s.add(process, move |_, _| working(bytes).sm(70.0));
         },
     ),
 ];

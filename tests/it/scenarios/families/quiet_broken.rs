@@ -1,4 +1,4 @@
-//! Recordings and machines that are half broken: what is unknown leads to no finding.
+//! Incomplete data and half-broken machines: what is unknown causes no finding.
 
 use gpumem::api::model::Snapshot;
 
@@ -6,18 +6,18 @@ use super::super::doing::{resting, until, working};
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// A process that has not used the GPU for long, were it only known.
-fn would_be_idle(s: &mut Stage) -> u32 {
+/// Adds a process that would be found idle if the data were complete.
+fn add_idle_process(s: &mut Stage) -> u32 {
     let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
-    s.act(process, until(stop, working(bytes), resting(bytes)))
+    s.add(process, until(stop, working(bytes), resting(bytes)))
 }
 
-fn works(s: &mut Stage) -> u32 {
+fn add_working_process(s: &mut Stage) -> u32 {
     let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
-    s.act(process, move |_, _| working(bytes))
+    s.add(process, move |_, _| working(bytes))
 }
 
-/// Moves every snapshot from one on by so many seconds.
+/// Adds this many seconds to the time of every snapshot from an index on.
 fn shift(snapshots: &mut [Snapshot], from: usize, seconds: f64) {
     for snapshot in &mut snapshots[from..] {
         snapshot.time = snapshot.time.plus_seconds(seconds);
@@ -25,9 +25,9 @@ fn shift(snapshots: &mut [Snapshot], from: usize, seconds: f64) {
 }
 
 pub const FAMILIES: &[Family] = &[
-    family("no_utilization_at_all", "Neither the process's use nor the GPU's is told.", |s| {
+    family("no_utilization_at_all", "Neither the process's nor the GPU's use is reported.", |s| {
         s.machine.has_process_use = false;
-        would_be_idle(s);
+        add_idle_process(s);
         s.edit_gpus(|gpu| {
             gpu.gpu_percent = None;
             gpu.memory_percent = None;
@@ -35,19 +35,19 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "device_busy_by_nobody_knows_whom",
-        "Processes are not told apart, and the GPU is in use.",
+        "There is no per-process utilization, and the GPU is in use.",
         |s| {
             s.machine.has_process_use = false;
-            would_be_idle(s);
+            add_idle_process(s);
             let (other, bytes) = (s.trainer(), s.gib(2.0, 4.0));
-            s.act(other, move |_, _| working(bytes));
+            s.add(other, move |_, _| working(bytes));
         },
     ),
     family("mig", "Under MIG there is no utilization, and the sums do not add up.", |s| {
         s.machine.has_process_use = false;
-        would_be_idle(s);
+        add_idle_process(s);
         let gpu = s.gpu;
-        s.hide(gpu, |_| 3 * GIB);
+        s.add_unattributed(gpu, |_| 3 * GIB);
         s.edit_each(move |_, snapshot| {
             let gpu = &mut snapshot.gpus[gpu];
             gpu.mig_mode = Some(true);
@@ -67,8 +67,8 @@ pub const FAMILIES: &[Family] = &[
             }];
         });
     }),
-    family("no_memory_per_process", "The driver does not tell what a process holds.", |s| {
-        would_be_idle(s);
+    family("no_memory_per_process", "The driver does not report per-process memory.", |s| {
+        add_idle_process(s);
         s.edit_each(|_, snapshot| {
             for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten()) {
                 row.used_bytes = None;
@@ -77,9 +77,9 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "old_memory_info",
-        "Memory info v1: what is reserved counts as used, and nothing is amiss.",
+        "Memory info v1 includes reserved memory in used memory; nothing is wrong.",
         |s| {
-            works(s);
+            add_working_process(s);
             s.edit_each(|_, snapshot| {
                 for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
                     memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
@@ -87,41 +87,44 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family("a_little_unattributed", "Some hundred MiB that nobody has, as is common.", |s| {
-        works(s);
+    family("a_little_unattributed", "Some hundred MiB unattributed, as is common.", |s| {
+        add_working_process(s);
         let (gpu, bytes) = (s.gpu, s.random.whole(60, 410) * 2 * MIB);
-        s.hide(gpu, move |_| bytes);
+        s.add_unattributed(gpu, move |_| bytes);
     }),
     family(
         "unattributed_for_a_moment",
-        "GiB that nobody has, for half a minute: a process that is exiting.",
+        "GiB unattributed for half a minute, while a process exits.",
         |s| {
             s.minutes(12.0, 20.0);
             s.every(5.0);
-            works(s);
+            add_working_process(s);
             let (gpu, at) = (s.gpu, s.before_end(60.0, 400.0));
-            s.hide(gpu, move |t| if (at..at + 35.0).contains(&t) { 3 * GIB } else { 0 });
+            s.add_unattributed(
+                gpu,
+                move |t| if (at..at + 35.0).contains(&t) { 3 * GIB } else { 0 },
+            );
         },
     ),
-    family("unattributed_just_now", "GiB that nobody has, since half a minute.", |s| {
+    family("unattributed_just_now", "GiB unattributed for half a minute so far.", |s| {
         s.minutes(12.0, 20.0);
         s.every(5.0);
-        works(s);
+        add_working_process(s);
         let (gpu, at) = (s.gpu, s.end() - 40.0);
-        s.hide(gpu, move |t| if t > at { 3 * GIB } else { 0 });
+        s.add_unattributed(gpu, move |t| if t > at { 3 * GIB } else { 0 });
     }),
-    family("one_row_unknown", "Memory is missing, and one row does not say what it holds.", |s| {
-        works(s);
+    family("one_row_unknown", "Memory is unattributed, and one row has no size.", |s| {
+        add_working_process(s);
         let (process, gpu) = (s.trainer(), s.gpu);
-        s.act(process, |_, _| working(0).sm(10.0).unknown_bytes());
-        s.hide(gpu, |_| 3 * GIB);
+        s.add(process, |_, _| working(0).sm(10.0).unknown_bytes());
+        s.add_unattributed(gpu, |_| 3 * GIB);
     }),
     family(
         "more_than_there_is",
-        "Shared memory is counted twice: the processes hold more than is used.",
+        "Shared memory is counted twice: the processes' sum exceeds used memory.",
         |s| {
-            works(s);
-            works(s);
+            add_working_process(s);
+            add_working_process(s);
             s.edit_each(|_, snapshot| {
                 for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
                     let less = memory.used_bytes / 3;
@@ -131,9 +134,9 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family("slept_for_an_hour", "The machine slept while a process rested.", |s| {
+    family("slept_for_an_hour", "The machine was suspended while a process was idle.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
-        s.act(process, until(stop, working(bytes), resting(bytes)));
+        s.add(process, until(stop, working(bytes), resting(bytes)));
         let after = s.random.whole(150, 280) as f64;
         let (end, asleep) = (s.end(), s.random.range(4000.0, 20_000.0));
         s.edit(move |snapshots, _| {
@@ -147,11 +150,11 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "suspended_while_idle",
-        "The machine was suspended for half an hour; it tells so itself.",
+        "The machine was suspended for half an hour, and reports it.",
         |s| {
             let (process, bytes, stop) =
                 (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
-            s.act(process, until(stop, working(bytes), resting(bytes)));
+            s.add(process, until(stop, working(bytes), resting(bytes)));
             s.edit(|snapshots, _| {
                 let from = snapshots.len() - 4;
                 for snapshot in snapshots.iter_mut() {
@@ -166,47 +169,39 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("clock_set_back", "The clock is set back by two hours.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
-        s.act(process, until(stop, working(bytes), resting(bytes)));
+        s.add(process, until(stop, working(bytes), resting(bytes)));
         s.edit(|snapshots, _| {
             let interval = snapshots[1].time.seconds_since(snapshots[0].time);
             let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
             shift(snapshots, from, -7200.0);
         });
     }),
-    family(
-        "another_boot",
-        "The machine was booted again in the middle, and the pid is in use again.",
-        |s| {
-            let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
-            s.act(process, move |_, _| resting(bytes));
-            let boot = s.random.uuid();
-            s.edit(move |snapshots, _| {
-                let interval = snapshots[1].time.seconds_since(snapshots[0].time);
-                let from = snapshots.len() - ((400.0 / interval) as usize).clamp(1, 400);
-                for snapshot in &mut snapshots[from..] {
-                    snapshot.host.boot_id = Some(boot.as_str().into());
-                }
-            });
-        },
-    ),
-    family(
-        "doubled_and_disordered",
-        "Some snapshots stand twice in the file, and two have changed places.",
-        |s| {
-            works(s);
-            s.edit(|snapshots, random| {
-                for _ in 0..4 {
-                    let at = random.whole(1, snapshots.len() as u64 - 2) as usize;
-                    let twin = snapshots[at].clone();
-                    snapshots.insert(at, twin);
-                }
-                let at = random.whole(1, snapshots.len() as u64 / 2) as usize;
-                snapshots.swap(at, at + 1);
-            });
-        },
-    ),
+    family("another_boot", "The machine was rebooted in between, and the pid was reused.", |s| {
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
+        s.add(process, move |_, _| resting(bytes));
+        let boot = s.random.uuid();
+        s.edit(move |snapshots, _| {
+            let interval = snapshots[1].time.seconds_since(snapshots[0].time);
+            let from = snapshots.len() - ((400.0 / interval) as usize).clamp(1, 400);
+            for snapshot in &mut snapshots[from..] {
+                snapshot.host.boot_id = Some(boot.as_str().into());
+            }
+        });
+    }),
+    family("doubled_and_disordered", "Some snapshots are duplicated, and two are swapped.", |s| {
+        add_working_process(s);
+        s.edit(|snapshots, random| {
+            for _ in 0..4 {
+                let index = random.whole(1, snapshots.len() as u64 - 2) as usize;
+                let twin = snapshots[index].clone();
+                snapshots.insert(index, twin);
+            }
+            let index = random.whole(1, snapshots.len() as u64 / 2) as usize;
+            snapshots.swap(index, index + 1);
+        });
+    }),
     family("lost_gpu", "A GPU fell off the bus with a process on it.", |s| {
-        works(s);
+        add_working_process(s);
         let (gpu, at) = (s.gpu, s.at(0.3, 0.5));
         s.edit_each(move |t, snapshot| {
             if t > at {
@@ -223,21 +218,21 @@ pub const FAMILIES: &[Family] = &[
         });
     }),
     family("no_list_of_processes", "The process list cannot be read; memory is in use.", |s| {
-        works(s);
+        add_working_process(s);
         s.edit_gpus(|gpu| {
             gpu.processes = None;
         });
     }),
     family(
         "hole_in_the_recording",
-        "Twenty minutes are missing, and before them it was at work.",
+        "Twenty minutes are missing, and the process was working before them.",
         |s| {
             s.minutes(40.0, 60.0);
             let (process, bytes, stop) =
                 (s.trainer(), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
             let back = s.before_end(300.0, 400.0);
-            s.act(process, move |t, _| {
-                // Nobody saw that it worked during the hole.
+            s.add(process, move |t, _| {
+                // The process worked during the gap, unrecorded.
                 if t < stop || (stop + 30.0..back).contains(&t) {
                     working(bytes)
                 } else {
@@ -255,33 +250,33 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "unified_memory",
-        "Managed memory is in use and in no process; a single CUDA process works.",
+        "Managed memory is in use but belongs to no row; a single CUDA process works.",
         |s| {
-            works(s);
+            add_working_process(s);
             let (gpu, bytes) = (s.gpu, s.random.whole(100, 410) * 2 * MIB);
-            s.hide(gpu, move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 });
+            s.add_unattributed(gpu, move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 });
         },
     ),
     family(
         "no_gpu_memory_info",
-        "Neither total nor used memory is told, as on integrated GPUs.",
+        "Neither total nor used memory is reported, as on integrated GPUs.",
         |s| {
-            works(s);
+            add_working_process(s);
             s.edit_gpus(|gpu| {
                 gpu.memory = None;
             });
         },
     ),
-    family("no_power", "Power is not told, and the GPU is at full use.", |s| {
+    family("no_power", "Power is not reported, and the GPU is fully used.", |s| {
         let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
-        s.act(process, move |_, _| working(bytes).sm(100.0));
+        s.add(process, move |_, _| working(bytes).sm(100.0));
         s.edit_gpus(|gpu| {
             gpu.power_watts = None;
             gpu.power_limit_watts = None;
         });
     }),
-    family("strangers_without_cpu_time", "/proc hides what other users' processes do.", |s| {
-        would_be_idle(s);
+    family("strangers_without_cpu_time", "/proc hides other users' CPU use.", |s| {
+        add_idle_process(s);
         s.edit_each(|_, snapshot| {
             for process in &mut snapshot.processes {
                 process.cpu_percent = None;
@@ -289,10 +284,10 @@ pub const FAMILIES: &[Family] = &[
             }
         });
     }),
-    family("unattributed_and_gone", "GiB that nobody had for ten minutes came back.", |s| {
+    family("unattributed_and_gone", "GiB unattributed for ten minutes, then freed.", |s| {
         s.minutes(30.0, 50.0);
-        works(s);
+        add_working_process(s);
         let (gpu, at) = (s.gpu, s.before_end(100.0, 500.0));
-        s.hide(gpu, move |t| if (at - 600.0..at).contains(&t) { 3 * GIB } else { 0 });
+        s.add_unattributed(gpu, move |t| if (at - 600.0..at).contains(&t) { 3 * GIB } else { 0 });
     }),
 ];

@@ -1,4 +1,4 @@
-//! Processes that come, go, sleep, stop and share, as processes do.
+//! Processes that start, exit, sleep, stop and share a GPU, without anything wrong.
 
 use std::sync::Arc;
 
@@ -12,178 +12,182 @@ use super::{Family, family};
 pub const FAMILIES: &[Family] = &[
     family(
         "stopped_for_a_minute",
-        "Stopped, and resumed after a minute and a half at the most.",
+        "Stopped, and resumed after at most a minute and a half.",
         |s| {
             s.every(10.0);
             let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(70.0, 400.0));
             let pause = s.random.range(40.0, 85.0);
-            s.act(process, during(at..at + pause, resting(bytes).state('T'), working(bytes)));
+            s.add(process, during(at..at + pause, resting(bytes).state('T'), working(bytes)));
         },
     ),
-    family("stopped_again_and_again", "A limiter stops it for half a minute at a time.", |s| {
+    family("stopped_again_and_again", "A CPU limiter stops it for half a minute at a time.", |s| {
         s.minutes(12.0, 20.0);
         s.every(5.0);
         let (process, bytes, every) = (s.trainer(), s.share(0.2, 0.7), s.random.range(60.0, 130.0));
-        s.act(
+        s.add(
             process,
             move |t, _| {
                 if t % every < 30.0 { resting(bytes).state('T') } else { working(bytes) }
             },
         );
     }),
-    family("stopped_without_memory", "A stopped process that holds no GPU memory any more.", |s| {
-        let (process, at) = (s.someone("python monitor.py"), s.at(0.2, 0.4));
-        s.act(process, move |t, _| {
-            let rests = resting(0).unlisted();
-            if t < at { rests } else { rests.state('T') }
+    family("stopped_without_memory", "A stopped process that no longer holds GPU memory.", |s| {
+        let (process, at) = (s.user_process("python monitor.py"), s.at(0.2, 0.4));
+        s.add(process, move |t, _| {
+            let idle = resting(0).unlisted();
+            if t < at { idle } else { idle.state('T') }
         });
     }),
-    family("short_sleeps_on_nfs", "Asleep on a slow file system in one sample of three.", |s| {
+    family("short_sleeps_on_nfs", "Waits for a slow file system in one of three samples.", |s| {
         let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let mut turn = 0;
-        s.act(process, move |_, _| {
+        s.add(process, move |_, _| {
             turn += 1;
             if turn % 3 == 0 { working(bytes).sm(30.0).state('D') } else { working(bytes) }
         });
     }),
     family(
         "a_minute_on_the_disk",
-        "Uninterruptible for a minute and a half, then at work again.",
+        "Uninterruptible for a minute and a half, then working again.",
         |s| {
             s.every(10.0);
             let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(90.0, 400.0));
-            s.act(process, during(at..at + 85.0, resting(bytes).state('D'), working(bytes)));
+            s.add(process, during(at..at + 85.0, resting(bytes).state('D'), working(bytes)));
         },
     ),
-    family("zombie_for_a_sample", "It exits, and is a zombie until its parent looks.", |s| {
+    family("zombie_for_a_sample", "It exits, and is a zombie until its parent reaps it.", |s| {
         s.every(10.0);
         let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.5, 0.9));
-        s.act(
+        s.add(
             process,
             phases([(at, working(bytes)), (at + 10.0, resting(bytes).state('Z'))], gone()),
         );
     }),
     family(
         "missing_for_a_sample",
-        "It was gone from /proc when it was read, and from NVML in the next sample.",
+        "It exited between the reads of /proc and NVML, which lists it in one more sample.",
         |s| {
             let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.5, 0.9));
             let interval = s.interval();
-            s.act(
+            s.add(
                 process,
                 phases([(at, working(bytes)), (at + interval, resting(bytes).missing())], gone()),
             );
         },
     ),
-    family("dying_at_the_end", "It became a zombie in the very last sample.", |s| {
+    family("dying_at_the_end", "It becomes a zombie in the last sample.", |s| {
         let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.end() - s.interval() * 0.7);
-        s.act(process, until(at, working(bytes), resting(bytes).state('Z')));
+        s.add(process, until(at, working(bytes), resting(bytes).state('Z')));
     }),
     family(
         "pid_reuse",
-        "An idle process exits and a new one gets its pid: the clock starts afresh.",
+        "An idle process exits and a new one gets its pid: the idle time starts at zero.",
         |s| {
             s.minutes(25.0, 45.0);
             let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
             let (stop, at) = (s.before_end(900.0, 1100.0), s.before_end(200.0, 480.0));
             let next = s.trainer();
-            let next = s.born(Process { pid: process.pid, ..next }, at);
-            s.act(process, phases([(stop, working(bytes)), (at, resting(bytes))], gone()));
-            s.act(next, until(at, gone(), resting(bytes)));
+            let next = s.started_at(Process { pid: process.pid, ..next }, at);
+            s.add(process, phases([(stop, working(bytes)), (at, resting(bytes))], gone()));
+            s.add(next, until(at, gone(), resting(bytes)));
         },
     ),
     family(
         "container_namespace",
-        "Seen from a container: NVML's pids are foreign, and most memory is others'.",
+        "Seen from a container: NVML's pids are foreign, and most memory is held by others.",
         |s| {
             s.machine.host.pid_namespace = Some(PidNamespace::Container);
             let (process, bytes) = (s.trainer(), s.gib(2.0, 5.0));
-            s.act(process, move |_, _| working(bytes));
+            s.add(process, move |_, _| working(bytes));
             let (stranger, held) = (s.trainer(), s.gib(2.0, 5.0));
-            s.act(stranger, move |_, _| resting(held).missing());
+            s.add(stranger, move |_, _| resting(held).missing());
             let gpu = s.gpu;
-            s.hide(gpu, move |_| held);
+            s.add_unattributed(gpu, move |_| held);
         },
     ),
     family(
         "empty_container",
-        "A container without any process on the GPU that other tenants fill.",
+        "A container without a process on a GPU that other tenants fill.",
         |s| {
             s.is_lonely = true;
             s.machine.host.pid_namespace = Some(PidNamespace::Container);
             let (gpu, bytes) = (s.gpu, s.gib(4.0, 12.0));
-            s.hide(gpu, move |_| bytes);
+            s.add_unattributed(gpu, move |_| bytes);
         },
     ),
-    family("below_a_gibibyte", "It is idle, and what it holds is not worth a word.", |s| {
+    family("below_a_gibibyte", "It is idle, but holds too little to report.", |s| {
         let (process, stop) = (s.trainer(), s.long_idle());
         let bytes = s.random.whole(250, 430) * 2 * MIB;
-        s.act(process, until(stop, working(bytes), resting(bytes)));
+        s.add(process, until(stop, working(bytes), resting(bytes)));
     }),
     family("context_only", "A notebook that only imported the framework.", |s| {
         let (kernel, bytes) = (s.notebook(), s.random.whole(140, 300) * 2 * MIB);
-        s.act(kernel, move |_, _| resting(bytes).notebook("idle", -5000.0));
+        s.add(kernel, move |_, _| resting(bytes).notebook("idle", -5000.0));
     }),
-    family("came_minutes_ago", "It appeared a few minutes before the end, and loads.", |s| {
+    family("came_minutes_ago", "It started a few minutes before the end, and is loading.", |s| {
         let start = s.before_end(150.0, 480.0);
         let process = s.trainer();
-        let (process, bytes) = (s.born(process, start), s.gib(2.0, 12.0));
-        s.act(process, until(start, gone(), resting(bytes)));
+        let (process, bytes) = (s.started_at(process, start), s.gib(2.0, 12.0));
+        s.add(process, until(start, gone(), resting(bytes)));
     }),
-    family("recorded_for_five_minutes", "Too short a recording to call anybody idle.", |s| {
+    family("recorded_for_five_minutes", "The recording is too short for an idle finding.", |s| {
         s.minutes(4.0, 8.0);
         let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
-        s.act(process, move |_, _| resting(bytes));
+        s.add(process, move |_, _| resting(bytes));
     }),
     family("idle_for_some_minutes", "It has not used the GPU for seven or eight minutes.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(300.0, 490.0));
-        s.act(process, until(stop, working(bytes), resting(bytes)));
+        s.add(process, until(stop, working(bytes), resting(bytes)));
     }),
-    family("went_and_freed", "It finished, and all its memory came back.", |s| {
+    family("went_and_freed", "It finished, and all its memory was freed.", |s| {
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.at(0.3, 0.7));
-        s.act(process, until(at, working(bytes), gone()));
+        s.add(process, until(at, working(bytes), gone()));
     }),
-    family("idle_then_back", "Idle for twenty minutes, and then at work again.", |s| {
+    family("idle_then_back", "Idle for twenty minutes, then working again.", |s| {
         s.minutes(45.0, 60.0);
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(60.0, 400.0));
-        s.act(process, during(at - 1200.0..at, resting(bytes), working(bytes)));
+        s.add(process, during(at - 1200.0..at, resting(bytes), working(bytes)));
     }),
-    family("a_desktop", "Xorg and a compositor hold a GiB and draw seldom.", |s| {
+    family("a_desktop", "Xorg and a compositor hold a GiB and rarely draw.", |s| {
         for (words, low, high) in
             [("/usr/lib/xorg/Xorg vt2", 600, 640), ("/usr/bin/gnome-shell", 80, 150)]
         {
             let process = s.daemon(words, "gdm.service");
             let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
-            s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
+            s.add_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
     }),
     family("small_workers_beside_one_at_work", "A job's workers keep their contexts.", |s| {
-        let parent = s.someone("python3 pool.py");
+        let parent = s.user_process("python3 pool.py");
         for _ in 0..s.random.whole(3, 8) {
             let (worker, bytes) = (s.child(&parent), s.random.whole(300, 450) * MIB);
-            s.act(worker, move |_, _| resting(bytes));
+            s.add(worker, move |_, _| resting(bytes));
         }
         let (worker, bytes) = (s.child(&parent), s.gib(2.0, 9.0));
-        s.act(worker, move |_, _| working(bytes));
-    }),
-    family("small_workers_of_several_jobs", "Each of them holds little, and is alone.", |s| {
-        for _ in 0..s.random.whole(3, 6) {
-            let (worker, bytes) = (s.trainer(), s.random.whole(300, 450) * MIB);
-            s.act(worker, move |_, _| resting(bytes));
-        }
+        s.add(worker, move |_, _| working(bytes));
     }),
     family(
+        "small_workers_of_several_jobs",
+        "Each holds little, and belongs to its own job.",
+        |s| {
+            for _ in 0..s.random.whole(3, 6) {
+                let (worker, bytes) = (s.trainer(), s.random.whole(300, 450) * MIB);
+                s.add(worker, move |_, _| resting(bytes));
+            }
+        },
+    ),
+    family(
         "video_that_no_row_reports",
-        "Decodes video, and the driver does not say which one.",
+        "Decodes video, and the driver does not report which process does.",
         |s| {
             for _ in 0..2 {
                 let (process, bytes) = (s.trainer(), s.gib(1.5, 4.0));
-                s.act(process, move |_, _| resting(bytes));
+                s.add(process, move |_, _| resting(bytes));
             }
             let percent = s.random.whole(1, 60) as u32;
             match s.random.chance(0.5) {
-                true => s.weather(move |_, gpu| gpu.decoder_percent = Some(percent)),
-                false => s.weather(move |_, gpu| gpu.jpeg_percent = Some(percent)),
+                true => s.edit_scenario_gpu(move |_, gpu| gpu.decoder_percent = Some(percent)),
+                false => s.edit_scenario_gpu(move |_, gpu| gpu.jpeg_percent = Some(percent)),
             }
         },
     ),
@@ -192,8 +196,8 @@ pub const FAMILIES: &[Family] = &[
         let (start, bytes) = (s.random.range(60.0, 300.0), s.gib(2.0, 20.0));
         let begins = start + s.random.range(780.0, 1500.0);
         let process = s.trainer();
-        let process = s.born(process, start);
-        s.act(process, move |t, _| match t {
+        let process = s.started_at(process, start);
+        s.add(process, move |t, _| match t {
             _ if t < start => gone(),
             _ if t < begins => resting(bytes).cpu(1.0),
             _ => working(bytes),
@@ -207,13 +211,13 @@ pub const FAMILIES: &[Family] = &[
         ]);
         let kernel = Process { command: argv(words), ..s.notebook() };
         let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
-        s.act(kernel, move |t, _| match t < stop {
+        s.add(kernel, move |t, _| match t < stop {
             true => working(bytes).notebook("busy", t),
-            // It computes on the CPU.
+            // The cell computes on the CPU.
             false => resting(bytes).cpu(100.0).notebook("busy", stop),
         });
     }),
-    family("virtual_machines", "A hypervisor's machines with vGPUs, unused for long.", |s| {
+    family("virtual_machines", "A hypervisor's virtual machines with vGPUs, idle for long.", |s| {
         let (words, file) = s.random.pick(&[
             ("vgpu", "/usr/bin/nvidia-vgpu-mgr"),
             ("/usr/lib64/xen/bin/vgpu --domain=3", "/usr/lib64/xen/bin/vgpu"),
@@ -224,24 +228,29 @@ pub const FAMILIES: &[Family] = &[
             let environment = Some(Arc::default());
             let process = Process { executable: Some(file.into()), environment, ..process };
             let (bytes, stop, gpu) = (s.gib(2.0, 6.0), s.long_idle(), s.gpu);
-            let is = until(stop, working(bytes), resting(bytes));
-            s.act_on(process, &[gpu], ProcessType::ComputeGraphics, is);
+            let activity = until(stop, working(bytes), resting(bytes));
+            s.add_on(process, &[gpu], ProcessType::ComputeGraphics, activity);
         }
     }),
-    family("unsaved_work_on_a_display", "A program with a window also computes, and waits.", |s| {
-        let words = s.random.pick(&["blender scene.blend", "chrome --type=gpu-process", "code"]);
-        let display = s.random.pick(&[("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "wayland-1")]);
-        let environment = [(display.0.into(), display.1.into())].into_iter().collect();
-        let process = s.someone(words);
-        let process = Process { environment: Some(Arc::new(environment)), ..process };
-        let (bytes, stop, gpu) = (s.gib(1.5, 6.0), s.long_idle(), s.gpu);
-        s.act_on(
-            process,
-            &[gpu],
-            ProcessType::ComputeGraphics,
-            until(stop, working(bytes), resting(bytes)),
-        );
-    }),
+    family(
+        "unsaved_work_on_a_display",
+        "A program with a window also computes, and is idle.",
+        |s| {
+            let words =
+                s.random.pick(&["blender scene.blend", "chrome --type=gpu-process", "code"]);
+            let display = s.random.pick(&[("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "wayland-1")]);
+            let environment = [(display.0.into(), display.1.into())].into_iter().collect();
+            let process = s.user_process(words);
+            let process = Process { environment: Some(Arc::new(environment)), ..process };
+            let (bytes, stop, gpu) = (s.gib(1.5, 6.0), s.long_idle(), s.gpu);
+            s.add_on(
+                process,
+                &[gpu],
+                ProcessType::ComputeGraphics,
+                until(stop, working(bytes), resting(bytes)),
+            );
+        },
+    ),
     family(
         "rank_zero_validates",
         "One rank validates for a quarter of an hour; the others wait in a collective.",
@@ -250,11 +259,11 @@ pub const FAMILIES: &[Family] = &[
             let count = s.random.pick(&[2, 4, 8]);
             s.gpus(count);
             let (bytes, at) = (s.gib(4.0, 30.0), s.before_end(900.0, 1300.0));
-            let launcher = s.someone("torchrun --nproc_per_node 8 train.py");
+            let launcher = s.user_process("torchrun --nproc_per_node 8 train.py");
             let on_gpu = s.random.chance(0.5);
             for gpu in 0..count {
                 let rank = s.child(&launcher);
-                s.act_on(rank, &[gpu], ProcessType::Compute, move |t, _| match (t < at, gpu) {
+                s.add_on(rank, &[gpu], ProcessType::Compute, move |t, _| match (t < at, gpu) {
                     (true, _) => working(bytes).sm(94.0),
                     (false, 0) if on_gpu => working(bytes).sm(60.0),
                     (false, 0) => resting(bytes).cpu(100.0),
@@ -265,15 +274,15 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "clients_of_mps",
-        "Clients of the Multi-Process Service, whose use is booked to the server.",
+        "Clients of the Multi-Process Service, whose use is attributed to the server.",
         |s| {
             let words = "nvidia-cuda-mps-server";
             let server = Process { listening: Some(false), ..s.daemon(words, "mps.service") };
-            s.act(server, |_, _| working(30 * MIB).sm(70.0).cpu(5.0));
+            s.add(server, |_, _| working(30 * MIB).sm(70.0).cpu(5.0));
             let gpu = s.gpu;
             for _ in 0..2 {
                 let (client, bytes) = (s.trainer(), s.gib(1.5, 3.0));
-                s.act_on(client, &[gpu], ProcessType::Mps, move |_, _| resting(bytes).cpu(9.0));
+                s.add_on(client, &[gpu], ProcessType::Mps, move |_, _| resting(bytes).cpu(9.0));
             }
         },
     ),
@@ -284,9 +293,9 @@ pub const FAMILIES: &[Family] = &[
             let (parent, bytes) = (s.trainer(), s.share(0.2, 0.7));
             for _ in 0..3 {
                 let worker = s.child(&parent);
-                s.act(worker, |_, _| resting(0).unknown_bytes().cpu(70.0));
+                s.add(worker, |_, _| resting(0).unknown_bytes().cpu(70.0));
             }
-            s.act(parent, move |_, _| working(bytes));
+            s.add(parent, move |_, _| working(bytes));
         },
     ),
     family(
@@ -296,25 +305,25 @@ pub const FAMILIES: &[Family] = &[
             s.every(10.0);
             let (parent, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.4, 0.8));
             let worker = s.child(&parent);
-            s.act(worker, move |t, _| {
-                let rests = resting(0).unknown_bytes();
+            s.add(worker, move |t, _| {
+                let idle = resting(0).unknown_bytes();
                 if t < at {
-                    rests.cpu(70.0)
+                    idle.cpu(70.0)
                 } else if t < at + 30.0 {
-                    rests.adopted_by(1)
+                    idle.adopted_by(1)
                 } else {
                     gone()
                 }
             });
-            s.act(parent, until(at, working(bytes), gone()));
+            s.add(parent, until(at, working(bytes), gone()));
             let next = s.trainer();
-            let next = s.born(next, at + 40.0);
-            s.act(next, until(at + 40.0, gone(), working(bytes)));
+            let next = s.started_at(next, at + 40.0);
+            s.add(next, until(at + 40.0, gone(), working(bytes)));
         },
     ),
-    family("in_a_debugger", "Its owner looks at it in a debugger.", |s| {
+    family("in_a_debugger", "Its owner has stopped it in a debugger.", |s| {
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
-        let pid = s.act(
+        let pid = s.add(
             process,
             move |t, _| {
                 if t < at { working(bytes) } else { resting(bytes).state('t') }
@@ -331,66 +340,70 @@ pub const FAMILIES: &[Family] = &[
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process { process_group: Some(group), session: Some(group), ..process };
             let bytes = s.share(0.5, 0.9);
-            let pid = s.act(process, move |_, _| resting(bytes).adopted_by(1));
+            let pid = s.add(process, move |_, _| resting(bytes).adopted_by(1));
             s.allow(pid, &["orphan"]);
         },
     ),
     family(
         "freed_some_minutes_ago",
-        "It rests, and gave a part of its memory back minutes ago.",
+        "It is idle, and freed part of its memory minutes ago.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(4.0, 12.0), s.long_idle());
             let freed = s.before_end(120.0, 450.0);
-            let pid = s.act(process, move |t, _| {
+            let pid = s.add(process, move |t, _| {
                 if t < stop {
                     working(bytes)
                 } else {
                     resting(if t < freed { bytes } else { bytes / 4 * 2 })
                 }
             });
-            // By the table it is idle; who frees memory is at work.
+            // By utilization it is idle, but freeing memory is activity.
             s.allow(pid, &["idle"]);
             s.labels.kill_ok.insert(pid, true);
         },
     ),
-    family("stopped_for_long_and_resumed", "Stopped for twenty minutes, and at work again.", |s| {
+    family(
+        "stopped_for_long_and_resumed",
+        "Stopped for twenty minutes, then working again.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+            s.add(process, during(at - 1200.0..at, resting(bytes).state('T'), working(bytes)));
+        },
+    ),
+    family("stuck_and_saved", "In the driver for ten minutes, then working again.", |s| {
         s.minutes(40.0, 60.0);
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(process, during(at - 1200.0..at, resting(bytes).state('T'), working(bytes)));
+        s.add(process, during(at - 600.0..at, resting(bytes).state('D'), working(bytes)));
     }),
-    family("stuck_and_saved", "In the driver for ten minutes, and at work again.", |s| {
+    family("zombie_that_was_reaped", "A zombie for ten minutes, then reaped.", |s| {
         s.minutes(40.0, 60.0);
         let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(process, during(at - 600.0..at, resting(bytes).state('D'), working(bytes)));
-    }),
-    family("zombie_that_was_reaped", "A zombie for ten minutes, until its parent looked.", |s| {
-        s.minutes(40.0, 60.0);
-        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(
+        s.add(
             process,
             phases([(at - 600.0, working(bytes)), (at, resting(bytes).state('Z'))], gone()),
         );
     }),
     family(
         "orphans_that_left",
-        "Workers outlived their trainer for ten minutes, and are gone.",
+        "Workers outlived their trainer by ten minutes, and have exited.",
         |s| {
             s.minutes(40.0, 60.0);
             let (parent, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
             for _ in 0..2 {
                 let worker = s.child(&parent);
-                s.act(worker, move |t, _| {
-                    let rests = resting(0).unknown_bytes();
+                s.add(worker, move |t, _| {
+                    let idle = resting(0).unknown_bytes();
                     if t < at - 600.0 {
-                        rests.cpu(70.0)
+                        idle.cpu(70.0)
                     } else if t < at {
-                        rests.adopted_by(1)
+                        idle.adopted_by(1)
                     } else {
                         gone()
                     }
                 });
             }
-            s.act(parent, until(at - 600.0, working(bytes), gone()));
+            s.add(parent, until(at - 600.0, working(bytes), gone()));
         },
     ),
     family(
@@ -402,7 +415,7 @@ pub const FAMILIES: &[Family] = &[
             let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(30.0, 85.0));
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process { process_group: Some(group), session: Some(group), ..process };
-            s.act(process, until(at, working(bytes), resting(bytes).adopted_by(1)));
+            s.add(process, until(at, working(bytes), resting(bytes).adopted_by(1)));
         },
     ),
 ];

@@ -1,4 +1,4 @@
-//! Work that looks like waste: pauses, waits, light and heavy kernels, caps and heat.
+//! Work that looks like waste: pauses, waiting, light and heavy kernels, power caps and heat.
 
 use std::sync::Arc;
 
@@ -9,48 +9,52 @@ use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// A server that listens and is asked nothing.
-fn waits(s: &mut Stage, words: &str, framework: Option<&str>) {
+/// Adds a server that listens and gets no request.
+fn add_unused_server(s: &mut Stage, words: &str, framework: Option<&str>) {
     let (process, bytes) = (s.server(words, framework), s.share(0.3, 0.9));
     let cpu = s.random.range(0.2, 4.0);
-    s.act(process, move |_, _| resting(bytes).cpu(cpu));
+    s.add(process, move |_, _| resting(bytes).cpu(cpu));
 }
 
 pub const FAMILIES: &[Family] = &[
-    family("steady_training", "Nothing but work.", |s| {
+    family("steady_training", "Constant work.", |s| {
         let (process, bytes) = (s.trainer(), s.share(0.2, 0.95));
-        s.act(process, move |_, _| working(bytes).sm(92.0));
+        s.add(process, move |_, _| working(bytes).sm(92.0));
     }),
     family(
         "dataloader_stall",
-        "Data loading holds up the GPU for eight minutes, with much CPU.",
+        "Data loading delays the GPU for eight minutes, with much CPU use.",
         |s| {
             let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let stall = s.before_end(200.0, 480.0);
-            s.act(process, until(stall, working(bytes), resting(bytes).cpu(400.0)));
+            s.add(process, until(stall, working(bytes), resting(bytes).cpu(400.0)));
         },
     ),
-    family("long_cpu_phase", "A phase on the CPU lasts for twenty minutes; the GPU waits.", |s| {
+    family("long_cpu_phase", "A CPU phase of twenty minutes, while the GPU waits.", |s| {
         s.minutes(40.0, 60.0);
         let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let (begin, cpu) = (s.before_end(1000.0, 1500.0), s.random.range(60.0, 1200.0));
-        s.act(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
-    }),
-    family("single_core_preprocessing", "A third of a core tokenizes for half an hour.", |s| {
-        s.minutes(40.0, 60.0);
-        let (process, bytes, begin) =
-            (s.trainer(), s.share(0.2, 0.7), s.before_end(1000.0, 1500.0));
-        let cpu = s.random.range(30.0, 60.0);
-        s.act(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
+        s.add(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
     }),
     family(
+        "single_core_preprocessing",
+        "Tokenization takes a third of a core for half an hour.",
+        |s| {
+            s.minutes(40.0, 60.0);
+            let (process, bytes, begin) =
+                (s.trainer(), s.share(0.2, 0.7), s.before_end(1000.0, 1500.0));
+            let cpu = s.random.range(30.0, 60.0);
+            s.add(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
+        },
+    ),
+    family(
         "checkpoint_pauses",
-        "It writes checkpoints for three minutes, partly asleep on the disk.",
+        "It writes checkpoints for three minutes, partly waiting for the disk.",
         |s| {
             let (process, bytes, every) =
                 (s.trainer(), s.share(0.2, 0.7), s.random.range(500.0, 900.0));
             let pause = s.random.range(100.0, 200.0);
-            s.act(process, move |t, random| {
+            s.add(process, move |t, random| {
                 if t % every < every - pause {
                     working(bytes)
                 } else if random.chance(0.5) {
@@ -64,7 +68,7 @@ pub const FAMILIES: &[Family] = &[
     family("low_duty_inference", "A request every few minutes.", |s| {
         let (process, bytes, every) = (s.trainer(), s.gib(2.0, 20.0), s.random.range(120.0, 420.0));
         let mut next = 0.0;
-        s.act(process, move |t, _| {
+        s.add(process, move |t, _| {
             if t >= next {
                 next = t + every;
                 working(bytes).sm(12.0).cpu(10.0)
@@ -75,14 +79,14 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "federated_client",
-        "It waits longer for each round, and goes back to work each time.",
+        "It waits longer for each round, and resumes work each time.",
         |s| {
             s.minutes(90.0, 150.0);
             s.every(15.0);
             let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
-            // The first is shorter than the rule's duration.
+            // The first pause is shorter than the rule's duration.
             let (mut pause, mut next, mut stop) = (s.random.range(300.0, 540.0), 200.0, 0.0);
-            s.act(process, move |t, random| {
+            s.add(process, move |t, random| {
                 if t >= next {
                     stop = t + random.range(40.0, 120.0);
                     next = stop + pause;
@@ -92,12 +96,12 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family("pipe_before_it", "The program before it in the pipe prepares on the CPU.", |s| {
+    family("pipe_before_it", "The previous program in the pipe prepares data on the CPU.", |s| {
         let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
         let (cpu, pid) = (s.random.range(40.0, 400.0), process.pid);
-        s.act(process, until(stop, working(bytes), resting(bytes).cpu(0.3)));
-        s.edit_process(pid, move |t, it| {
-            it.descendants = Some(Arc::new(Descendants {
+        s.add(process, until(stop, working(bytes), resting(bytes).cpu(0.3)));
+        s.edit_process(pid, move |t, process| {
+            process.descendants = Some(Arc::new(Descendants {
                 count: Some(0),
                 cpu_percent: Some(cpu),
                 cpu_seconds: Some(t * cpu / 100.0),
@@ -105,16 +109,17 @@ pub const FAMILIES: &[Family] = &[
             }));
         });
     }),
-    family("light_use_without_end", "One or two percent, all the time.", |s| {
+    family("light_use_without_end", "One or two percent utilization, all the time.", |s| {
         let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
-        s.act(process, move |_, random| {
+        s.add(process, move |_, random| {
             resting(bytes).sm(random.range(1.0, 2.5)).traffic(0.0).cpu(3.0)
         });
     }),
-    family("video_transcoding", "Only the encoder works.", |s| {
-        let process = s.someone("ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4");
+    family("video_transcoding", "Only the video encoder works.", |s| {
+        let process =
+            s.user_process("ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4");
         let (bytes, level) = (s.gib(1.3, 3.0), s.random.whole(20, 70) as u32);
-        let pid = s.act(process, move |_, _| resting(bytes).cpu(12.0));
+        let pid = s.add(process, move |_, _| resting(bytes).cpu(12.0));
         s.edit_each(move |_, snapshot| {
             for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten()) {
                 if row.pid == pid {
@@ -126,7 +131,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("thinking_notebook", "Its user reads and tries something every few minutes.", |s| {
         let (kernel, bytes, every) = (s.notebook(), s.gib(2.0, 20.0), s.random.range(200.0, 460.0));
-        s.act(kernel, move |t, _| {
+        s.add(kernel, move |t, _| {
             let since = t % every;
             if since < 25.0 {
                 working(bytes).sm(40.0).notebook("busy", t)
@@ -137,12 +142,12 @@ pub const FAMILIES: &[Family] = &[
     }),
     family(
         "notebook_active_without_gpu",
-        "Its user edits and plots on the CPU; the GPU waits.",
+        "Its user edits and plots on the CPU; the GPU is idle.",
         |s| {
             let (kernel, bytes, stop) =
                 (s.notebook(), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
             let last = s.before_end(60.0, 460.0);
-            s.act(kernel, move |t, _| {
+            s.add(kernel, move |t, _| {
                 if t < stop {
                     working(bytes).notebook("busy", t)
                 } else {
@@ -155,54 +160,58 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("notebook_busy_on_the_cpu", "A cell computes on the CPU for half an hour.", |s| {
         let (kernel, bytes, stop) = (s.notebook(), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
-        s.act(kernel, move |t, _| {
-            let at_work = working(bytes).notebook("busy", t);
-            if t < stop { at_work } else { resting(bytes).cpu(100.0).notebook("busy", stop) }
+        s.add(kernel, move |t, _| {
+            let busy = working(bytes).notebook("busy", t);
+            if t < stop { busy } else { resting(bytes).cpu(100.0).notebook("busy", stop) }
         });
     }),
-    family("vllm_never_used", "vLLM listens and nobody asks.", |s| {
-        waits(
+    family("vllm_never_used", "vLLM listens and gets no request.", |s| {
+        add_unused_server(
             s,
             "python -m vllm.entrypoints.openai.api_server --model m --port 8000",
             Some("vllm"),
         );
     }),
-    family("triton_waits", "Triton listens and nobody asks.", |s| {
-        waits(s, "tritonserver --model-repository=/models --http-port=8000", None);
+    family("triton_waits", "Triton listens and gets no request.", |s| {
+        add_unused_server(s, "tritonserver --model-repository=/models --http-port=8000", None);
     }),
-    family("ollama_kept_alive", "Ollama keeps a model loaded for ever.", |s| {
-        waits(
+    family("ollama_kept_alive", "Ollama keeps a model loaded forever.", |s| {
+        add_unused_server(
             s,
             "/usr/local/bin/ollama runner --model /var/lib/ollama/m --port 39311",
             Some("llama.cpp"),
         );
     }),
-    family("llama_server_waits", "llama-server listens and nobody asks.", |s| {
-        waits(s, "/opt/llama.cpp/llama-server -m m.gguf --port 8080", Some("llama.cpp"));
+    family("llama_server_waits", "llama-server listens and gets no request.", |s| {
+        add_unused_server(
+            s,
+            "/opt/llama.cpp/llama-server -m m.gguf --port 8080",
+            Some("llama.cpp"),
+        );
     }),
-    family("text_generation_waits", "A text generation server listens and nobody asks.", |s| {
-        waits(s, "text-generation-server serve m --port 3000", Some("tgi"));
+    family("text_generation_waits", "A text generation server gets no request.", |s| {
+        add_unused_server(s, "text-generation-server serve m --port 3000", Some("tgi"));
     }),
     family(
         "download_with_the_model_loaded",
-        "It reads and writes, and its GPU waits for that.",
+        "It reads and writes files, and its GPU is idle meanwhile.",
         |s| {
             let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let (rate, pid) = (s.random.range(3e6, 40e6), process.pid);
-            s.act(process, until(stop, working(bytes), resting(bytes).cpu(4.0)));
-            s.edit_process(pid, move |t, it| {
-                // Looked at twice a minute.
-                it.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
+            s.add(process, until(stop, working(bytes), resting(bytes).cpu(4.0)));
+            s.edit_process(pid, move |t, process| {
+                // Sampled twice a minute.
+                process.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
             });
         },
     ),
     family(
         "engine_of_a_container",
-        "The API server is its container's first process, which adopts orphans, and waits with its engine.",
+        "The API server is pid 1 of its container, adopts orphans, and waits with its engine.",
         |s| {
             let words = s.random.pick(&["vllm serve m --port 8000", "python -m app"]);
             let front = s.server(words, Some("vllm"));
-            let front = s.contain(Process { namespace_pid: Some(1), ..front });
+            let front = s.in_container(Process { namespace_pid: Some(1), ..front });
             let bytes = s.share(0.3, 0.9);
             let (leads_its_group, child) = (s.random.chance(0.5), s.child(&front));
             let starter = Parent { pid: front.pid, command: argv(words), ..Parent::default() };
@@ -224,21 +233,21 @@ pub const FAMILIES: &[Family] = &[
                 namespace_pid: Some(s.random.whole(40, 900) as u32),
                 ..child
             };
-            s.act(engine, move |_, _| resting(bytes));
-            s.act(front, move |_, _| resting(0).unlisted());
+            s.add(engine, move |_, _| resting(bytes));
+            s.add(front, move |_, _| resting(0).unlisted());
         },
     ),
     family(
         "engine_of_a_listening_server",
-        "The engine holds the model; the API server that listens is its parent.",
+        "The engine holds the model; its parent, the API server, listens.",
         |s| {
             let words = "python -m vllm.entrypoints.openai.api_server --model m --port 8000";
             let api = s.server(words, Some("vllm"));
             let engine = s.child(&api);
             let (engine, bytes) =
                 (Process { command: argv("VLLM::EngineCore"), ..engine }, s.share(0.5, 0.9));
-            s.act(engine, move |_, _| resting(bytes).cpu(3.0));
-            s.act(api, |_, _| resting(0).cpu(1.0).unlisted());
+            s.add(engine, move |_, _| resting(bytes).cpu(3.0));
+            s.add(api, |_, _| resting(0).cpu(1.0).unlisted());
         },
     ),
     family(
@@ -259,7 +268,7 @@ pub const FAMILIES: &[Family] = &[
                 ..s.server(&fill(words), None)
             };
             let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
-            s.act(process, until(stop, working(bytes), resting(bytes)));
+            s.add(process, until(stop, working(bytes), resting(bytes)));
         },
     ),
     family(
@@ -275,18 +284,18 @@ pub const FAMILIES: &[Family] = &[
                 ..s.server("python app.py", None)
             };
             let (bytes, stop) = (s.gib(2.0, 12.0), s.long_idle());
-            s.act(process, until(stop, working(bytes), resting(bytes)));
+            s.add(process, until(stop, working(bytes), resting(bytes)));
         },
     ),
     family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
         let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
         let process = s.server(words, Some("vllm"));
-        let (process, bytes) = (s.contain(process), s.share(0.6, 0.9));
-        s.act(process, move |_, _| resting(bytes).cpu(3.0));
+        let (process, bytes) = (s.in_container(process), s.share(0.6, 0.9));
+        s.add(process, move |_, _| resting(bytes).cpu(3.0));
     }),
     family(
         "nohup_active",
-        "Training under nohup, adopted by init and without its shell, but hard at work.",
+        "Training under nohup, adopted by init and without a shell, but working.",
         |s| {
             let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let group = s.random.whole(3_000, 400_000) as u32;
@@ -296,17 +305,17 @@ pub const FAMILIES: &[Family] = &[
                 terminal: None,
                 ..process
             };
-            s.act(process, move |_, _| working(bytes).adopted_by(1));
+            s.add(process, move |_, _| working(bytes).adopted_by(1));
         },
     ),
     family(
         "nohup_with_short_pauses",
-        "Adopted by init, at work, with a pause of a minute now and then.",
+        "Adopted by init, working, with occasional pauses of a minute.",
         |s| {
             let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let every = s.random.range(200.0, 500.0);
             s.every(15.0);
-            s.act(process, move |t, _| {
+            s.add(process, move |t, _| {
                 let pauses = t % every < 60.0 && t > 100.0;
                 if pauses {
                     resting(bytes).cpu(120.0).adopted_by(1)
@@ -322,7 +331,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let process = s.daemon("/opt/app/worker --gpu", "worker.service");
             let bytes = s.share(0.2, 0.6);
-            s.act(process, move |t, _| {
+            s.add(process, move |t, _| {
                 if t % 300.0 < 100.0 { working(bytes).sm(50.0) } else { resting(bytes).cpu(8.0) }
             });
         },
@@ -331,17 +340,17 @@ pub const FAMILIES: &[Family] = &[
         let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let process =
             Process { terminal: Some("pts/7".into()), session_leader_alive: Some(true), ..process };
-        s.act(process, move |_, _| working(bytes));
+        s.add(process, move |_, _| working(bytes));
     }),
     family(
         "power_cap_lowered",
-        "The power limit is lowered to a little more than half, and the work goes on.",
+        "The power limit is lowered to a little more than half; the work continues.",
         |s| {
             let (process, bytes, at) =
                 (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
-            s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
+            s.add(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.52, 0.62);
-            s.weather(move |t, gpu| {
+            s.edit_scenario_gpu(move |t, gpu| {
                 if t > at {
                     let limit = gpu.power_limit_watts.unwrap_or(300.0) * cap;
                     gpu.power_limit_watts = Some(limit.round());
@@ -354,13 +363,13 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "power_cap_lowered_far",
-        "The power limit is lowered to a third, and memory traffic goes on.",
+        "The power limit is lowered to a third; memory traffic continues.",
         |s| {
             let (process, bytes, at) =
                 (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
-            s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
+            s.add(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.28, 0.33);
-            s.weather(move |t, gpu| {
+            s.edit_scenario_gpu(move |t, gpu| {
                 if t > at {
                     let limit = gpu.power_limit_watts.unwrap_or(300.0) * cap;
                     gpu.power_limit_watts = Some(limit.round());
@@ -372,11 +381,11 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family("thermal_slowdown", "It is too hot: the clocks fall, and the power with them.", |s| {
+    family("thermal_slowdown", "The GPU is too hot, so clocks and power drop.", |s| {
         let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
-        s.act(process, move |_, _| working(bytes).sm(98.0));
+        s.add(process, move |_, _| working(bytes).sm(98.0));
         let share = s.random.range(0.5, 0.65);
-        s.weather(move |t, gpu| {
+        s.edit_scenario_gpu(move |t, gpu| {
             if t > at {
                 gpu.temperature_celsius = Some(91);
                 gpu.sm_clock_mhz = Some(780);
@@ -385,34 +394,30 @@ pub const FAMILIES: &[Family] = &[
             }
         });
     }),
-    family(
-        "light_kernels_from_the_start",
-        "Full use at little power, and never anything else.",
-        |s| {
-            let (process, bytes) = (s.trainer(), s.share(0.1, 0.5));
-            let load = s.random.range(0.08, 0.2);
-            s.act(process, move |_, _| working(bytes).sm(100.0).load(load).traffic(0.05));
-        },
-    ),
+    family("light_kernels_from_the_start", "Full use at low power from the start.", |s| {
+        let (process, bytes) = (s.trainer(), s.share(0.1, 0.5));
+        let load = s.random.range(0.08, 0.2);
+        s.add(process, move |_, _| working(bytes).sm(100.0).load(load).traffic(0.05));
+    }),
     family(
         "memory_bound_phase",
-        "A phase of full use at 60 % of the power, with much traffic.",
+        "A phase of full use at 60 % of the power, with much memory traffic.",
         |s| {
             let (process, bytes, at) =
                 (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             let load = s.random.range(0.5, 0.62);
-            s.act(process, move |t, _| {
-                let at_work = working(bytes).sm(98.0);
-                if t < at { at_work } else { at_work.load(load).traffic(0.9) }
+            s.add(process, move |t, _| {
+                let busy = working(bytes).sm(98.0);
+                if t < at { busy } else { busy.load(load).traffic(0.9) }
             });
         },
     ),
     family(
         "low_power_for_some_minutes",
-        "Synchronisation at full use and little power, for six minutes.",
+        "Synchronisation with full use at low power, for six minutes.",
         |s| {
             let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(200.0, 400.0));
-            s.act(
+            s.add(
                 process,
                 until(
                     at,
@@ -424,12 +429,12 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "the_heavy_one_leaves",
-        "Of two on a GPU the heavy one exits; the light one goes on at full use.",
+        "The heavier of two processes exits; the light one continues at full use.",
         |s| {
             let (light, heavy) = (s.trainer(), s.trainer());
             let (bytes, held, at) = (s.gib(2.0, 5.0), s.gib(2.0, 6.0), s.before_end(800.0, 1400.0));
-            s.act(light, move |_, _| working(bytes).sm(100.0).load(0.12).traffic(0.1));
-            s.act(heavy, until(at, working(held).sm(96.0), gone()));
+            s.add(light, move |_, _| working(bytes).sm(100.0).load(0.12).traffic(0.1));
+            s.add(heavy, until(at, working(held).sm(96.0), gone()));
         },
     ),
     family(
@@ -441,7 +446,7 @@ pub const FAMILIES: &[Family] = &[
             let (main, other) = (s.gpu, 1 - s.gpu);
             let small = s.random.whole(120, 290) * 2 * MIB;
             let pid =
-                s.act_on(process, &[main, other], ProcessType::Compute, move |_, _| working(bytes));
+                s.add_on(process, &[main, other], ProcessType::Compute, move |_, _| working(bytes));
             s.edit_each(move |_, snapshot| {
                 let gpu = &mut snapshot.gpus[other];
                 for row in gpu.processes.iter_mut().flatten().filter(|row| row.pid == pid) {
@@ -465,11 +470,11 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "hung_and_recovered",
-        "A collective waited for fifteen minutes for a slow rank, and went on.",
+        "A collective waited fifteen minutes for a slow rank, then continued.",
         |s| {
             s.minutes(45.0, 60.0);
             let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-            s.act(
+            s.add(
                 process,
                 during(
                     at - 900.0..at,
@@ -485,21 +490,17 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (mut process, bytes) = (s.trainer(), s.share(0.75, 0.92));
             process.framework = Some("jax".into());
-            s.act(process, move |_, _| working(bytes).sm(6.0).cpu(30.0));
+            s.add(process, move |_, _| working(bytes).sm(6.0).cpu(30.0));
         },
     ),
-    family(
-        "full_to_the_last_and_busy",
-        "It has taken all that there is but a little, and works.",
-        |s| {
-            let (process, free) = (s.trainer(), s.random.whole(60, 120) * 2 * MIB);
-            let model = &s.machine.model;
-            let bytes = model.total_bytes - model.reserved_bytes - free;
-            s.act(process, move |_, _| working(bytes).sm(96.0));
-        },
-    ),
-    family("nearly_full_and_busy", "It fills the GPU nearly to the last, and works.", |s| {
+    family("full_to_the_last_and_busy", "It has taken almost all memory, and works.", |s| {
+        let (process, free) = (s.trainer(), s.random.whole(60, 120) * 2 * MIB);
+        let model = &s.machine.model;
+        let bytes = model.total_bytes - model.reserved_bytes - free;
+        s.add(process, move |_, _| working(bytes).sm(96.0));
+    }),
+    family("nearly_full_and_busy", "It fills nearly the whole GPU, and works.", |s| {
         let (process, bytes) = (s.trainer(), s.share(0.95, 0.96));
-        s.act(process, move |_, _| working(bytes).sm(96.0));
+        s.add(process, move |_, _| working(bytes).sm(96.0));
     }),
 ];

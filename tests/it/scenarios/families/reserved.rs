@@ -1,4 +1,4 @@
-//! GPUs that a job or a container was given: who runs nothing there, and who only seems to.
+//! GPUs that were allocated to a job or a container: unused ones, and ones that only look unused.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use super::super::doing::{during, gone, resting, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// The batch script of a job that was given the GPU of the story.
-fn job(s: &mut Stage) -> Reservation {
-    let shell = s.someone("/bin/bash /var/spool/slurmd/slurm_script");
+/// The batch script of a job that was allocated the scenario's GPU.
+fn reservation_of_a_job(s: &mut Stage) -> Reservation {
+    let shell = s.user_process("/bin/bash /var/spool/slurmd/slurm_script");
     Reservation {
         pid: shell.pid,
         user: shell.user,
@@ -25,13 +25,14 @@ fn job(s: &mut Stage) -> Reservation {
     }
 }
 
-/// Longer than an hour: jobs of half an hour end in it. Samples a minute apart, of which some are lost, prove nothing.
-fn long(s: &mut Stage) {
+/// Sets a duration of more than an hour, which includes jobs of half an hour. Lost samples at longer intervals would
+/// prove nothing.
+fn set_long_recording(s: &mut Stage) {
     s.minutes(65.0, 90.0);
     s.every(30.0);
 }
 
-/// When a job has to have begun to be old enough, before the end.
+/// A start time long enough before the end for the rule.
 fn long_ago(s: &mut Stage) -> f64 {
     s.before_end(2400.0, 3600.0)
 }
@@ -39,19 +40,19 @@ fn long_ago(s: &mut Stage) -> f64 {
 pub const FAMILIES: &[Family] = &[
     family(
         "reserved_by_slurm",
-        "A job was given a GPU, and its script waits for something else.",
+        "A job was allocated a GPU, and its script waits for something else.",
         |s| {
-            long(s);
-            let (job, since) = (job(s), long_ago(s));
-            s.give(job, since);
-            s.note_gpu("reserved", s.gpu);
+            set_long_recording(s);
+            let (job, since) = (reservation_of_a_job(s), long_ago(s));
+            s.reserve(job, since);
+            s.expect_info("reserved", s.gpu);
         },
     ),
     family(
         "reserved_by_a_container",
-        "A container for development was given a GPU by its uuid, and is open all day.",
+        "A development container was given a GPU by its uuid, and runs all day.",
         |s| {
-            long(s);
+            set_long_recording(s);
             let (hours, id) = (s.random.range(1.0, 9.0), s.random.hex(12));
             let container = Reservation {
                 slurm: None,
@@ -62,53 +63,53 @@ pub const FAMILIES: &[Family] = &[
                 })),
                 variable: "NVIDIA_VISIBLE_DEVICES".into(),
                 devices: [Arc::from(s.machine.uuids[s.gpu].as_str())].into(),
-                ..job(s)
+                ..reservation_of_a_job(s)
             };
-            s.give(container, -3600.0 * hours);
-            s.note_gpu("reserved", s.gpu);
+            s.reserve(container, -3600.0 * hours);
+            s.expect_info("reserved", s.gpu);
         },
     ),
     family(
         "reserved_a_minute_ago",
-        "Nobody used the GPU for an hour; a job that was given it just now has yet to begin.",
+        "The GPU was unused for an hour; a job that was just allocated it has not started.",
         |s| {
-            long(s);
-            let (job, since) = (job(s), s.before_end(60.0, 900.0));
-            s.give(job, since);
+            set_long_recording(s);
+            let (job, since) = (reservation_of_a_job(s), s.before_end(60.0, 900.0));
+            s.reserve(job, since);
         },
     ),
     family(
         "reserved_between_two_steps",
-        "A job used its GPU until a while ago; its next step is about to begin.",
+        "A job used its GPU until recently; its next step is about to start.",
         |s| {
-            long(s);
-            let (job, since) = (job(s), long_ago(s));
-            let (begins, ends) = (since + 60.0, s.before_end(120.0, 1200.0));
-            let (process, bytes) = (s.someone("python prepare.py"), s.share(0.1, 0.5));
-            s.give(job, since);
-            s.act(process, during(begins..ends, working(bytes), gone()));
+            set_long_recording(s);
+            let (job, since) = (reservation_of_a_job(s), long_ago(s));
+            let (start, end) = (since + 60.0, s.before_end(120.0, 1200.0));
+            let (process, bytes) = (s.user_process("python prepare.py"), s.share(0.1, 0.5));
+            s.reserve(job, since);
+            s.add(process, during(start..end, working(bytes), gone()));
         },
     ),
     family(
         "reserved_and_used_by_whom_nvml_does_not_list",
-        "The driver does not list a job's process, which has the GPU open and holds little.",
+        "The driver does not list a job's process, which has the GPU open and holds little memory.",
         |s| {
-            long(s);
-            let (job, since) = (job(s), long_ago(s));
-            s.give(job, since);
-            let process = s.someone("./render --tiles 64");
-            s.act(process, |_, _| resting(0).cpu(40.0).unlisted());
-            s.hide(s.gpu, |_| 400 * MIB);
+            set_long_recording(s);
+            let (job, since) = (reservation_of_a_job(s), long_ago(s));
+            s.reserve(job, since);
+            let process = s.user_process("./render --tiles 64");
+            s.add(process, |_, _| resting(0).cpu(40.0).unlisted());
+            s.add_unattributed(s.gpu, |_| 400 * MIB);
         },
     ),
     family(
         "reserved_and_looked_at_from_a_container",
-        "gpumem runs in a container, from where nobody's processes on a GPU are seen.",
+        "gpumem runs in a container, where it sees no process on any GPU.",
         |s| {
-            long(s);
+            set_long_recording(s);
             s.machine.host.pid_namespace = Some(PidNamespace::Container);
-            let (job, since) = (job(s), long_ago(s));
-            s.give(job, since);
+            let (job, since) = (reservation_of_a_job(s), long_ago(s));
+            s.reserve(job, since);
         },
     ),
 ];

@@ -1,14 +1,14 @@
-//! Memory in use that no process on the list has.
+//! Memory in use that no listed process holds.
 
 use super::super::doing::{gone, resting, until, working};
 use super::super::people::argv;
 use super::super::stage::{GIB, Stage};
 use super::{Family, family};
 
-/// When the memory came: long enough ago for a minute and a margin.
+/// The time since when memory is unattributed: longer than the rule's minute, with a margin.
 fn since(s: &mut Stage) -> f64 {
-    let least = 75.0 + 4.0 * s.interval();
-    s.before_end(least, least + 1200.0)
+    let shortest = 75.0 + 4.0 * s.interval();
+    s.before_end(shortest, shortest + 1200.0)
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -17,68 +17,72 @@ pub const FAMILIES: &[Family] = &[
         "NVML lists no process; a hidden one has the device file open.",
         |s| {
             let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-            let mut process = s.someone("/usr/bin/python3 agent.py");
+            let mut process = s.user_process("/usr/bin/python3 agent.py");
             process.framework = None;
-            let process = s.born(process, at);
-            s.act(process, until(at, gone(), resting(0).cpu(0.3).unlisted()));
-            s.hide(gpu, move |t| if t < at { 0 } else { bytes });
-            s.accuse_gpu(gpu);
+            let process = s.started_at(process, at);
+            s.add(process, until(at, gone(), resting(0).cpu(0.3).unlisted()));
+            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+            s.expect_unattributed(gpu);
         },
     ),
     family(
         "unattributed_without_holder",
-        "Memory is in use and nobody has the device open.",
+        "Memory is in use, and no process has the device open.",
         |s| {
             let (gpu, bytes) = (s.gpu, s.gib(1.5, 12.0));
-            s.hide(gpu, move |_| bytes);
-            s.accuse_gpu(gpu);
+            s.add_unattributed(gpu, move |_| bytes);
+            s.expect_unattributed(gpu);
         },
     ),
-    family("unattributed_that_grows", "It grows from nothing to much.", |s| {
+    family("unattributed_that_grows", "It grows from zero.", |s| {
         s.minutes(30.0, 50.0);
         let (gpu, bytes, end) = (s.gpu, s.gib(8.0, 12.0), s.end());
-        s.hide(gpu, move |t| (bytes as f64 * (t / end)) as u64);
-        s.accuse_gpu(gpu);
+        s.add_unattributed(gpu, move |t| (bytes as f64 * (t / end)) as u64);
+        s.expect_unattributed(gpu);
     }),
     family(
         "unattributed_beside_known",
-        "A process that is listed holds a part of it, and works.",
+        "A listed, working process holds a part of the memory in use.",
         |s| {
             let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 5.0), since(s));
             let (process, held) = (s.trainer(), s.gib(2.0, 5.0));
-            s.act(process, move |_, _| working(held));
-            s.hide(gpu, move |t| if t < at { 0 } else { bytes });
-            s.accuse_gpu(gpu);
+            s.add(process, move |_, _| working(held));
+            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+            s.expect_unattributed(gpu);
         },
     ),
     family(
         "unattributed_by_old_memory_info",
-        "Memory info v1, whose use includes what is reserved.",
+        "Memory info v1, which includes reserved memory in used memory.",
         |s| {
             let (gpu, bytes) = (s.gpu, s.gib(4.0, 9.0));
-            s.hide(gpu, move |_| bytes);
+            s.add_unattributed(gpu, move |_| bytes);
             s.edit_gpus(|gpu| {
                 if let Some(memory) = &mut gpu.memory {
                     memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
                 }
             });
-            s.accuse_gpu(gpu);
+            s.expect_unattributed(gpu);
         },
     ),
-    family("unattributed_after_a_crash", "The trainer crashed, and its memory stayed.", |s| {
-        let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-        let process = s.trainer();
-        s.act(process, until(at, working(bytes), gone()));
-        s.hide(gpu, move |t| if t < at { 0 } else { bytes });
-        s.accuse_gpu(gpu);
-    }),
+    family(
+        "unattributed_after_a_crash",
+        "The trainer crashed, and its memory stayed in use.",
+        |s| {
+            let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
+            let process = s.trainer();
+            s.add(process, until(at, working(bytes), gone()));
+            s.add_unattributed(gpu, move |t| if t < at { 0 } else { bytes });
+            s.expect_unattributed(gpu);
+        },
+    ),
     family("unattributed_held_by_a_monitor_only", "Only a monitor has the device open.", |s| {
         let (gpu, bytes) = (s.gpu, s.gib(2.0, 12.0));
-        let mut monitor = s.someone("nvtop");
+        let mut monitor = s.user_process("nvtop");
         monitor.framework = None;
         monitor.gpu_files = argv(&format!("/dev/nvidiactl /dev/nvidia{gpu}"));
-        s.act(monitor, |_, _| resting(0).cpu(3.0).unlisted());
-        s.hide(gpu, move |_| bytes.max(2 * GIB));
-        s.accuse_gpu(gpu);
+        s.add(monitor, |_, _| resting(0).cpu(3.0).unlisted());
+        s.add_unattributed(gpu, move |_| bytes.max(2 * GIB));
+        s.expect_unattributed(gpu);
     }),
 ];
