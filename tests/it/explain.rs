@@ -78,8 +78,7 @@ fn a_live_process_is_explained_until_it_exits() {
     let gpu = machine.run(&["explain", "gpu:0", "--no-store"]).exits(0);
     assert!(gpu.stdout.contains(&typed), "{gpu:?}");
     machine.play(&one_gpu(&[]));
-    let gone = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]).exits(2);
-    assert!(gone.stderr.contains("NVML lists no process on any GPU"), "{gone:?}");
+    machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]).exits(2);
 }
 
 #[test]

@@ -231,17 +231,13 @@ fn exchanging_files_during_a_write_misdirects_nothing() {
     }
 }
 
-/// Runs a shell script between two lines of output into a file.
-fn run_between_lines(script: &str, file: &Path) -> Output {
-    let script = format!("{{ echo before; {script}; echo after; }} > {}", file.display());
-    finish(Command::new("sh").args(["-c", &script]).env("GPUMEM", support::gpumem()))
-}
-
 #[test]
 fn output_to_dev_stdout_keeps_other_output() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all");
-    run_between_lines(r#""$GPUMEM" metrics --demo --output /dev/stdout"#, &file).exits(0);
+    let script = r#"{ echo before; "$1" metrics --demo --output /dev/stdout; echo after; } > "$2""#;
+    let mut shell = Command::new("sh");
+    finish(shell.args(["-c", script, "sh", support::gpumem()]).arg(&file)).exits(0);
     let text = fs::read_to_string(file).unwrap();
     assert!(text.starts_with("before\n# HELP ") && text.ends_with("_bytes 0.0\nafter\n"), "{text}");
 }

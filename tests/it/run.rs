@@ -44,16 +44,6 @@ fn wait_for_samples(machine: &Machine) {
     wait_until("new samples", || samples(machine) > before + 6);
 }
 
-/// Starts a command that prints its pid and waits for a line, and puts it on a GPU.
-fn start_on_gpu(machine: &Machine, options: &[&str], script: &str) -> (LineProcess, u32) {
-    let script = format!("echo $$; read line; {script}");
-    let mut command = LineProcess::start(&mut run(machine, options, &["sh", "-c", &script]));
-    let pid: u32 = command.line().parse().unwrap();
-    machine.play(&one_gpu(&[pid]));
-    wait_for_samples(machine);
-    (command, pid)
-}
-
 fn read_json(path: &Path) -> Value {
     let document: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     crate::schema::check(&document);
@@ -399,8 +389,12 @@ fn a_leak_in_a_short_run_is_undecided() {
 #[test]
 fn a_lost_gpu_makes_a_limit_unknown() {
     let machine = Machine::new(&one_gpu(&[]));
-    let (mut command, pid) =
-        start_on_gpu(&machine, &["--max-peak", "50%", "-q", "--interval", "50ms"], "");
+    let options = ["--max-peak", "50%", "-q", "--interval", "50ms"];
+    let script = ["sh", "-c", "echo $$; read line"];
+    let mut command = LineProcess::start(&mut run(&machine, &options, &script));
+    let pid: u32 = command.line().parse().unwrap();
+    machine.play(&one_gpu(&[pid]));
+    wait_for_samples(&machine);
     let mut scene = one_gpu(&[pid]);
     scene.faults.push(Fault::error("*", 15).on(0));
     let calls = || machine.counts().values().sum::<u64>();

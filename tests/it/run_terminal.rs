@@ -30,11 +30,6 @@ fn assert_same(program: &[&str], type_keys: impl Fn(&mut Terminal)) {
     assert_eq!(run_on_terminal(true, program, &type_keys), bare, "{program:?}");
 }
 
-fn type_and_wait(terminal: &mut Terminal, keys: &str, text: &str) {
-    terminal.press(keys);
-    terminal.wait_for(text, |screen| screen.contains(text));
-}
-
 /// The terminal's shell continues a stopped job when Enter is pressed.
 fn stop_and_continue(terminal: &mut Terminal) {
     terminal.press("\u{1a}");
@@ -108,7 +103,8 @@ fn a_pager_stops_and_continues() {
     let (less, file) = (less.to_str().unwrap(), file.to_str().unwrap());
     assert_same(&[less, file], |terminal| {
         terminal.wait_for("first page", |screen| screen.contains("line 22"));
-        type_and_wait(terminal, " ", "line 45");
+        terminal.press(" ");
+        terminal.wait_for("second page", |screen| screen.contains("line 45"));
         stop_and_continue(terminal);
         terminal.wait_for("the page again", |screen| screen.contains("line 45"));
         terminal.press("q");

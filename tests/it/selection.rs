@@ -1,7 +1,7 @@
 //! `--where` and its short forms: a selection gives the same rows in every command.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -154,18 +154,13 @@ fn hostile_recording() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn hostile_rows(path: &Path) -> (String, Pids, Pids) {
-    let replay = path.to_str().unwrap().to_owned();
-    let (all, found) = (ps(&replay, &[]), check(&replay, &[]));
-    assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
-    assert_eq!(found, Pids::from([11, 12, 13, 14]), "listed and identified");
-    (replay, all, found)
-}
-
 #[test]
 fn hostile_names_do_not_change_a_selection() {
     let (_folder, path) = hostile_recording();
-    let (replay, all, found) = hostile_rows(&path);
+    let replay = path.to_str().unwrap();
+    let (all, found) = (ps(replay, &[]), check(replay, &[]));
+    assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
+    assert_eq!(found, Pids::from([11, 12, 13, 14]), "listed and identified");
     for (terms, expected) in [
         // A user name that is a number, which is also another user's uid.
         ("user:1002", &[11, 12, 16][..]),
@@ -189,11 +184,11 @@ fn hostile_names_do_not_change_a_selection() {
         ("idle>30m", &[11, 12, 13, 14]),
         ("gpu:0 mem>4GiB", &[]),
     ] {
-        let rows = assert_same_rows(&replay, &[&format!("--where={terms}")], &all, &found, terms);
+        let rows = assert_same_rows(replay, &[&format!("--where={terms}")], &all, &found, terms);
         assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
     }
     let rows = assert_same_rows(
-        &replay,
+        replay,
         &["--where=user:ben", "--where=gpu:0"],
         &all,
         &found,

@@ -217,19 +217,14 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     service.stop();
 }
 
-/// Whether the pids here are the host's.
-fn host_pids() -> bool {
-    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
-    namespace.to_str() == Some("pid:[4026531836]")
-}
-
 /// In another pid namespace a pid may mean another process, so rules end no process there.
 #[test]
 fn a_reap_rule_ends_a_process_only_on_the_host() {
     let mut child = stopped_process();
     let reap = format!("{NOTIFY_ONLY}action = \"reap\"\n");
     let service = Service::start(&one_gpu(&[child.pid()]), &reap);
-    if host_pids() {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
+    if namespace.to_str() == Some("pid:[4026531836]") {
         wait_until("the process has ended", || child.0.try_wait().unwrap().is_some());
         service.wait_for_rounds(1);
         let notices = fs::read_to_string(service.notices()).unwrap();

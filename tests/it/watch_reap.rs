@@ -175,20 +175,14 @@ fn once_sends_nothing_for_any_keys() {
     assert!(holder.is_alive() && !stage.machine.path("state").exists());
 }
 
-/// The screen, with the plan for the rules' findings: one idle process.
-fn open_plan_of_rules(stage: &Stage, holder: &Holder) -> Terminal {
-    let mut terminal = open_screen(stage, holder);
-    terminal.wait_for("finding", |text| text.contains("without using it"));
-    terminal.press("X");
-    terminal.wait_for("plan", |text| text.contains("kill what the rules found"));
-    terminal
-}
-
 #[test]
 fn a_finding_that_ended_before_the_confirmation_is_left_alone() {
     let stage = or_skip!(Stage::new());
     let holder = or_skip!(idle_holder(&stage, OBEYS));
-    let mut terminal = open_plan_of_rules(&stage, &holder);
+    let mut terminal = open_screen(&stage, &holder);
+    terminal.wait_for("finding", |text| text.contains("without using it"));
+    terminal.press("X");
+    terminal.wait_for("plan", |text| text.contains("kill what the rules found"));
     stage.machine.play(&scene(holder.pid, 80));
     // The detail below the plan shows the current state.
     terminal.wait_for("work", |text| !text.contains("> end the process"));

@@ -25,14 +25,11 @@ fn check_of(home: &JupyterHome, name: &str) -> Option<(String, Value)> {
     Some((check["verdict"].as_str().unwrap().to_owned(), check))
 }
 
-fn server_name(file: &Value, pid: u32) -> String {
-    format!("http://localhost:{}/ (process {pid})", file["port"])
-}
-
 #[test]
 fn doctor_checks_a_live_server_and_reports_a_stale_file() {
     let server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
-    let name = server_name(&server.file, server.running.pid());
+    let name =
+        format!("http://localhost:{}/ (process {})", server.file["port"], server.running.pid());
     wait_until("the server answers", || {
         check_of(&server.home, &name).is_some_and(|(verdict, _)| verdict == "ok")
     });

@@ -86,7 +86,6 @@ fn without_yes_nothing_is_sent() {
         // `kill` is a request to act, so it fails; `reap` shows a plan by default.
         let code = i32::from(arguments[0] == "kill");
         assert_eq!(plan.code, code, "{plan:?}");
-        assert!(plan.stdout.contains("2.0 GiB") || plan.stdout.contains("2147483648"));
         assert!(plan.stderr.contains("dry run; add --yes to carry it out"), "{plan:?}");
     }
     assert!(holder.is_alive());

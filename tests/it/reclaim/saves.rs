@@ -5,7 +5,6 @@ use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -104,7 +103,9 @@ fn work_by_any_member_after_the_plan_cancels() {
                         "{case}"
                     );
                 }
-                end_helper(&path("helper"));
+                if let Ok(pid) = fs::read_to_string(path("helper")) {
+                    crate::procs::send(pid.parse().unwrap(), rustix::process::Signal::KILL);
+                }
             });
         }
     });
@@ -220,10 +221,4 @@ fn a_saving_process_is_not_killed_and_an_idle_one_is() {
             });
         }
     });
-}
-
-fn end_helper(path: &Path) {
-    if let Ok(pid) = fs::read_to_string(path) {
-        crate::procs::send(pid.parse().unwrap(), rustix::process::Signal::KILL);
-    }
 }

@@ -63,7 +63,10 @@ impl Population {
             match random.whole(0, 9) {
                 0..=2 => population.add_login(random),
                 3..=4 => population.add_run(random),
-                5 => population.add_ranks_of_an_earlier_run(random),
+                5 => {
+                    let has_port = random.chance(0.5);
+                    population.add_ranks_of(random, "100", has_port);
+                }
                 6 => population.add_orphaned_loaders(random),
                 7 => population.add_supervisor(random),
                 8 => population.add_daemon(random),
@@ -175,11 +178,6 @@ impl Population {
         if random.chance(0.3) {
             self.add_ranks_of(random, id, port);
         }
-    }
-
-    fn add_ranks_of_an_earlier_run(&mut self, random: &mut Random) {
-        let port = random.chance(0.5);
-        self.add_ranks_of(random, "100", port);
     }
 
     fn add_ranks_of(&mut self, random: &mut Random, id: &str, port: bool) {

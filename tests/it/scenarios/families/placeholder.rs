@@ -3,18 +3,14 @@
 use super::super::doing::{resting, working};
 use super::{Family, family};
 
-/// Fake work: the GPU is busy for a moment of each period, at very low power.
-fn is_burst(t: f64, period: f64) -> bool {
-    t % period < 2.0
-}
-
 pub const FAMILIES: &[Family] = &[
     family("placeholder_keep_gpu", "keep-gpu holds a GPU and keeps it warm once a minute.", |s| {
         s.minutes(65.0, 90.0);
         let process = s.user_process("python /opt/conda/bin/keep-gpu --interval 60");
         let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
         let pid = s.add(process, move |t, _| {
-            if is_burst(t, period) {
+            // Fake work: the GPU is busy for a moment of each period, at very low power.
+            if t % period < 2.0 {
                 working(bytes).sm(40.0).load(0.3).cpu(5.0)
             } else {
                 resting(bytes)
