@@ -191,6 +191,17 @@ fn a_recorder_serves_metrics() {
     assert!(gpumem.0.wait().unwrap().success());
     assert!(!machine.path("state/waste.json").exists());
     assert!(machine.path("state/store").is_dir());
+    // A second server hints that the recorder could serve.
+    let mut second = machine.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let stderr = machine.path("stderr");
+    second.env("STATE_DIRECTORY", machine.path("state"));
+    second.stderr(std::fs::File::create(&stderr).unwrap());
+    let second = Running(second.spawn().unwrap());
+    wait_until("the hint is printed", || {
+        let stderr = std::fs::read_to_string(&stderr).unwrap();
+        stderr.contains("a recorder already samples this machine")
+    });
+    drop(second);
     // The totals of the audit log are on the page as well.
     let act = r#"{"schema":"gpumem.ledger/1","time":"2026-11-20T12:00:00Z","act":"a","#;
     let deed = r#""event":"intended","deed":"shut_kernel","kernel_id":"k"}"#;

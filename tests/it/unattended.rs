@@ -150,6 +150,10 @@ fn the_manager_gets_ready_watchdog_reloading_and_stopping() {
     service.wait_for_message("WATCHDOG=1");
     let log = service.stop();
     assert_eq!(log.matches("the configuration was reloaded").count(), 1);
+    // At the start and after the reload, it logs what it will do.
+    for line in ["kills nothing: ", "only notifies owners of findings", "audit log: "] {
+        assert_eq!(log.matches(line).count(), 2, "{line}: {log}");
+    }
     assert!(log.contains("config.toml:2: reap.warm: "), "{log}");
 }
 
