@@ -219,7 +219,7 @@ fn metrics() -> String {
         let labels = if labels.is_empty() { labels } else { format!(" {{{labels}}}") };
         format!(".TP\n\\fB{}{total}\\fR{labels}\n{}.", metric.name, roff(metric.help).trim_end())
     };
-    METRICS.iter().map(|entry| metric(&entry) + "\n").collect()
+    METRICS.iter().map(|entry| metric(entry) + "\n").collect()
 }
 
 /// Escapes text so that roff prints it literally.

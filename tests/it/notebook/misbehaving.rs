@@ -142,7 +142,7 @@ fn a_server_that_hangs_does_not_delay_samples() {
         assert_eq!(facts["asking"], true, "{facts}");
         for (command, words) in [
             (&["ps"][..], "asking its server] "),
-            (&["explain", &fake.kernel.to_string()], "asking its server; its details"),
+            (&["explain", &fake.kernel.to_string()], "asking its server; details follow"),
         ] {
             wait_until("the output says that the server is being asked", || {
                 let output = machine.run(command).exits(0);
