@@ -356,11 +356,11 @@ fn a_busy_server_is_not_asked_to_unload() {
 #[test]
 fn a_slow_server_is_unloaded() {
     let python = or_skip!(support::python_with(&["http.server"]));
-    let server = StandIn::start(&python, the("comfyui"), "slow");
+    let server = StandIn::start(&python, program_of("comfyui"), "slow");
     let options = ReleaseOptions { idle_ms: 20_000, ..options(10_500) };
     let answer = perform(&Roots::default(), &server.way(), &options);
     assert!(answer.is_ok(), "{answer:?}");
-    assert_eq!(server.deeds(), 1, "{:?}", server.asked());
+    assert_eq!(server.unload_count(), 1, "{:?}", server.requests());
     assert_eq!(server.held_bytes(), CONTEXT_BYTES);
 }
 
