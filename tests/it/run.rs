@@ -362,7 +362,7 @@ fn a_leak_in_a_short_run_is_undecided() {
         }
         let script = ["sh", "-c", "sleep 600 & echo $!; read line; kill $!; wait; read line; :"];
         let mut command = run(&machine, &options, &script);
-        let mut talking = Talking::start(command.stderr(Stdio::piped()));
+        let mut talking = LineProcess::start(command.stderr(Stdio::piped()));
         let pid: u32 = talking.line().parse().unwrap();
         machine.play(&one_gpu(&[pid]));
         wait_for_samples(&machine);
