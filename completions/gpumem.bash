@@ -1436,7 +1436,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__run)
-            opts="-q -h --gpus --gpu --wait-free --timeout --claim --max-peak --fail-on --fail-on-undecided --report --interval --allow-no-gpu --quiet --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
+            opts="-q -h --gpus --gpu --wait-free --allow-others --timeout --claim --max-peak --fail-on --fail-on-undecided --report --interval --allow-no-gpu --quiet --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

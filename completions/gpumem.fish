@@ -321,6 +321,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'Use colo
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-others -d 'Without --wait-free, also choose GPUs that other users\' processes use'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l claim -d 'Reserve the GPUs against other `gpumem run`s until COMMAND exits; first come, first served'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on-undecided -d 'Exit with 1 if --fail-on leak is undecided after a short run, or any assertion without a driver'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND even without a driver; --max-peak and --fail-on are then undecided'

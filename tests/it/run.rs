@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -559,6 +559,35 @@ fn run_waits_for_memory_and_takes_the_freest_gpu() {
     machine.play(&two_gpus([3 * GIB, 2 * GIB]));
     assert_eq!(waiting.line(), uuids[0]);
     assert_eq!(waiting.running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn without_a_size_a_gpu_that_another_user_uses_is_not_chosen() {
+    // If this is not root, the first process belongs to another user.
+    let by_another = || Running::start(Command::new("sleep").arg("600").uid(65534));
+    let another = rustix::process::geteuid().is_root().then(by_another);
+    let another = another.as_ref().map_or(1, Running::pid);
+    let own = Running::sleep();
+    let gpu = |pid: u32, bytes: u64| {
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        gpu.process(Process::compute(pid, bytes))
+    };
+    let machine =
+        Machine::new(&Scene::new().gpu(gpu(another, 60 * GIB)).gpu(gpu(own.pid(), 70 * GIB)));
+    make_claimable(&machine);
+    for (options, code, says) in [
+        ("--gpus 1", 0, "in use: GPU 1: ".to_owned()),
+        ("--claim", 0, format!("({})", own.pid())),
+        ("--gpus 2 --timeout 50ms", 1, format!("({another})")),
+        ("--gpu 0 --timeout 50ms", 1, "other users' processes".to_owned()),
+        ("--gpu 0 --allow-others", 0, format!("({another})")),
+        ("--gpu 0 --wait-free 1GiB", 0, String::new()),
+    ] {
+        let words: Vec<&str> = options.split(' ').chain(["--interval", "20ms"]).collect();
+        let output = finish(&mut run(&machine, &words, &["true"]));
+        assert!(output.stderr.contains(&says), "{options}: {output:?}");
+        output.exits(code);
+    }
 }
 
 /// SIGHUP is ignored as with nohup. An ignored SIGCHLD does not lose the exit code.

@@ -155,6 +155,14 @@ open(os.environ['READY'], 'w')
 time.sleep(600)
 ",
     ),
+    (
+        "explore.py",
+        "import os, socket, time
+s = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))
+open(os.environ['READY'], 'w')
+time.sleep(600)
+",
+    ),
     ("huggingfaceserver/__main__.py", LISTENS),
     ("wyoming_faster_whisper/__main__.py", LISTENS),
     ("engine.py", WAITS),
@@ -289,7 +297,7 @@ fn servers_are_exempt_and_listening_trainings_are_not() {
     let (ranks, debugged) = (ranks.wait_for_ready(), debugged.wait_for_ready());
     let (waiting, managed) =
         (start(&["reserve.py"]).wait_for_ready(), start(&["managed.py"]).wait_for_ready());
-    let unused = start(&["answers.py"]).wait_for_port();
+    let unused = start(&["explore.py"]).wait_for_ready();
     let with_clients = [&script, &answers, &gradio, &front, &parent].map(|program| program.port);
     let _client = connect(&with_clients);
 

@@ -36,7 +36,8 @@ pub struct RunArgs {
     ///
     /// GPUs with the most free memory are chosen first. A GPU is not free if it is claimed, is drained,
     /// needs a reset, or is closed by its compute mode. If CUDA_VISIBLE_DEVICES is set, its order is kept.
-    /// --wait-free or --claim without a number of GPUs means one GPU. On a GPU in MIG mode, one MIG device
+    /// Without --wait-free, a GPU that another user's process uses is not free, unless --allow-others is
+    /// given. --wait-free or --claim without a number of GPUs means one GPU. On a GPU in MIG mode, one MIG device
     /// can be chosen, if no other GPU is requested and --claim is not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "gpu")]
     pub gpus: Option<u32>,
@@ -48,6 +49,10 @@ pub struct RunArgs {
     /// Wait until this much memory is free on each GPU, as in `check --wait-free`
     #[arg(long, value_name = "SIZE")]
     pub wait_free: Option<Bytes>,
+
+    /// Without --wait-free, also choose GPUs that other users' processes use
+    #[arg(long, conflicts_with = "wait_free")]
+    pub allow_others: bool,
 
     /// How long to wait; then exit with 1 without starting COMMAND
     #[arg(long, value_name = "DURATION", default_value = "5m")]

@@ -1,7 +1,7 @@
 //! Waits for GPUs and chooses among them before the command starts.
 //!
-//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. Each GPU
-//! has a queue. A run that claims GPUs waits in the queues first, so that earlier runs choose first. It leaves the
+//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. If the
+//! caller requests no size, no other user's process may use the GPU. Each GPU has a queue. A run that claims GPUs waits in the queues first, so that earlier runs choose first. It leaves the
 //! queues once it has its GPUs.
 
 use std::cmp::Reverse;
@@ -22,6 +22,7 @@ use crate::cli::store;
 use crate::host::{CannotClaim, Claims};
 use crate::model::compute_device::DeviceKey;
 use crate::model::process_name::name_of;
+use crate::model::snapshot::ProcessType;
 use crate::model::{ComputeDevice, Gpu, GpuProcess, Snapshot};
 use crate::report::escape::{escape, fit};
 use crate::rules::{Engine, RuleSet};
@@ -76,7 +77,7 @@ pub(super) fn choose(
     loop {
         let is_first = queue.is_none() || places.is_some();
         let mut ready: Vec<ComputeDevice<'_>> = in_set(&set, &snapshot).collect();
-        ready.retain(|device| is_ready(device, args));
+        ready.retain(|device| is_ready(device, args, &snapshot));
         ready.sort_by_key(|device| Reverse(device.free_bytes()));
         if is_first && let Some(locks) = take(&ready, count, args.claim.then_some(&claims))? {
             let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
@@ -88,6 +89,12 @@ pub(super) fn choose(
             let locks = locks.into_iter().flatten().collect();
             if let Some(waiting) = &waiting {
                 waiting.finish();
+            }
+            let is_held = |device: &&ComputeDevice<'_>| computing(device).next().is_some();
+            for device in chosen.iter().filter(is_held) {
+                if args.wait_free.is_none() && !args.quiet {
+                    warn(&format!("in use: {}", describe_device(device, &snapshot, |_| false)));
+                }
             }
             return Ok(Some(Chosen { visible, locks, waited: begun.elapsed() }));
         }
@@ -157,11 +164,29 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(receiver)
 }
 
+/// The processes on the device that do more than draw a display.
+fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
+    let rows = device.processes().into_iter().flatten();
+    rows.filter(|row| row.kind != ProcessType::Graphics)
+}
+
+/// Whether a process belongs to another user, or its owner is unknown. The MPS server serves every user.
+fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
+    snapshot.process(row.pid).is_none_or(|process| {
+        process.uid != Some(rustix::process::geteuid().as_raw())
+            && process.mps_role(Some(row)) != Some("server")
+    })
+}
+
 /// Whether a program can start on the device, and enough memory is free.
-fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs) -> bool {
+fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> bool {
     let is_enough = match args.wait_free {
         Some(wanted) => device.free_bytes().is_some_and(|free| free >= wanted.0),
-        None => device.gpu.processes.is_some() && device.gpu.stale_seconds.is_none(),
+        None => {
+            device.gpu.processes.is_some()
+                && device.gpu.stale_seconds.is_none()
+                && (args.allow_others || !computing(device).any(|row| is_of_others(row, snapshot)))
+        }
     };
     is_enough && device.gpu.claim.is_none() && device.refusal().is_none()
 }
@@ -250,14 +275,12 @@ impl Waiting {
         let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
         // The stored history shows at once which processes look unused.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
-        let free = args.wait_free.map_or_else(String::new, |size| format!(" with {size} free"));
-        Ok(Self {
-            engine,
-            request: free,
-            timeout: args.timeout,
-            is_quiet: args.quiet,
-            shown_at: None,
-        })
+        let request = match args.wait_free {
+            Some(size) => format!(" with {size} free"),
+            None if args.allow_others => String::new(),
+            None => " without other users' processes (or use --allow-others)".to_owned(),
+        };
+        Ok(Self { engine, request, timeout: args.timeout, is_quiet: args.quiet, shown_at: None })
     }
 
     /// Shows one line, updated in place on a terminal and otherwise printed once a minute.
@@ -283,7 +306,10 @@ impl Waiting {
         // A terminal may have room for only the first devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
-            text.push_str(&format!("; {}", self.describe_device(&device, snapshot)));
+            text.push_str(&format!(
+                "; {}",
+                describe_device(&device, snapshot, |pid| self.is_unused(pid))
+            ));
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
         text.push_str(&format!("; for {gpus}{}", self.request));
@@ -294,28 +320,6 @@ impl Waiting {
             }
             None => warn(&text),
         }
-    }
-
-    /// The free memory of a device and the holders of the rest, unused-looking processes first.
-    fn describe_device(&self, device: &ComputeDevice<'_>, snapshot: &Snapshot) -> String {
-        let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
-        let mut text = format!("{}: {free} free", device.name());
-        let claim = device.gpu.claim.as_ref().map(ToString::to_string);
-        for note in claim.into_iter().chain(device.refusal()) {
-            text.push_str(&format!(", {note}"));
-        }
-        let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
-        rows.sort_by_key(|row| (!self.is_unused(row.pid), Reverse(row.used_bytes)));
-        for row in rows.iter().take(HOLDERS) {
-            let process = snapshot.process(row.pid);
-            let user = process.and_then(|process| process.user.as_deref()).unwrap_or("?");
-            let name = process.map_or_else(String::new, name_of);
-            let name = fit(&name, NAME_COLUMNS);
-            let bytes = row.used_bytes.map_or("?".to_owned(), |bytes| Bytes(bytes).to_string());
-            let unused = if self.is_unused(row.pid) { ", looks unused" } else { "" };
-            text.push_str(&format!(", {bytes} {user}'s {name} ({}){unused}", row.pid));
-        }
-        text
     }
 
     /// Whether a finding or suspect says that a process does not use its memory.
@@ -332,6 +336,32 @@ impl Waiting {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
+}
+
+/// The free memory of a device and the holders of the rest, unused-looking processes first.
+fn describe_device(
+    device: &ComputeDevice<'_>,
+    snapshot: &Snapshot,
+    is_unused: impl Fn(u32) -> bool,
+) -> String {
+    let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
+    let mut text = format!("{}: {free} free", device.name());
+    let claim = device.gpu.claim.as_ref().map(ToString::to_string);
+    for note in claim.into_iter().chain(device.refusal()) {
+        text.push_str(&format!(", {note}"));
+    }
+    let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
+    rows.sort_by_key(|row| (!is_unused(row.pid), Reverse(row.used_bytes)));
+    for row in rows.iter().take(HOLDERS) {
+        let process = snapshot.process(row.pid);
+        let user = process.and_then(|process| process.user.as_deref()).unwrap_or("?");
+        let name = process.map_or_else(String::new, name_of);
+        let name = fit(&name, NAME_COLUMNS);
+        let bytes = row.used_bytes.map_or("?".to_owned(), |bytes| Bytes(bytes).to_string());
+        let unused = if is_unused(row.pid) { ", looks unused" } else { "" };
+        text.push_str(&format!(", {bytes} {user}'s {name} ({}){unused}", row.pid));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -464,7 +494,9 @@ mod tests {
             let args = args(&["--wait-free", &format!("{wanted}GiB")]);
             let snapshot = Snapshot { gpus, ..Snapshot::new(Time::default()) };
             let Ok((set, _)) = candidates(&args, &snapshot, visible) else { continue };
-            for device in in_set(&set, &snapshot).filter(|device| is_ready(device, &args)) {
+            for device in
+                in_set(&set, &snapshot).filter(|device| is_ready(device, &args, &snapshot))
+            {
                 chosen += 1;
                 let gpu = device.gpu;
                 assert!(gpu.claim.is_none() && gpu.stale_seconds.is_none(), "{device:?}");
