@@ -1,8 +1,8 @@
 //! Waits for GPUs and chooses among them before the command starts.
 //!
 //! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. If the
-//! caller requests no size, no other user's process may use the GPU. Each GPU has a queue. A run that claims GPUs waits in the queues first, so that earlier runs choose first. It leaves the
-//! queues once it has its GPUs.
+//! caller requests no size, no other user's process may use the GPU. Each GPU has a queue. A run that claims GPUs waits
+//! in the queues first, so that earlier runs choose first. It leaves the queues once it has its GPUs.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
