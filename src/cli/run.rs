@@ -44,21 +44,28 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
-    // If gpumem is killed, this report remains instead of an older one. A summary is only appended to.
+    // If gpumem is killed, this report remains instead of an older one. A descriptor or a summary gets one report.
     let interim = incomplete(args, "gpumem is still running, or a signal ended it".to_owned());
-    for file in reports.into_iter().filter(|file| !matches!(file.format, Format::StepSummary)) {
-        // If this fails, writing the final report fails, too, and that error is shown.
-        let _ = file.write(&interim);
+    for report in &reports {
+        if matches!(report.file, OutputFile::Replaced(_)) {
+            // If this fails, writing the final report fails, too, and that error is shown.
+            let _ = report.write(&interim);
+        }
     }
-    let result = measure(args, global, &signals);
+    let result = measure(args, global, &signals, &reports);
     if let Err(error) = &result {
-        write_reports(args, &incomplete(args, format!("{error:#}")));
+        write_reports(&reports, &incomplete(args, format!("{error:#}")));
     }
     result
 }
 
 /// Runs the command and reports on it. Fails if the command could not be started.
-fn measure(args: &RunArgs, global: &Global, signals: &Signals) -> anyhow::Result<Exit> {
+fn measure(
+    args: &RunArgs,
+    global: &Global,
+    signals: &Signals,
+    reports: &[Report],
+) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let mut rules = config.rules.clone();
     observe::switch_on(&mut rules, &[Kind::Leak]);
@@ -123,7 +130,7 @@ fn measure(args: &RunArgs, global: &Global, signals: &Signals) -> anyhow::Result
     let visible = visible.or_else(callers_visible);
     let run = Run { time, seconds, ending, held, waited, visible, has_driver };
     let report = report(args, &shared, run);
-    let is_written = publish_report(args, &report);
+    let is_written = publish_report(args, &report, reports);
     // The first process of a container cannot end itself by a signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
         // Die by the command's signal, so that the parent sees the same status, and write no second core dump.
@@ -328,7 +335,7 @@ fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
 }
 
 /// Prints and writes the reports. Returns whether all of them were written.
-fn publish_report(args: &RunArgs, report: &RunReport) -> bool {
+fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> bool {
     if !args.quiet {
         for line in report.lines() {
             warn(&line);
@@ -337,15 +344,14 @@ fn publish_report(args: &RunArgs, report: &RunReport) -> bool {
     if std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true") {
         let _ = io::stderr().write_all(report.to_annotations().as_bytes());
     }
-    write_reports(args, report)
+    write_reports(reports, report)
 }
 
 /// Writes the reports. Returns whether all of them were written.
-fn write_reports(args: &RunArgs, report: &RunReport) -> bool {
+fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     let mut is_written = true;
-    for path in &args.report {
-        let written = Report::open(path).map_err(Into::into).and_then(|file| file.write(report));
-        if let Err(error) = written {
+    for file in reports {
+        if let Err(error) = file.write(report) {
             warn(&format!("{error:#}"));
             is_written = false;
         }
@@ -397,7 +403,7 @@ impl Report {
         Ok(Self { path: path.to_owned(), format, file: file.map_err(failed)? })
     }
 
-    fn write(self, report: &RunReport) -> anyhow::Result<()> {
+    fn write(&self, report: &RunReport) -> anyhow::Result<()> {
         let text = match self.format {
             Format::Json => document(report)?,
             Format::Junit => report.to_junit(),

@@ -67,10 +67,10 @@ impl OutputFile {
 
     /// Writes the document. A replaced file gets this mode, or the old file's mode, or the default of the umask.
     /// Fails if it cannot be written; a replaced file is then unchanged.
-    pub fn write(self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
+    pub fn write(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
-            Self::Open(mut file) => file.write_all(content),
-            Self::Replaced(path) => OutputPath::find(&path)?.replace(content, mode),
+            Self::Open(file) => (&mut &*file).write_all(content),
+            Self::Replaced(path) => OutputPath::find(path)?.replace(content, mode),
         }
     }
 }
