@@ -1,6 +1,6 @@
-//! What the integration tests and the benchmarks use of each room, and nothing else: the rest of the
-//! library is private to the crate, so that the compiler sees what nothing uses. A test that needs more
-//! names it here. It is no promise to other crates.
+//! The items of each module that the integration tests and benchmarks use, and nothing else. The rest of the library
+//! is private to the crate, so that the compiler reports unused code. If a test needs another item, add it here. This
+//! is not a stable API for other crates.
 
 pub mod advice {
     pub use crate::advice::find;

@@ -239,7 +239,8 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process with this command line, working directory and these listening sockets belongs to this server.
+    /// Whether a process belongs to this server, judged by its command line, working directory and listening
+    /// sockets.
     pub fn runs(
         &self,
         command: &[Arc<str>],

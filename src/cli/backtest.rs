@@ -43,7 +43,7 @@ struct BacktestOutcome {
     to: Option<Time>,
     /// Events, in chronological order.
     events: Vec<BacktestEvent>,
-    /// Number of events that are not listed; they count in `rules`.
+    /// Number of events that are not listed; `rules` includes them.
     events_left_out: u64,
     /// Rules that could not be decided at the end.
     undecided: Vec<Undecided>,

@@ -126,7 +126,8 @@ pub(super) enum HostOutput {
     Nothing,
 }
 
-/// Prints the results: texts below the host's name, documents as one document. Returns the combined exit code.
+/// Prints the results: text under the name of its host, JSON combined into one document. Returns the combined exit
+/// code.
 pub(super) fn print_answers(
     answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
     is_json: bool,

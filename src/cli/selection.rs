@@ -222,7 +222,7 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
     places.map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since)).collect()
 }
 
-/// Whether `wanted`, an index, a UUID or a prefix of one, matches this GPU.
+/// Whether `wanted` (an index, a UUID or a UUID prefix) matches this GPU.
 pub(super) fn is_gpu_named(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
 }

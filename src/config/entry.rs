@@ -243,7 +243,7 @@ fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// Rejects a scope that selects processes, for a rule about GPUs.
+/// Rejects a scope that selects processes if the rule is about GPUs.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());

@@ -29,7 +29,7 @@ use crate::units::Span;
 
 const SYSTEM: &str = "/etc/gpumem/config.toml";
 const USER: &str = "gpumem/config.toml";
-/// Maximum size of a file. A larger file is not a configuration.
+/// Maximum size of a file. No real configuration is larger.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Faster sampling costs too much. With slower sampling, the history treats every interval as a gap.

@@ -9,16 +9,16 @@
 //!   three steps of any size therefore do not count. The fewer twelfths rise, the longer the window must be;
 //! - lasting: the last third rises nearly as fast as the whole;
 //! - new: most of it is above the level held for minutes before;
-//! - more than the depth by which samples may miss valleys (`series`);
+//! - larger than the depth of the valleys that samples may miss (`series`);
 //! - not slowing: the twelfths' rises do not decline (`window`);
-//! - no high-water mark and no filling cache: growth without frees is even, or its steps do not become rarer
+//! - not a high-water mark or a filling cache: growth without frees is even, or its steps do not become rarer
 //!   (`window`);
-//! - no filling band: memory that goes up and down reaches higher peaks, and stays closer to a line than random
-//!   variation does (`window`).
+//! - not a band that fills up: memory that goes up and down reaches higher peaks, and stays closer to a line than
+//!   random variation does (`window`).
 //!
-//! `steady` follows growth once it is found. The growth stays found through a peak of some minutes and through
-//! pauses like earlier ones. It has stopped after five minutes without a rise (or after longer than any earlier
-//! pause), or if memory that goes up and down stays at its level. A stop withdraws the forecast, not the finding.
+//! `steady` follows growth once it is found. A peak of a few minutes does not end it, nor do pauses like earlier
+//! ones. Growth counts as stopped after five minutes without a rise (or after longer than any earlier pause), or if
+//! memory that goes up and down stays at its level. A stop withdraws the forecast, not the finding.
 //!
 //! The growth ends when memory falls below the level held for ten minutes by a tenth of the growth, and by more
 //! than ever before; or three quarters of an hour after it stopped.

@@ -11,7 +11,7 @@ use super::sample_time::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// Maximum number of buckets of a series: more than the columns of any chart.
+/// Maximum number of buckets in a series: more than any chart has columns.
 pub const MOST_BUCKETS: usize = 240;
 /// Minimum number of buckets for the series of a process, regardless of the number of processes.
 const LEAST_BUCKETS: usize = 60;

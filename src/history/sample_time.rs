@@ -40,7 +40,7 @@ impl SampleTime {
         self.vouched(gap).min(most)
     }
 
-    /// The part of a gap that two equal samples cover: all of it within the allowed gap.
+    /// The part of a gap that two equal samples cover: all of it, unless it exceeds the allowed gap.
     pub(super) fn bridged(self, gap: i64) -> i64 {
         if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
@@ -48,9 +48,9 @@ impl SampleTime {
 
 // The usual time between two snapshots: a median, which a single late or extra snapshot does not change.
 
-/// Number of intervals of which the median is computed.
+/// Number of intervals over which the median is computed.
 const KEPT: usize = 15;
-/// Maximum interval, in milliseconds, so that rare samples do not make a gap of hours usual.
+/// Maximum interval, in milliseconds, so that hour-long gaps are not considered normal when samples are rare.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
 #[derive(Clone, Debug, Default)]

@@ -41,7 +41,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The reason why a text is not a selector, and a valid form.
+/// Why a string is not a valid selector, with an example of a valid form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(

@@ -101,7 +101,7 @@ pub struct FreshSample<'a> {
     /// The current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// All findings in the sample that no exemption covers. `None` if they are unknown: the sample is old, or the
+    /// All findings in the sample that are not exempt. `None` if they are unknown: the sample is old, or the
     /// rules have changed.
     pub found: Option<Vec<&'a Finding>>,
 }

@@ -294,7 +294,7 @@ fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Makes a target of a family, or returns the reason to refuse it.
+/// Turns a family into a target, or returns the reason for refusing it.
 fn target(
     input: &PlanInput<'_>,
     guard: &Guard,

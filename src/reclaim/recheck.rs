@@ -7,7 +7,7 @@ use crate::model::family::families;
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Snapshot, Unread};
 
-/// Rechecks a target's findings. `found` contains all current findings that no exemption covers.
+/// Rechecks a target's findings. `found` contains all current findings that are not exempt.
 pub fn recheck<'a>(
     act: &Act,
     found: impl IntoIterator<Item = &'a Finding>,

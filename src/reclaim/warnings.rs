@@ -140,7 +140,7 @@ impl Warnings {
         &self.warnings
     }
 
-    /// The warning about a finding. `is_of_end` selects the announcement of an end over a notice.
+    /// The warning about a finding: the one that announces a kill if `is_of_end`, otherwise the notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))

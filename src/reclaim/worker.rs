@@ -95,7 +95,7 @@ pub struct PlanRequest {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
     pub snapshot: Arc<Snapshot>,
-    /// For a plan, all findings that no exemption covers. For commands, the findings on the screen.
+    /// For a plan, all findings that are not exempt. For commands, the findings on the screen.
     pub found: Vec<Finding>,
 }
 

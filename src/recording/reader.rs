@@ -16,8 +16,8 @@ use crate::units::MIB;
 
 /// Maximum length of a line. A snapshot of a thousand processes takes about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum amount of text without a snapshot. More is not a recording and may be endless: a device, a pipe, or
-/// zeros that were compressed to a few kilobytes.
+/// Maximum number of bytes without a snapshot. A longer stretch cannot be a recording and may be endless: a device,
+/// a pipe, or zeros that were compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;

@@ -1,7 +1,7 @@
 //! The store: a ring of recordings in a directory.
 //!
 //! [`StoreWriter`] limits the age and size of the store; [`Store`] reads it. A segment is a `.jsonl.zst` file named
-//! by the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A crash
+//! after the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A crash
 //! damages at most the last frame, so a reader loses only the last seconds. `--replay` and `zstd` read segments
 //! without conversion.
 //!

@@ -125,8 +125,8 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Why figures are missing, each reason once. If the rows include `everyone`, also unattributed memory and files that
-/// could not be read.
+/// Explains why figures are missing, giving each reason once. With `everyone`, also reports unattributed memory and
+/// files that could not be read.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |reason_of: fn(&Gpu) -> Option<&str>| {

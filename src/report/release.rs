@@ -151,7 +151,7 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Outcome of a target. The last line shows how to wake the process.
+/// Describes the outcome for one target. The last line shows how to wake the process.
 pub fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

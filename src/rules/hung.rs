@@ -1,7 +1,7 @@
 //! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it drew when the same
 //! process worked. Examples are a deadlocked collective and a spinning kernel.
 //!
-//! The process is compared only with itself: it must have worked alone on the GPU for some minutes, and must use the
+//! The process is compared only with itself: it must have worked alone on the GPU for a few minutes, and must use the
 //! GPU alone now. If other processes use the GPU, their shares of its power are unknown, so there is no finding.
 //! Processes that only hold memory are ignored.
 //!

@@ -5,7 +5,7 @@
 //!
 //! - the server of a notebook reports it as idle for longer than the duration;
 //! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's accounting;
-//! - the process is stopped, or was observed unused for some seconds.
+//! - the process is stopped, or was observed unused for a few seconds.
 //!
 //! A process that was just observed working, or used a GPU for most of its lifetime, must be unused for a tenth of
 //! the duration. A process that resumed work after a pause must be unused for longer than that pause.
@@ -30,9 +30,10 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Lifetime CPU use, in percent of a core, below which a process has hardly worked.
+/// Lifetime CPU use, in percent of a core, below which a process counts as having done almost no work.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// Lifetime GPU use, in percent as rounded by the driver, up to which a process has hardly used its GPUs.
+/// Lifetime GPU use, in percent as rounded by the driver, up to which a process counts as having barely
+/// used its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
 /// Lifetime GPU use, in percent, above which a process mostly works on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;

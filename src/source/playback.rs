@@ -18,7 +18,7 @@ const MOST_LATE: Duration = Duration::from_secs(1);
 /// a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    /// The multiple of the recording's speed. At 0 or less, every wait is the maximum of 5 s. `None` never waits.
+    /// The multiple of the recording's speed. At 0 or less, every wait is 5 s, the maximum. `None` never waits.
     speed: Option<f64>,
     is_playing: bool,
     seek: Option<Seek>,

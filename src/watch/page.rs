@@ -213,7 +213,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Host memory and CPU of a page's process, from the kept samples.
+/// Host memory and CPU use of the process on the page, from the samples in the timeline.
 fn host(app: &App, about: About) -> MemorySeries {
     let About::Process(identity) = about else {
         return MemorySeries::default();

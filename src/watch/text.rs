@@ -1,6 +1,6 @@
 //! Text on the screen: the mark for unknown values, widths, truncation and wrapping.
 //!
-//! Terminal and style do not matter here; `view/line_writer.rs` writes the text.
+//! Does not depend on the terminal or on styles; `view/line_writer.rs` writes the text.
 
 use std::borrow::Cow;
 

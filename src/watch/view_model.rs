@@ -140,7 +140,7 @@ pub struct Screenful {
     pub sample: Arc<JudgedSample>,
     pub rows: Vec<RowView>,
     pub widths: Widths,
-    /// Memory shares of each GPU, in the snapshot's order of GPUs.
+    /// Memory shares of each GPU, in the same order as in the snapshot.
     pub shares: Vec<GpuShares>,
 }
 

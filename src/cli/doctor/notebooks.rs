@@ -133,7 +133,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// The first few names, and the number of the others.
+/// The first few names, and how many more there are.
 fn some_of(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMED)].join(", ");
     let more = names.len().saturating_sub(NAMED);

@@ -1,5 +1,5 @@
-//! Collects the input of a plan: the arguments, and samples of this machine with its stored history, or the end of
-//! a recording. [`crate::reclaim::prepare`] makes the plan.
+//! Collects the input for a plan. Besides the arguments, this is either samples and the stored history of this
+//! machine, or the end of a recording. [`crate::reclaim::prepare`] makes the plan.
 
 use std::io::{self, IsTerminal as _};
 use std::ops::ControlFlow;

@@ -365,7 +365,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Reloads the configuration. An invalid one changes nothing.
+    /// Reloads the configuration. If it is invalid, the current one stays in effect.
     fn reload(&mut self) {
         self.service.reloading();
         match config::load_to_act(self.global) {

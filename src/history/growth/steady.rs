@@ -130,7 +130,7 @@ impl GrowthDetector {
 // Whether growth has stopped: when memory last rose, and when enough of it was freed.
 //
 // Growth that ended still fills most of a long window. [`Steady`] therefore records when the highest value last
-// rose. Because peaks are short, it also records when the highest value held for some minutes last rose. Movement
+// rose. Because peaks are short, it also records when the highest value held for a few minutes last rose. Movement
 // inside an earlier band is not a rise. How long growth may pause depends on its earlier pauses.
 
 /// How long, in seconds, growth that never paused must rest before it has stopped.
@@ -187,11 +187,11 @@ pub(super) struct Steady {
     pub(super) trend: Trend,
     /// The time up to which growth was followed.
     at: u32,
-    /// Rises of the highest value, or of the highest value held for some minutes.
+    /// Rises of the highest value, or of the highest value held for a few minutes.
     either: Rises,
-    /// Rises of the highest value held for some minutes.
+    /// Rises of the highest value held for a few minutes.
     held_alone: Rises,
-    /// The highest value so far, and the highest value held for some minutes.
+    /// The highest value so far, and the highest value held for a few minutes.
     high: u32,
     held: u32,
     /// The same values at the last rise.

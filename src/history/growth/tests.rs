@@ -33,7 +33,7 @@ impl Played {
     }
 }
 
-/// Feeds MiB over minutes; NaN is unknown.
+/// Feeds a curve of MiB over minutes to the detector; NaN means unknown.
 fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
     let mut growth = Growth::default();
     let (mut turns, mut words) = (Vec::new(), Vec::new());
@@ -312,7 +312,7 @@ fn large_steps_are_found_from_the_fourth_on() {
             assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
-    // A model in parts, trials of any size, and steps of which one is given back.
+    // A model loaded in parts, trials of any size, and a step that is taken back.
     assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
     assert_never(70.0, |t| {
         BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]

@@ -467,7 +467,7 @@ mod tests {
         fake
     }
 
-    /// A step daemon must belong to root, but these tests create root's folders only if root runs them.
+    /// A step daemon must belong to root, and these tests cannot create root-owned folders unless run as root.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }

@@ -1,10 +1,11 @@
 //! Parses `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
 //!
-//! Each component of a path is parsed separately, from the front. The creator of a cgroup chooses its name: the
-//! user below a user's systemd (`user@UID.service`), the container's root inside a container. So names below these
-//! do not prove a container, pod or job. Of nested containers the outermost counts, because only it belongs to this
-//! machine. Values that the path does not contain are `None`. In a cgroup namespace (cgroup_namespaces(7)) all may
-//! be `None`, even if the process does not run on the host. `names` looks up the names of the ids found here.
+//! Each component of a path is parsed separately, from the front. A cgroup's name is chosen by its creator. Below a
+//! user's systemd (`user@UID.service`), that is the user; inside a container, it is the container's root. So names
+//! below these do not prove a container, pod or job. Of nested containers the outermost counts, because only it
+//! belongs to this machine. Values that the path does not contain are `None`. In a cgroup namespace
+//! (cgroup_namespaces(7)) all may be `None`, even if the process does not run on the host. `names` looks up the
+//! names of the ids found here.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::host::secrets;
 /// Maximum length of argv in snapshots, recordings and reports. A process may have 4 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// Maximum number of arguments. Each takes an allocation, even for a single byte.
+/// Maximum number of arguments. Each one costs an allocation, even if it is a single byte.
 const ARGUMENTS: usize = 1024;
 
 /// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument that is kept ends with `…`.

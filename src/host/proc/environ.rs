@@ -145,8 +145,8 @@ pub(in crate::host) fn parse_own_environ(
     Some(variables)
 }
 
-/// Whether a program got rights from its file when it was executed (getauxval(3), `AT_SECURE`); `None` if the
-/// vector is incomplete.
+/// Whether a program gained privileges from its file when it was executed (getauxval(3), `AT_SECURE`); `None` if
+/// the vector is incomplete.
 fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     const AT_SECURE: u64 = 23;
     let words = auxv.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));

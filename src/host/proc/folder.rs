@@ -161,7 +161,7 @@ impl Folder {
     }
 
     /// Calls `each` with a link's target, without the ` (deleted)` suffix that the kernel appends for an unlinked
-    /// file. The name under which the file was opened shows what it is.
+    /// file. The path under which the file was opened is enough to identify it.
     pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;

@@ -19,7 +19,8 @@ use crate::units::Bytes;
 const SETTLE_SECONDS: f64 = 5.0;
 /// The extra time in seconds for the requesting thread beyond its time limit.
 const SLACK_SECONDS: f64 = 2.0;
-/// The minimum interval in seconds between requests to one process. A request in that time would only delay it.
+/// The minimum interval in seconds between requests to one process. A request before then would only delay
+/// the process.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
 pub(in crate::reclaim) fn step(

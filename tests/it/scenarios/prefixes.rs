@@ -264,7 +264,7 @@ fn labels(trace: &Value, first: Time) -> Labels {
     labels
 }
 
-/// Public recordings that were judged wrong at some time.
+/// Public recordings that earlier versions judged wrongly.
 #[test]
 fn public_recordings_are_judged_right_at_every_time() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/over-time");

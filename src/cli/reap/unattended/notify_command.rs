@@ -52,8 +52,8 @@ pub(super) enum NotifyError {
     Hangs { program: Arc<str>, deadline: Duration },
 }
 
-/// Runs a command with this input. Fails if the command cannot be run, fails, or exceeds the time limit, when it is
-/// killed.
+/// Runs a command with this input. Fails if the command cannot be run, or if it fails. A command that exceeds the
+/// time limit is killed, and counts as failed.
 pub(super) fn run(
     command: &[Arc<str>],
     input: &[u8],

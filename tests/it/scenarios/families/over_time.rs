@@ -37,7 +37,7 @@ pub const FAMILIES: &[Family] = &[
     family("leak_given_back", "It grew for an hour, then freed a fifth of that.", |s| {
         let (stop, base, growth) = (stops(s), random_part(s, 0.1, 0.3), random_part(s, 0.2, 0.5));
         let pid = add_varying(s, move |t, _| base + growth * if t < stop { t / stop } else { 0.8 });
-        // Only after some minutes without growth does it differ from the end of a peak.
+        // It looks like the end of a peak until it has not grown for a few minutes.
         tolerate(s, pid, stop - 300.0);
     }),
     family(
