@@ -166,7 +166,7 @@ fn list(
         headline: headline.as_deref(),
     };
     let text = match by {
-        Some((_, sums)) if sums.is_empty() => processes::no_rows(&snapshot, everyone),
+        Some((_, sums)) if sums.is_empty() => processes::no_rows(&snapshot, everyone) + "\n",
         Some((field, sums)) => totals::table(field, &sums, is_judged, options.width, options.style),
         None => processes::write(&snapshot, results, options),
     };

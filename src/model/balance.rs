@@ -74,6 +74,13 @@ impl Gpu {
 }
 
 impl Snapshot {
+    /// Memory in use on GPUs that list no process, if it is worth mentioning, in bytes. In a container, other
+    /// containers' processes may hold it.
+    pub fn unlisted_bytes(&self) -> Option<u64> {
+        let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
+        gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)
+    }
+
     /// Like [`Gpu::balance`]. In a container NVML lists only visible processes, so the remainder is unknown.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;

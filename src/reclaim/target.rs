@@ -214,7 +214,6 @@ pub enum Step {
         /// The signal.
         signal: Signal,
         /// Recipients of the signal.
-        #[serde(rename = "whom")]
         recipients: Recipients,
         /// How long to wait, in seconds.
         grace_seconds: f64,

@@ -14,6 +14,7 @@ use crate::model::field::{FIELDS, Field, FieldSpec, STAYS, SortValue};
 use crate::model::row::{ProcessRow, places};
 use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Finding, Identity, Snapshot, Suspect};
+use crate::units::Bytes;
 
 /// Maximum width of an owner on a terminal, in columns. A daemon's long name must not displace other columns.
 const OWNER_MAX: usize = 12;
@@ -69,6 +70,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out.push('\n');
     if rows.is_empty() {
         out.push_str(&no_rows(snapshot, options.everyone));
+        out.push('\n');
     } else {
         out.push_str(&processes(&rows, snapshot, width, style));
     }
@@ -80,17 +82,19 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out
 }
 
-/// The text that explains why there are no rows.
+/// The text that explains why there are no rows, for `everyone` or the selected processes.
 pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
-    if unread.is_empty() {
-        match everyone {
-            true => "No process holds GPU memory.\n".to_owned(),
-            false => "No process that holds GPU memory matches.\n".to_owned(),
+    if !unread.is_empty() {
+        return format!("The processes could not be listed: GPU {}.", unread.join(", "));
+    }
+    match snapshot.unlisted_bytes() {
+        Some(bytes) if everyone => {
+            format!("No process is listed, but {} of GPU memory are in use.", Bytes(bytes))
         }
-    } else {
-        format!("The processes could not be listed: GPU {}.\n", unread.join(", "))
+        None if everyone => "No process holds GPU memory.".to_owned(),
+        _ => "No process that holds GPU memory matches.".to_owned(),
     }
 }
 
@@ -229,7 +233,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::snapshot::{Claim, Memory};
+    use crate::model::snapshot::{Claim, Memory, PidNamespace};
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::units::{GIB, MIB};
 
@@ -332,6 +336,11 @@ GPU 0: 15.0 GiB are unattributed: no listed process holds them.
         let below = below_gpus(&snapshot, None);
         assert!(below.starts_with("The processes could not be listed: GPU 0.\n"));
         snapshot.gpus[0].processes = Some(Vec::new());
+        let text = "No process is listed, but 20.0 GiB of GPU memory are in use.\n";
+        assert!(below_gpus(&snapshot, None).starts_with(text));
+        snapshot.host.pid_namespace = Some(PidNamespace::Container);
+        assert!(below_gpus(&snapshot, None).starts_with(text));
+        snapshot.gpus[0] = gpu(0, 0, Vec::new());
         assert!(below_gpus(&snapshot, None).starts_with("No process holds GPU memory.\n"));
     }
 

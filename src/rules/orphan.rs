@@ -382,7 +382,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // Nobody can type into the process any more, so only advise how to end it.
+    // The process has lost its terminal, so the only advice is how to end it.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

@@ -97,6 +97,18 @@ fn in_a_namespace_a_pid_without_a_process_is_unresolved() {
     assert_eq!(verdict["findings"], json!([]), "{verdict}");
 }
 
+#[test]
+fn in_a_namespace_without_listed_processes_memory_is_still_in_use() {
+    let unshare = or_skip!(unshare("p"));
+    let machine = Machine::new(&Scene::new().gpu(Gpu::default().unattributed(20 * GIB)));
+    let output = support::finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);
+    let text = "No process is listed, but 20.0 GiB of GPU memory are in use.";
+    assert!(output.stdout.contains(text), "{output:?}");
+    machine.play(&Scene::new().gpu(Gpu::default()));
+    let output = support::finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);
+    assert!(output.stdout.contains("No process holds GPU memory."), "{output:?}");
+}
+
 /// Starts two processes, of which only the second holds a device file, and puts their pids into the scene. The
 /// caller appends gpumem's arguments.
 const TWO_LOCAL_PROCESSES: &str = r#"

@@ -136,7 +136,7 @@ fn a_target_contains_processes_findings_and_steps() {
         [(Signal::Term, Recipients::Family, 30.0), (Signal::Kill, Recipients::Family, 5.0)]
     );
     let json = serde_json::to_string(&plan).unwrap();
-    assert!(json.contains(r#""step":"signal","signal":"TERM","whom":"family""#), "{json}");
+    assert!(json.contains(r#""step":"signal","signal":"TERM","recipients":"family""#), "{json}");
     let again: Target = serde_json::from_str(&serde_json::to_string(target).unwrap()).unwrap();
     assert_eq!(&again, target);
 }

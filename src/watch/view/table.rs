@@ -11,6 +11,7 @@ use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
 use crate::model::field::state_name;
 use crate::report::escape::escape;
+use crate::report::processes;
 use crate::watch::column::Column;
 use crate::watch::layout::Layout;
 use crate::watch::layout::columns::{GUTTER, chosen, column_width};
@@ -54,7 +55,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
                 let count = screenful.rows.len();
                 format!("none of {count} is shown ({}); Esc shows all", escape(&limits))
             }
-            _ => nothing(screenful),
+            _ => processes::no_rows(&screenful.snapshot, true),
         };
         LineWriter::new(canvas, area, 0).skip(GUTTER).text(&text, styles.plain());
         return;
@@ -100,21 +101,6 @@ pub fn count(app: &App) -> String {
     match app.table.listing.hidden {
         0 => String::new(),
         hidden => format!("{shown} of {}", shown + hidden),
-    }
-}
-
-fn nothing(screenful: &Screenful) -> String {
-    let unread: Vec<String> = screenful
-        .snapshot
-        .gpus
-        .iter()
-        .filter(|gpu| gpu.processes.is_none())
-        .map(|gpu| gpu.index.to_string())
-        .collect();
-    if unread.is_empty() {
-        "no process holds GPU memory".to_owned()
-    } else {
-        format!("the process list could not be read: GPU {}", unread.join(", "))
     }
 }
 
