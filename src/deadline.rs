@@ -1,19 +1,19 @@
 //! Runs work that may hang on separate threads, and waits for answers only for a limited time.
 //!
-//! A file system, driver or server that does not answer blocks only that thread. The thread is abandoned, and its
-//! late answer is dropped. A [`Task`] does one piece of work; a [`Worker`] answers a series of questions. This module
-//! starts one thread per call, so callers must limit how many may hang.
+//! A file system, driver or server that does not answer blocks only the thread that waits for it. That thread is
+//! abandoned, and its late answer is dropped. A [`Task`] does one piece of work; a [`Worker`] answers a series of
+//! questions. Both start a thread of their own, so callers must limit how many may hang.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a sample waits for an answer that usually arrives at once: from a file that may not be cached, or from a
+/// How long a sample waits for an answer that usually arrives at once, such as a file that may not be cached or a
 /// server on this machine. A later answer is used with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
-/// The time limit of an operation that takes several steps.
+/// Time limit for an operation of several steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
@@ -21,12 +21,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates a deadline this long from now.
+    /// Creates a deadline that expires after `time`.
     pub fn after(time: Duration) -> Self {
         Self { started: Instant::now(), time }
     }
 
-    /// The remaining time; zero after the deadline.
+    /// Returns the remaining time, or zero after the deadline.
     pub fn left(&self) -> Duration {
         self.time.saturating_sub(self.started.elapsed())
     }
@@ -54,13 +54,13 @@ impl<T: Send + 'static> Task<T> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
         Builder::new().name(name.to_owned()).spawn(move || {
-            // The caller may have given up.
+            // Sending fails if the caller has given up.
             let _ = sender.send(work());
         })?;
         Ok(Self { answer, started })
     }
 
-    /// Returns the answer, and waits up to `time` for it. Fails if there is no answer by then.
+    /// Waits up to `time` for the answer. Fails if there is no answer by then.
     pub fn wait(&self, time: Duration) -> Result<T, NoAnswer> {
         self.answer.recv_timeout(time).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Late,
@@ -68,7 +68,7 @@ impl<T: Send + 'static> Task<T> {
         })
     }
 
-    /// Returns the answer, and waits until `time` after the work was started. Fails like [`Self::wait`].
+    /// Waits for the answer until `time` after the work was started. Fails like [`Self::wait`].
     pub fn within(&self, time: Duration) -> Result<T, NoAnswer> {
         self.wait(time.saturating_sub(self.started.elapsed()))
     }
@@ -81,7 +81,7 @@ pub struct Worker<Q, A> {
     answers: Receiver<A>,
 }
 
-/// A question that the worker did not accept.
+/// Why a question was not accepted.
 #[derive(Debug)]
 pub enum NotAsked<Q> {
     /// The queue is full; ask again later.
@@ -90,12 +90,12 @@ pub enum NotAsked<Q> {
     Ended,
 }
 
-/// The queue of a worker's answers. Sending blocks while the queue is full.
+/// Sender of a worker's answers. Sending blocks while the queue is full.
 pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread with this name and these queue lengths. `prepare` returns the function that handles each
-    /// question. That function returns `None` once nothing reads its answers. Fails if the thread cannot be started.
+    /// question, and which returns `None` once nothing reads its answers. Fails if the thread cannot be started.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),
@@ -118,7 +118,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         })
     }
 
-    /// Returns the next answer, and waits up to `time` for it.
+    /// Waits up to `time` for the next answer.
     pub fn take(&self, time: Duration) -> Option<A> {
         self.answers.recv_timeout(time).ok()
     }

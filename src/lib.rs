@@ -1,8 +1,8 @@
 //! gpumem: see who is using GPU memory, whether they still need it, and reclaim it.
 //!
-//! `ARCHITECTURE.md` at the repository's root describes the modules, the direction of data, the invariants and
-//! what to touch to add something. From outside only [`main`] is visible, and [`api`]: what the integration
-//! tests and benchmarks use.
+//! `ARCHITECTURE.md` at the repository's root describes the modules, the flow of data, the invariants, and what to
+//! change when adding a feature. The crate exports only [`main`], and [`api`] for the integration tests and
+//! benchmarks.
 
 mod advice;
 pub mod api;

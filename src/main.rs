@@ -1,4 +1,4 @@
-//! The `gpumem` binary: arguments in, exit code out.
+//! The `gpumem` binary, which only calls the library.
 
 fn main() -> std::process::ExitCode {
     gpumem::main()

@@ -1,8 +1,8 @@
 //! Runs programs that gpumem starts on its own: the notify command, and ssh in batch mode.
 //!
-//! Each runs in its own session, so it cannot read from the caller's terminal or type into it. When the request ends,
-//! so does its process group, and SIGTERM ends the program if gpumem ends first. Programs that the caller chose keep
-//! the caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
+//! Each program runs in its own session, so it cannot read from the caller's terminal or type into it. Its process
+//! group is killed when the request ends, and it gets SIGTERM if gpumem exits first. Programs that the caller chose
+//! keep the caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -17,12 +17,12 @@ use rustix::process::{
 
 use crate::deadline::Deadline;
 
-/// Interval between checks whether a program has exited.
+/// How often to check whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
-/// Maximum wait for a killed program, because the kernel may delay its exit.
+/// Maximum wait for a killed program to exit, which the kernel may delay.
 const EXITS: Duration = Duration::from_secs(2);
 
-/// A program in its own session; killed with its process group when dropped.
+/// A program in its own session. When this is dropped, the program and its process group are killed.
 #[derive(Debug)]
 pub struct Subprocess {
     pub child: Child,
@@ -58,7 +58,7 @@ impl Subprocess {
         self.child.wait().map(Some)
     }
 
-    /// Kills the program's process group. Until the program is reaped, the kernel does not reuse this group id.
+    /// Kills the process group of the program. The kernel cannot reuse this group id until the program is reaped.
     pub fn kill(&self) {
         if !self.is_reaped {
             // The group may already be empty.

@@ -22,7 +22,7 @@ impl fmt::Display for Rounded {
         /// Integers below this are exact.
         const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
         match self.0 {
-            // Integers are faster to format than floats.
+            // Integers are formatted faster than floats.
             number @ 0.0..MAX_EXACT => (number.round_ties_even() as u64).fmt(f),
             number => write!(f, "{number:.0}"),
         }
@@ -46,7 +46,7 @@ const BYTE_UNITS: [(&str, u64); 6] = [
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
-        // Use the first unit that needs fewer than five digits; 1023.95 KiB is displayed as 1.0 MiB.
+        // Use the first unit in which the displayed number is below 1024; 1023.95 KiB becomes 1.0 MiB.
         while unit + 1 < BYTE_UNITS.len() && self.0 as f64 / BYTE_UNITS[unit].1 as f64 >= 1023.95 {
             unit += 1;
         }
@@ -73,10 +73,10 @@ fn divide_and_round(number: u128, power: u32) -> u128 {
     quotient + u128::from(is_up)
 }
 
-/// A text that is not a quantity, with examples of valid ones.
+/// Error for text that is not a quantity, with examples of valid text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// Not a quantity of this kind.
+    /// The text is not a quantity of this kind.
     #[error("{text:?} is not {expected}; write {examples}")]
     Other {
         /// The text as typed.
@@ -86,10 +86,10 @@ pub enum ParseError {
         /// Examples of valid texts.
         examples: &'static str,
     },
-    /// A number without a unit.
+    /// The number lacks a unit.
     #[error("{text:?} has no unit; write {}", list_examples(.text, .units))]
     NoUnit {
-        /// As it was typed.
+        /// The text as typed.
         text: String,
         /// Possible units.
         units: &'static [&'static str],
@@ -143,7 +143,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// A size or a share of a total, parsed from `8GiB`, `512MiB` or `90%`.
+/// A size or a share of a total. Parsed from `8GiB`, `512MiB` or `90%`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
     /// A number of bytes.
@@ -153,7 +153,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Converts to bytes, given the total; rounded down, so that a limit is never exceeded. `None` for a share of an
+    /// Converts to bytes, given the total. Rounds down, so that a limit is never exceeded. `None` for a share of an
     /// unknown total.
     pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
@@ -211,7 +211,7 @@ fn split_unit(text: &str) -> Option<(f64, &str)> {
 pub struct Span(pub Duration);
 
 impl Span {
-    /// The maximum that is parsed, a thousand years. A multiple of it can be added to the current time without
+    /// Maximum duration that is parsed: a thousand years. A multiple of it can be added to the current time without
     /// overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
@@ -288,7 +288,7 @@ impl FromStr for Span {
     }
 }
 
-/// A configured percentage; for CPU use, one core is 100.
+/// A configured percentage. For CPU use, one core is 100.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Percent(pub f64);
 
@@ -312,7 +312,7 @@ mod tests {
     fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
         let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Halves of a tenth, which are rounded to even, and their neighbours.
+        // Tests halves of a tenth, which are rounded to even, and the sizes next to them.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]

@@ -1,4 +1,4 @@
-//! Fills in the texts: replaces `HOST:PORT` by the server's address, and options by numbers from its command line.
+//! Fills in the advice: replaces `HOST:PORT` with the server's address, and options with command-line values.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// The text with this process's options, and its server's address if known.
+    /// Returns the text with this process's options, and its server's address if known.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
         let Some((is_secure, default_port, host_and_port)) = server_address(process) else {

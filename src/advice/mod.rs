@@ -3,7 +3,7 @@
 //! `frameworks.toml` contains the texts and their sources. Findings, `explain` and recipes use them. This module
 //! reads nothing from the machine. `address` fills in a server's address, `owner` finds the owner of a process, and
 //! `place` describes how to end a process through its owner. [`recipe`] is code that a process runs to free its
-//! caches, and [`unload`] describes how servers unload. To add a framework, add its row here and its marks in
+//! caches, and [`unload`] describes how servers unload. To add a framework, add its row here, and detect it in
 //! `host::framework`.
 
 mod address;
@@ -25,9 +25,9 @@ use crate::model::program::file_name;
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
-/// Python code for users to paste into a program: a signal handler that frees memory on request. A process announces
-/// the signal with `GPUMEM_RELEASE_SIGNAL`. The code is short and uses only the standard library, so that users can
-/// read and change it.
+/// Python code for users to paste into a program: a signal handler that frees memory on request. The program
+/// announces the signal with `GPUMEM_RELEASE_SIGNAL`. The code is short and uses only the standard library, so that
+/// users can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
 /// Like [`SNIPPET`], for TensorFlow, which frees its pool only at exit: a child process trains, saves and exits.
@@ -39,7 +39,7 @@ pub struct Remark {
     /// One line without a full stop; commands are in backquotes.
     pub text: String,
     pub source: String,
-    /// Not shown for processes started with one of these settings, because they already do what the line advises.
+    /// Not shown for processes started with one of these settings, because they already follow the advice.
     #[serde(default)]
     unless_set: Settings,
     /// Applies only to processes started with one of these settings.
@@ -79,7 +79,7 @@ pub struct Framework {
     /// Other spellings, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in languages other than Python. They use this row regardless of loaded libraries.
+    /// Programs in languages other than Python. They use this row regardless of the libraries that they have loaded.
     #[serde(default)]
     programs: Vec<String>,
     /// How the framework allocates memory, and how NVML shows it.
@@ -174,7 +174,7 @@ pub fn of(process: &Process) -> Option<&'static Framework> {
     })
 }
 
-/// The other frameworks that a process has loaded.
+/// Other frameworks that a process has loaded.
 pub fn beside(process: &Process) -> Vec<&'static Framework> {
     let libraries = process.libraries.as_deref().unwrap_or_default();
     libraries.iter().filter_map(|name| find(name)).collect()
@@ -215,7 +215,7 @@ fn inside(process: &Process) -> Option<&'static Remark> {
     lines.find(|line| line.applies(process))
 }
 
-/// The first setting that would make the next start reserve less memory and is not yet set.
+/// The first setting, not yet set, that would make the process reserve less memory after a restart.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

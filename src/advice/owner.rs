@@ -1,10 +1,10 @@
-//! The owner of a process, and the command that ends the process through it, for findings and plans.
+//! Finds the owner of a process, and the command that ends the process through its owner, for findings and plans.
 //!
-//! An owner runs a process and would restart or miss it: a job, a pod, a container, a systemd unit, a supervisor.
-//! `model::owners` has the table of owners. This module collects the facts about a process that the table's texts
-//! name. A shared service is never stopped for one of its processes (`model::unit`). Claims that a process makes about
-//! itself prove no owner, nor does a container run by the process's own user. Names come from processes, so they are
-//! quoted for a shell; a name that cannot be typed as shown is omitted with its command.
+//! An owner runs a process, and would restart it or notice its end: a job, a pod, a container, a systemd unit, a
+//! supervisor. `model::owners` has the table of owners. This module collects the facts about a process that the
+//! table's texts refer to. A shared service is never stopped for one of its processes (`model::unit`). Neither a
+//! process's claims about itself nor a container run by its own user proves an owner. Names come from processes, so
+//! they are quoted for a shell. If a name cannot be typed as shown, its command is omitted.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ pub struct Owner {
     /// The command that ends the process through its owner. `None` if one command is not enough, or a name is
     /// unknown or cannot be typed.
     pub command: Option<String>,
-    /// The same as a sentence without a full stop; commands are in backquotes.
+    /// The owner and the command as a sentence without a full stop; commands are in backquotes.
     pub line: String,
-    /// A unit of the user's own systemd, or a supervisor that is not proved to be root's. Users can create units of
+    /// A unit of the user's own systemd, or a supervisor that may not be root's. Users can create units of
     /// any name, so this protects the process only from its own user.
     pub is_by_user: bool,
     /// The owner restarts an ended process, or runs it as a job, so a signal does not replace the command.
     pub is_asked_first: bool,
-    /// The command has a name from the process, which may be another program's. Other users must check it.
+    /// The command contains a name that the process reported, so other users must check the command first.
     pub is_claimed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Owner {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// The command, if the process's own user types it (`is_own`), or if nothing in it must be checked first.
+    /// Returns the command if the process's own user types it (`is_own`), or if nothing in it must be checked first.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
@@ -51,14 +51,14 @@ impl Owner {
 /// Facts about a process, by their names in `owners.toml`.
 type Facts = BTreeMap<&'static str, String>;
 
-/// The owner of a process: of nested owners, the innermost one with a name that people know. `None` if there is no
-/// owner, in which case signals are safe.
+/// Finds the owner of a process. Of nested owners, this is the innermost one with a name that people know. `None` if
+/// there is no owner, in which case signals are safe.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// The owner of a process that ends together with others of its job. The command ends those, and no other process
-/// in the same container or unit.
+/// Finds the owner of a process that ends together with others of its job. The command ends these processes, and no
+/// others in the same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
@@ -88,7 +88,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     })
 }
 
-/// The owner from the first entry for this place whose facts are all known.
+/// Returns the owner from the first entry for this place whose facts are all known.
 fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner> {
     let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
     OwnerEntry::in_place(place, process.container.as_deref()).find_map(|entry| {
@@ -208,12 +208,12 @@ fn notebook(process: &Process) -> Option<Owner> {
         .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
 }
 
-/// The facts that are known.
+/// Keeps only the facts that are known.
 fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The pids of a job, for `kill`. `None` if one of them is unknown, or its end would end other processes, too.
+/// The pids of a job, for `kill`. `None` if one of them is unknown, or if killing it would end other processes, too.
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
@@ -228,7 +228,7 @@ fn slurm(process: &Process) -> Option<Facts> {
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // Started from an allocation's shell, so the allocation must not end with it.
+    // The process was started from an allocation's shell, so the allocation must not end with it.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([
@@ -266,7 +266,7 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// `None` without a container, and for a container that the process's own user runs.
+/// Facts about the process's container. `None` if there is none, or if the process's own user runs it.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =
@@ -278,7 +278,7 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     if container.user.is_some() || is_unnamed {
         return None;
     }
-    // The end of a container's first process ends the container.
+    // A container ends with its first process.
     let inner_pid = |process: &Process| {
         Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
     };
@@ -312,7 +312,7 @@ fn is_in_users_tree(process: &Process) -> bool {
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
-/// The short form that container programs print: twelve of 64 digits. Other ids are names.
+/// Shortens an id as container programs do, to twelve of 64 digits. Other ids are names and stay as they are.
 fn short_id(id: &str) -> &str {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     id.get(..12).filter(|_| is_digest).unwrap_or(id)

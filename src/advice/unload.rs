@@ -68,7 +68,7 @@ pub struct UnloadApi {
     /// A check that the server itself treats as use. Sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
-    /// The request that unloads. Sent once for each model if it contains the placeholder.
+    /// The unload request. Sent once for each model if it contains the placeholder.
     deed: Question,
     /// Checks that unloading is done. Without it, the answer to `deed` is sufficient.
     pub done: Option<Question>,
@@ -76,7 +76,7 @@ pub struct UnloadApi {
     pub wake: String,
     /// The weights move to host memory, which must have enough room.
     pub needs_host_memory: bool,
-    /// Why a person must request this by naming the server.
+    /// If set, gpumem unloads the server only if the user names it, for this reason.
     pub risk: Option<String>,
     /// The first version in which unloading is safe.
     pub since: Option<(u32, u32)>,
@@ -173,7 +173,7 @@ pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
     unload_servers().iter().find(|row| row.name == name)
 }
 
-/// A listening process: the holder of the memory or a relative.
+/// A listening process, which holds the memory or is a relative of the process that does.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerListener<'a> {
     pub pid: u32,
@@ -398,7 +398,7 @@ pub struct Known {
     pub marks: Vec<String>,
 }
 
-/// Why an answer is not the required evidence, with the reason or the observed value.
+/// Why an answer is insufficient, with the reason or the observed value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {

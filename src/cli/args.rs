@@ -1,4 +1,4 @@
-//! The command-line arguments. These doc comments become the help, the man pages and the completions.
+//! Command-line arguments. The doc comments become the help, the man pages and the completions.
 
 mod reap;
 mod run;
@@ -20,7 +20,7 @@ use crate::model::field::{Field, GROUPED, SORTED};
 use crate::model::{Kind, Selector, Severity};
 use crate::units::{Amount, Bytes, Span};
 
-/// The exit codes of a command, with its reasons for 1, if any.
+/// Builds the list of exit codes for a command's help. A command can add its own reasons for exit code 1.
 macro_rules! exit_codes {
     ($($one:literal)?) => {
         concat!(
@@ -39,7 +39,7 @@ const EXIT_CODES_OF_REAP: &str =
     exit_codes!("a target could not be terminated, or its memory was not freed");
 const EXIT_CODES_OF_RELEASE: &str = exit_codes!("a target released nothing");
 
-/// The exit codes of a command that only prints built-in text.
+/// Exit codes of commands that only print built-in text.
 const EXIT_CODES_OF_PRINTING: &str = "\
 Exit codes:
   0  done
@@ -51,7 +51,7 @@ Exit codes:
 /// applies rules with configurable thresholds. It shows the result on the terminal, returns a verdict to
 /// scripts, or records the samples so that rules can be applied later.
 ///
-/// Without a command, it runs `gpumem watch` on a terminal, and prints this help otherwise.
+/// Without a command, gpumem runs `gpumem watch` on a terminal, and prints this help otherwise.
 #[derive(Parser, Debug)]
 #[command(
     name = "gpumem",
@@ -71,16 +71,16 @@ pub struct Cli {
     #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 999)]
     pub help: Option<bool>,
 
-    /// Options of every command.
+    /// Options that all commands accept.
     #[command(flatten)]
     pub global: Global,
 
-    /// The subcommand; without one, watch on a terminal, otherwise this help.
+    /// Subcommand. Without one, gpumem runs `watch` on a terminal and prints this help otherwise.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// Options of every command.
+/// Options that all commands accept.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
@@ -94,7 +94,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
-    /// Configuration file instead of the default ones; /dev/null for none
+    /// Configuration file to use instead of the default files; /dev/null for none
     ///
     /// The default files are /etc/gpumem/config.toml and ~/.config/gpumem/config.toml.
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -126,8 +126,7 @@ pub enum Color {
     Never,
 }
 
-/// A subcommand.
-// A variant's own comment would replace the longer one of its arguments in the help.
+// No comments on the variants: they would replace the longer comments of the argument structs in the help.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Ps(Ps),
@@ -149,7 +148,7 @@ pub enum Command {
     Man(Man),
 }
 
-/// The recording to read instead of this machine.
+/// A recording to read instead of sampling this machine.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Recorded {
     /// Replay a recording (.jsonl, .jsonl.zst, or - for standard input)
@@ -164,46 +163,46 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Whether to sample this machine.
+    /// Returns whether samples come from this machine rather than from a recording.
     pub fn is_live(&self) -> bool {
         self.replay.is_none() && !self.demo
     }
 }
 
-/// Other machines to ask instead of this one.
+/// Remote machines to query instead of this one.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OtherHosts {
-    /// Ask these machines over ssh instead of this one (HOST or USER@HOST)
+    /// Query these machines over ssh instead of this one (HOST or USER@HOST)
     #[arg(long, value_name = "HOST", value_hint = ValueHint::Hostname, value_delimiter = ',', conflicts_with_all = ["replay", "demo"])]
     pub host: Vec<String>,
 
-    /// Ask the machines listed in this file, one per line
+    /// Query the machines listed in this file, one per line
     ///
     /// Text after # is ignored.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
     pub hosts: Option<PathBuf>,
 
-    /// Command that runs gpumem there: `sudo -n gpumem`
+    /// Command that runs gpumem on those machines, for example `sudo -n gpumem`
     ///
-    /// The remote shell interprets it.
+    /// The command is interpreted by the remote shell.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, value_parser = NonEmptyStringValueParser::new(), default_value = "gpumem")]
     pub host_command: String,
 }
 
-/// Whether to use the stored history of `gpumem record --store`.
+/// Controls the use of the history stored by `gpumem record --store`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Stored {
-    /// Ignore the stored history of `gpumem record --store`
+    /// Ignore the history stored by `gpumem record --store`
     #[arg(long)]
     pub no_store: bool,
 }
 
 /// Show who holds GPU memory now
 ///
-/// Prints a table of the GPUs and a table of the processes that NVML lists on them. "-" means unknown,
-/// never 0. The first line says how much memory is reclaimable and how much is suspected. One sample
-/// proves little without the stored history of `gpumem record --store`; FINDING then marks processes
-/// that `gpumem check` would have to observe for longer.
+/// Prints a table of the GPUs and a table of the processes that NVML lists on them. "-" means unknown, never 0. The
+/// first line says how much memory is reclaimable and how much is suspected. One sample proves little without the
+/// history stored by `gpumem record --store`, so FINDING also marks processes that `gpumem check` would have to
+/// observe for longer.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -211,7 +210,7 @@ pub struct Ps {
     #[arg(long)]
     pub json: bool,
 
-    /// Only these GPUs, by index or UUID (or its beginning)
+    /// Only these GPUs, by index, UUID or UUID prefix
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
@@ -219,7 +218,6 @@ pub struct Ps {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// Selection of rows.
     #[command(flatten)]
     pub terms: Where,
 
@@ -231,43 +229,40 @@ pub struct Ps {
     #[arg(long, value_name = "KEY", value_parser = grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// The machines to ask.
     #[command(flatten)]
     pub others: OtherHosts,
 }
 
 /// Check whether GPU memory is wasted; the exit code is the verdict
 ///
-/// Samples this machine for the time given by --window, or reads a whole recording with --replay. Then
-/// reports the current findings, most severe first. Rules that need more history, or data that the
-/// driver does not provide, are listed as undecided. If `gpumem record --store` is running, its history
-/// is used too, and two seconds of sampling are enough.
+/// Samples this machine for the time given by --window or, with --replay, reads a whole recording. Then reports the
+/// current findings, most severe first. Rules that need more history, or data that the driver does not provide, are
+/// listed as undecided. If `gpumem record --store` is running, its history is used too, and two seconds of sampling
+/// are enough.
 ///
-/// The first line says how much memory is reclaimable: the memory that `gpumem reap --all-users` would
-/// target, before its plan checks whether a process is protected. A process that looks idle, but has
-/// too short a history, is listed as a suspect with the command that decides. Suspects do not
-/// affect the exit code and are never acted on.
+/// The first line says how much memory is reclaimable. This is the memory that `gpumem reap --all-users` would target
+/// before checking which processes are protected. A process that looks idle, but whose history is too short, is
+/// listed as a suspect with the command that gives a verdict. Suspects do not affect the exit code and are never
+/// acted on.
 ///
-/// --max-used and --max-unattributed fail the check if a GPU exceeds the limit, and --baseline fails it
-/// if a new process holds memory. If the value is unknown, the exit code is 3. Without other options
-/// than --gpu, the first sample decides, and no rules are applied. With --kind, --fail-on or --window,
-/// or with --user or --where and no --baseline, rules are applied as well, and the last sample decides.
+/// --max-used and --max-unattributed fail the check if a GPU exceeds the limit, and --baseline fails it if a new
+/// process holds memory. If a value is unknown, the exit code is 3. With no further options except --gpu, the first
+/// sample decides, and no rules are applied. With --kind, --fail-on or --window, or with --user or --where but
+/// without --baseline, rules are applied as well, and the last sample decides.
 ///
-/// With --wait-free, the exit code is 0 if the memory became free in time, and 1 otherwise. The report
-/// begins with that answer and the processes that hold the rest. Findings are listed only if the memory
-/// did not become free, and affect the exit code only with --fail-on.
+/// With --wait-free, the exit code is 0 if the memory became free in time, and 1 otherwise. The report begins with
+/// this result and the processes that hold the rest of the memory. Findings are listed only if the memory did not
+/// become free, and affect the exit code only with --fail-on.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT_CODES_OF_CHECK)]
 pub struct CheckArgs {
-    /// Format [default: text]
+    /// Output format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<CheckFormat>,
 
@@ -281,7 +276,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
-    /// Time between samples [default: 1s, or the configuration's]
+    /// Time between samples [default: 1s, or as configured]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
@@ -293,7 +288,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Report only on these GPUs, by index or UUID (or its beginning)
+    /// Report only on these GPUs, by index, UUID or UUID prefix
     ///
     /// Read errors on other GPUs are ignored.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
@@ -303,31 +298,30 @@ pub struct CheckArgs {
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// Further selection.
     #[command(flatten)]
     pub terms: Where,
 
-    /// Fail if more memory than this is used on a GPU at the end
+    /// Fail if more than this amount of memory is used on a GPU at the end
     ///
-    /// A size (500MiB) or a share of the GPU's memory (90%). Memory reserved by the driver and firmware
-    /// does not count as used. Drivers before R510 do not report it separately, so it counts there.
+    /// Accepts a size (500MiB) or a share of the GPU's memory (90%). Memory reserved by the driver and firmware does
+    /// not count as used, except with drivers before R510, which do not report it separately.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
-    /// Fail if more than this is used on a GPU but held by no listed process
+    /// Fail if more than this amount of a GPU's memory is used but not held by any listed process
     ///
-    /// A size or share, as for --max-used. The value is known only in the host's pid namespace, without
-    /// MIG, and if the memory of every listed process is known.
+    /// Accepts a size or share, like --max-used. The value is known only if gpumem runs in the host's pid namespace,
+    /// MIG is disabled, and the memory of every listed process is known.
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_unattributed: Option<Amount>,
 
     /// Wait until this much memory is free on the given GPU, or on any GPU
     ///
-    /// If given several times, all requests must be satisfied at the same time; one GPU can satisfy
-    /// several. Only GPUs in CUDA_VISIBLE_DEVICES are considered, if that is set. On a GPU in MIG mode,
-    /// one MIG device must have the memory. A GPU is not free if it is drained, needs a reset, is closed
-    /// by its compute mode, or is claimed (`gpumem run --claim`); naming a claimed GPU overrides the
-    /// claim. With --replay or --demo, the recording's time counts.
+    /// If the option is repeated, all requests must be satisfied at the same time; one GPU can satisfy several. If
+    /// CUDA_VISIBLE_DEVICES is set, only the GPUs in it are considered. On a GPU in MIG mode, the memory must be free
+    /// on a single MIG device. A GPU is not free if it is drained, needs a reset, is closed by its compute mode, or
+    /// is claimed (`gpumem run --claim`); naming a claimed GPU overrides the claim. With --replay or --demo, time is
+    /// measured by the recording.
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
 
@@ -338,14 +332,14 @@ pub struct CheckArgs {
     #[arg(long, value_name = "NAME", requires = "wait_free", conflicts_with_all = ["json", "format"])]
     pub print: Option<GpuName>,
 
-    /// How long --wait-free waits; then exit with 1
+    /// How long --wait-free waits before gpumem exits with 1
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Fail on holders that are not in FILE (output of `gpumem ps --json`)
+    /// Fail if memory is held by a process that is not in FILE (output of `gpumem ps --json`)
     ///
-    /// A holder is new if it held no memory on that GPU before. A process that holds more than before is not
-    /// new; use --max-used to limit that. FILE must be from the current boot of this machine.
+    /// A process is new if it did not hold memory on that GPU before. A process that now holds more memory is not
+    /// new; use --max-used to limit growth. FILE must be from the current boot of this machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub baseline: Option<PathBuf>,
 
@@ -353,19 +347,16 @@ pub struct CheckArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Print no report; only set the exit code
+    /// Do not print a report; only set the exit code
     #[arg(short, long, conflicts_with_all = ["json", "format", "verbose"])]
     pub quiet: bool,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// The machines to ask.
     #[command(flatten)]
     pub others: OtherHosts,
 }
@@ -382,18 +373,18 @@ impl CheckArgs {
 /// Output format of `check`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum CheckFormat {
-    /// For people
+    /// Text for people
     Text,
-    /// gpumem.check/1
+    /// JSON document (gpumem.check/1)
     Json,
-    /// JUnit XML: a test for each rule, limit, wait and baseline
+    /// JUnit XML, with a test for each rule, limit, wait and baseline
     Junit,
     /// Annotations for GitHub Actions
     Github,
 }
 
 impl CheckFormat {
-    /// Whether the format supports several hosts.
+    /// Returns whether the format supports several hosts.
     pub(super) fn is_for_hosts(self) -> bool {
         match self {
             Self::Text | Self::Json => true,
@@ -401,7 +392,7 @@ impl CheckFormat {
         }
     }
 
-    /// The names of the formats for several hosts, or of the others.
+    /// Names of the formats that support several hosts or, if `for_hosts` is false, of those that do not.
     pub(super) fn names(for_hosts: bool) -> Vec<String> {
         let formats = Self::value_variants().iter();
         let formats = formats.filter(|format| format.is_for_hosts() == for_hosts);
@@ -410,21 +401,20 @@ impl CheckFormat {
     }
 }
 
-/// How to name a GPU.
+/// How to identify a GPU in the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum GpuName {
     /// By its UUID
     Uuid,
-    /// By NVML's index, which equals CUDA's only if CUDA_DEVICE_ORDER is PCI_BUS_ID
+    /// By NVML index, which equals CUDA's only if CUDA_DEVICE_ORDER is PCI_BUS_ID
     Index,
 }
 
-/// The memory to wait for, and optionally the GPU: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.
+/// An amount of memory to wait for, optionally on a given GPU: `8GiB`, `8GiB:1` or `8GiB:GPU-…`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitFree {
-    /// The amount.
     pub size: Bytes,
-    /// Index or UUID; `None` for any GPU.
+    /// Index or UUID of the GPU, or `None` for any GPU.
     pub gpu: Option<String>,
 }
 
@@ -473,10 +463,10 @@ impl ValueEnum for Severity {
 
 /// Record samples, one JSON snapshot per line
 ///
-/// A recording contains observations and no findings, so `gpumem check --replay` applies today's rules
-/// to it. If FILE exists, snapshots are appended; if it is moved away, a new one is created. Recording
-/// ends on SIGINT or SIGTERM, after --duration, or with an error when the disk is full. Every line in
-/// FILE is complete.
+/// A recording contains observations but no findings, so `gpumem check --replay` always applies the current rules. If
+/// FILE exists, snapshots are appended; if FILE is moved while gpumem is recording, a new file is created. Recording
+/// ends on SIGINT or SIGTERM, after --duration, or with an error when the disk is full. Every line in FILE is
+/// complete.
 ///
 /// With --store, compressed recordings are kept in a directory, limited by age and size. `gpumem check`
 /// and `gpumem watch` use them. When the disk is full, the oldest recordings are removed. The directory
@@ -489,21 +479,20 @@ pub struct RecordArgs {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "store")]
     pub file: Option<PathBuf>,
 
-    /// Time between samples [default: 1s, 5s with --store, or the configuration's]
+    /// Time between samples [default: 1s, 5s with --store, or as configured]
     ///
-    /// GPU utilization between samples is not missed: gpumem reads the driver's buffer at least every 4s.
+    /// GPU utilization between samples is not lost: gpumem reads the driver's buffer at least every 4s.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// Stop after this long
+    /// Stop recording after this time
     #[arg(long, value_name = "DURATION")]
     pub duration: Option<Span>,
 
-    /// First write this much of the stored history
+    /// First write the stored history of this length
     #[arg(long = "history", value_name = "DURATION", conflicts_with = "store")]
     pub history_span: Option<Span>,
 
-    /// The store.
     #[command(flatten)]
     pub store: StoreArgs,
 
@@ -512,10 +501,10 @@ pub struct RecordArgs {
     pub serve: Option<SocketAddr>,
 }
 
-/// The store to keep.
+/// Options of the store.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StoreArgs {
-    /// Keep recordings in a directory of limited size, for check and watch
+    /// Store the recording in a directory of limited size, for use by check and watch
     #[arg(long)]
     pub store: bool,
 
@@ -530,8 +519,8 @@ pub struct StoreArgs {
 
 /// List the rules with their settings
 ///
-/// For each rule, prints what it finds and the current value and meaning of each setting. If a value is
-/// not the default, the default is shown as well.
+/// For each rule, prints what it finds and the current value and meaning of each setting. If a value has been
+/// changed, the default is shown as well.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RulesArgs {
@@ -546,16 +535,16 @@ pub struct RulesArgs {
 
 /// Show, validate or test the configuration
 ///
-/// A [rules.KIND] table changes the settings of a kind's built-in rule; `gpumem rules` lists them. The
-/// following tables may occur any number of times. `[[rule]]` adds a rule of a kind, with its own name,
-/// settings and `where`. It starts from the settings of its kind, and without `where` it applies to every
-/// process. `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching
-/// processes from all rules or from the named ones, with a reason and an optional expiry date (until).
+/// A [rules.KIND] table changes the settings of a kind's built-in rule; `gpumem rules` lists them. The following
+/// tables may occur any number of times. `[[rule]]` adds a rule with its own name, kind, settings and `where`. The
+/// rule starts with the settings of its kind, and applies to every process if `where` is missing. `[[override]]`
+/// changes a rule's settings for matching processes. `[[keep]]` exempts matching processes from all rules or from
+/// certain rules, with a reason and an optional expiry date (until).
 ///
-/// `where` selects processes by the terms of --where, such as "user=ann gpu:0 mem>50%", except idle,
-/// finding and is. Users, containers, pods, jobs and units are matched by the whole name (user=ann) or by
-/// a pattern for it (user=st-*), because a part of a name may also match other names. Each GPU of a
-/// process is matched separately: "!gpu:0" matches the process on its other GPUs.
+/// `where` selects processes by the terms of --where, such as "user=ann gpu:0 mem>50%", except idle, finding and is.
+/// Users, containers, pods, jobs and units are matched by their full name (user=ann) or by a pattern (user=st-*),
+/// because part of a name might also match other names. Each GPU of a process is matched separately: "!gpu:0" matches
+/// the process on its other GPUs.
 ///
 /// The action of a rule determines what `gpumem reap --watch` does about its findings. "notify" (the
 /// default) notifies the owner. "release" also asks the process to release memory, as `gpumem release`
@@ -563,41 +552,38 @@ pub struct RulesArgs {
 /// the GPU that has announced a release signal is asked, even while it is active. "reap" warns the owner
 /// and then kills the process; it is valid for orphan, stopped, hung, idle and leak.
 ///
-/// `[reap]` configures these actions. warn (default 15m) is the time from the first to the last warning,
-/// grace (1m) the time from the last warning to the kill, and settle (15s) the pause after each kill. At
-/// most `most` processes (3) are killed within `within` (10m); an active process is not asked again within
-/// that time either. notify is a program by its absolute path, and its arguments. It is run without a
-/// shell, receives the finding as JSON on its standard input, and must exit within 10s. If it fails, the
-/// owner does not count as warned. never lists file names of programs that are never killed, not even by
-/// `gpumem reap` and `gpumem kill`.
+/// `[reap]` configures these actions. warn (default 15m) is the time from the first to the last warning, grace (1m)
+/// the time from the last warning to the kill, and settle (15s) the pause after each kill. At most `most` processes
+/// (3) are killed within `within` (10m), and an active process is asked at most once in this time. notify is the
+/// absolute path of a program, followed by its arguments. The program is run without a shell, receives the finding as
+/// JSON on its standard input, and must exit within 10s. If it fails, the owner does not count as warned. never lists
+/// the file names of programs that must never be killed, not even by `gpumem reap` or `gpumem kill`.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {
-    /// The action.
     #[command(subcommand)]
     pub action: ConfigAction,
 }
 
-/// What to do with the configuration.
+/// Actions on the configuration.
 #[derive(Subcommand, Debug)]
 pub enum ConfigAction {
     /// Print the current configuration as TOML, including defaults
     Show,
-    /// Validate a file, or the current configuration; errors name file, line and key
+    /// Validate a file, or the current configuration; errors state the file, line and key
     Check {
-        /// The file to validate
+        /// File to validate
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
     /// Show what each rule would have found in a recording, and when
     ///
-    /// Lists every finding of every rule, including exempt ones. Findings do not affect the exit code.
+    /// Lists all findings of all rules, including exempt ones. Findings do not affect the exit code.
     Test {
         /// Print the result as JSON (gpumem.test/1)
         #[arg(long)]
         json: bool,
 
-        /// The recording.
         #[command(flatten)]
         recorded: Recorded,
     },
@@ -605,11 +591,10 @@ pub enum ConfigAction {
 
 /// Show what works on this machine, what does not, and what to do about it
 ///
-/// Checks the driver and its library, device files, each GPU, access to other users' processes, the
-/// configuration and the stored history. The result of each check is ok, limited (gpumem works with less
-/// data), broken, unknown or n/a, with the command to run next. Nothing is changed, and neither root nor
-/// a driver is required. The exit code is 0 if NVML answers and at least one GPU can be read, otherwise
-/// 3.
+/// Checks the driver and its library, device files, each GPU, access to other users' processes, the configuration and
+/// the stored history. The result of each check is ok, limited (gpumem works with less data), broken, unknown or n/a,
+/// with the command to run next. gpumem changes nothing, and needs neither root nor a driver. The exit code is 0 if
+/// NVML answers and at least one GPU can be read, otherwise 3.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Doctor {
@@ -620,17 +605,17 @@ pub struct Doctor {
 
 /// Print the JSON Schema of a format that gpumem writes
 ///
-/// Draft 2020-12. Readers must ignore unknown fields and treat null as absent; an unknown value is
+/// The schema follows draft 2020-12. Readers must ignore unknown fields and treat null as absent; an unknown value is
 /// never 0.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct SchemaArgs {
-    /// The format
+    /// Name of the format
     #[arg(value_name = "FORMAT")]
     pub name: SchemaName,
 }
 
-/// A published format.
+/// A format with a published schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum SchemaName {
     /// Output of check --json (gpumem.check/1)
@@ -655,18 +640,17 @@ pub enum SchemaName {
     Totals,
 }
 
-/// Print the completion script of a shell
+/// Print the completion script for a shell
 ///
-/// Tab also completes values on this machine: processes (largest first), GPUs, users and rules.
+/// Tab also completes processes (largest first), GPUs, users and rules of this machine.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {
-    /// The shell
+    /// Shell for which to print the script
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
 
-/// A supported shell
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shell {
     Bash,
@@ -683,23 +667,22 @@ pub struct Man {
     pub command: Option<String>,
 }
 
-/// Selection of rows.
+/// Options that select rows.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Where {
-    /// Select by terms, as with / in watch: 'user:ann gpu:0 idle>10m'
+    /// Select rows by terms, as with / in watch: 'user:ann gpu:0 idle>10m'
     ///
-    /// All terms must match. A word is searched for in all fields, and NAME:VALUE in one field; commas
-    /// separate alternatives. < and > compare numbers, and ! before a term negates it. Unknown values
-    /// never match, negated or not.
+    /// All terms must match. A plain word matches in any field, and NAME:VALUE matches in one field. Commas separate
+    /// alternatives. < and > compare numbers, and ! negates a term. An unknown value never matches, even if the term
+    /// is negated.
     ///
-    /// For example, 'mem>4GiB' selects large processes, and 'runtime>1d !user:ann' selects processes of
-    /// other users than ann that have run for more than a day. Press ? in `gpumem watch` for a list of
-    /// the fields.
+    /// For example, 'mem>4GiB' selects large processes, and 'runtime>1d !user:ann' selects processes of users other
+    /// than ann that have run for more than a day. Press ? in `gpumem watch` for a list of the fields.
     #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
     pub terms: Vec<Selector>,
 }
 
-/// Rejects empty terms, because a script's variable was probably empty.
+/// Parses terms. Rejects an empty string, which is probably an unset variable in a script.
 fn terms(text: &str) -> Result<Selector, String> {
     match Selector::parse(text) {
         Ok(Some(selector)) => Ok(selector),
@@ -708,7 +691,7 @@ fn terms(text: &str) -> Result<Selector, String> {
     }
 }
 
-/// Parses the name of a field that totals can be grouped by.
+/// Parses the name of a field by which totals can be grouped.
 fn grouped() -> impl TypedValueParser<Value = Field> {
     let names = GROUPED.iter().filter_map(|field| field.spec().names.first());
     PossibleValuesParser::new(names).map(|typed| {
@@ -731,9 +714,9 @@ impl ValueEnum for Field {
 
 /// Print metrics and findings for Prometheus, once
 ///
-/// Prints metrics of GPUs, processes and findings, from one sample and the stored history. Unknown
-/// values are omitted. No label contains a command line or a path. Only the 512 processes with the most
-/// memory have their own series.
+/// Prints metrics of GPUs, processes and findings, from one sample and the stored history. Unknown values are
+/// omitted. No label contains a command line or a path. Only the 512 processes that hold the most memory have their
+/// own series.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct MetricsArgs {
@@ -741,11 +724,9 @@ pub struct MetricsArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
 
-    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 }
@@ -762,7 +743,7 @@ pub struct MetricsArgs {
 pub struct ServeArgs {
     /// Address to listen on
     ///
-    /// Everyone who can reach it can see users and programs.
+    /// Everyone who can reach this address can see users and programs.
     #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:9836")]
     pub listen: SocketAddr,
 
@@ -770,39 +751,38 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// The source of snapshots; for a recording, its end is served.
+    /// Source of snapshots. For a recording, the last snapshot is served.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 }
 
-/// Parses an IP address and a port. A host name may have several addresses, and one of them may be public.
+/// Parses an IP address and a port. Rejects host names, which may resolve to several addresses.
 fn address(typed: &str) -> Result<SocketAddr, String> {
     typed.parse().map_err(|_| "write an IP address and a port: 127.0.0.1:9836".to_owned())
 }
 
 /// Explain a process, GPU or finding: its owner, history and evidence, and what to do
 ///
-/// Shows the owner and start of the process or GPU, the history of its memory, its findings with their
-/// evidence, what holds the memory, and how to free it, gentlest way first. If `gpumem record --store`
-/// is running, its history is used. Otherwise, gpumem samples briefly, and the page lists what is
-/// missing. With --replay or --demo, the page describes the end of the recording.
+/// Shows the owner and start of the process or GPU, the history of its memory, its findings with their evidence, what
+/// holds the memory, and ways to free it, gentlest first. If `gpumem record --store` is running, its history is used.
+/// Otherwise, gpumem samples briefly, and the page lists what is missing. With --replay or --demo, the page describes
+/// the end of the recording.
 ///
-/// With --oom, the page shows what held the memory of a full GPU, and when it was fullest.
+/// With --oom, the page shows which processes held the memory of a full GPU, and when it was fullest.
 ///
-/// With --framework, the page explains how a framework allocates memory and what returns it to the
-/// driver; no GPU is needed. With --snippet, gpumem prints code that releases memory when asked, for use
-/// in your own program.
+/// With --framework, the page explains how a framework allocates memory and what makes it return memory to the
+/// driver; no GPU is needed. With --snippet, gpumem prints code that releases memory when asked, for use in your own
+/// program.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
     /// A PID, a notebook's path, a GPU (gpu:0, GPU-…, MIG-…), a finding's id or a server (vllm)
     ///
-    /// The end of a notebook's path and the id of its kernel also work. A finding's id is printed by
-    /// `gpumem check --json`; an unambiguous beginning of it is enough.
+    /// For a notebook, the end of its path or the id of its kernel is enough. For a finding, an unambiguous prefix of
+    /// its id is enough; `gpumem check --json` prints the ids.
     #[arg(
         value_name = "TARGET",
         required_unless_present_any = ["framework", "snippet", "oom"],
@@ -810,7 +790,7 @@ pub struct Explain {
     )]
     pub target: Option<String>,
 
-    /// Explain a framework, or without NAME list all known ones
+    /// Explain a framework; without NAME, list all known frameworks
     #[arg(
         long,
         value_name = "NAME",
@@ -822,23 +802,23 @@ pub struct Explain {
 
     /// Print Python code for your own program that releases memory when `gpumem release` asks
     ///
-    /// The code is a signal handler that releases cached memory of PyTorch, TensorFlow, JAX and CuPy.
-    /// With --framework tensorflow, it trains in a child process that saves and exits when asked, because
-    /// TensorFlow's own pool is freed only when its process exits.
+    /// The code is a signal handler that releases cached memory of PyTorch, TensorFlow, JAX and CuPy. With
+    /// --framework tensorflow, it trains in a child process that saves and exits when asked, because TensorFlow frees
+    /// its memory pool only when the process exits.
     #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
-    /// Show what held the memory of the fullest GPU, after an out-of-memory error
+    /// After an out-of-memory error, show which processes held the fullest GPU's memory
     ///
-    /// Shows who held the memory, how much of it was unused, when it was fullest, and what would have been
-    /// enough. gpumem does not know whether an allocation failed.
+    /// Also shows how much of the memory was unused, when the GPU was fullest, and which processes would have freed
+    /// enough. gpumem cannot detect failed allocations.
     #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
     pub oom: bool,
 
-    /// Time for --oom: 10:04, 2026-11-21 10:04:30 or -5m [default: now, or the recording's end]
+    /// Time for --oom: 10:04, 2026-11-21 10:04:30 or -5m [default: now, or the end of the recording]
     ///
-    /// The page describes the last sample up to that time, in the recording or in the stored history of
-    /// `gpumem record --store`. Relative times such as -5m are not valid for a recording.
+    /// The page describes the last sample before that time, from the recording or from the history stored by `gpumem
+    /// record --store`. Relative times such as -5m are not valid with a recording.
     #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
     pub at: Option<String>,
 
@@ -846,7 +826,7 @@ pub struct Explain {
     #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub gpu: Option<String>,
 
-    /// Size of the failed allocation for --oom, as in the program's message
+    /// Size of the failed allocation for --oom, as given in the program's error message
     #[arg(long, value_name = "SIZE", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub asked: Option<Bytes>,
 
@@ -856,15 +836,13 @@ pub struct Explain {
 
     /// Sampling time [default: one sample; for a finding, up to 2s]
     ///
-    /// CPU and GPU use over time is known only with a window or a stored history.
+    /// CPU and GPU use over time is shown only with a window or a stored history.
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 }

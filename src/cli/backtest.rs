@@ -1,4 +1,4 @@
-//! `gpumem config test`: when each rule would have reported findings in a recording.
+//! `gpumem config test`: shows when each rule would have reported findings in a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,14 +31,14 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
-/// Maximum number of listed events. The others are counted.
+/// Maximum number of listed events. Further events are only counted.
 const MOST_EVENTS: usize = 10_000;
 
-/// Result of the backtest: the document that `--json` prints.
+/// Result of the backtest, which `--json` prints as a document.
 #[derive(Serialize)]
 struct BacktestOutcome {
     schema: &'static str,
-    /// Times of the recording's first and last snapshot; `null` if it has none.
+    /// Times of the first and last snapshot in the recording; `null` if there are none.
     from: Option<Time>,
     to: Option<Time>,
     /// Events, in chronological order.
@@ -47,18 +47,18 @@ struct BacktestOutcome {
     events_left_out: u64,
     /// Rules that could not be decided at the end.
     undecided: Vec<Undecided>,
-    /// The enabled rules, each with its number of findings.
+    /// Enabled rules, with the number of findings of each.
     rules: Vec<RuleFindings>,
 }
 
-/// A finding began, changed its severity, or ended.
+/// Beginning or end of a finding, or a change of its severity.
 #[derive(Serialize)]
 struct BacktestEvent {
-    /// Time of the snapshot that showed it.
+    /// Time of the snapshot in which the event was detected.
     time: Time,
     event: Change,
     finding: Finding,
-    /// Reason of the exemption that covers it; `null` if none does.
+    /// Reason given in the exemption that covers the finding; `null` if there is none.
     kept: Option<Arc<str>>,
 }
 
@@ -66,7 +66,7 @@ struct BacktestEvent {
 #[serde(rename_all = "lowercase")]
 enum Change {
     Began,
-    /// Its severity changed.
+    /// The severity of the finding changed.
     Changed,
     Ended,
 }
@@ -77,8 +77,8 @@ struct RuleFindings {
     findings: usize,
 }
 
-/// Rule and id of a finding, and the reason of the exemption that covers it. When an exemption ends, the finding
-/// starts again.
+/// Rule and id of a finding, and the reason given in its exemption, if any. When an exemption expires, the finding
+/// therefore begins again.
 type Key = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 struct Backtest {
@@ -145,7 +145,7 @@ impl Backtest {
 }
 
 impl BacktestOutcome {
-    /// Lists an event, up to the maximum.
+    /// Lists an event, or only counts it if the list is full.
     fn list(&mut self, time: Time, event: Change, finding: &Finding, (_, _, kept): &Key) {
         let mut rules = self.rules.iter_mut();
         if event == Change::Began
@@ -168,7 +168,7 @@ impl BacktestOutcome {
         out
     }
 
-    /// Findings and undecided rules are formatted as in `check`.
+    /// Writes the result as text. Findings and undecided rules are formatted as in `check`.
     fn write(&self, out: &mut String) -> std::fmt::Result {
         for BacktestEvent { time, event, finding, kept } in &self.events {
             let change = match event {

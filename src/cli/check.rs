@@ -1,8 +1,8 @@
-//! `gpumem check`: applies the rules; the exit code is the verdict.
+//! `gpumem check`: applies the rules, and returns the verdict as the exit code.
 //!
-//! This file fetches snapshots and prints the report, which is a complete document even on failure. `verdict`
-//! evaluates the snapshots, `limit` the limits on a GPU's memory, `baseline` an earlier snapshot, and `wait` the
-//! free memory.
+//! This module fetches snapshots and prints the report, which is a complete document even on failure. `verdict`
+//! evaluates the snapshots. `limit` checks limits on a GPU's memory, `baseline` compares with an earlier snapshot,
+//! and `wait` waits for free memory.
 
 mod baseline;
 mod limit;
@@ -42,7 +42,7 @@ use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// Sampling time with a stored history.
+/// Sampling time if there is a stored history.
 const STORED_WINDOW: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -85,7 +85,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl CheckFormat {
-    /// The complete document. Empty for the text format.
+    /// Formats the report as a complete document. Returns an empty string for the text format.
     fn of(self, report: &CheckReport) -> anyhow::Result<String> {
         let now = jiff::Timestamp::now().as_millisecond();
         Ok(match self {
@@ -97,7 +97,7 @@ impl CheckFormat {
     }
 }
 
-/// Prints the report as text, to standard error if standard output is for the free GPUs.
+/// Prints the report as text. If the free GPUs are printed to standard output, the report goes to standard error.
 fn print_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
     let text_look = text_look(args, global);
     if args.print.is_some() {
@@ -118,13 +118,13 @@ fn text_look(args: &CheckArgs, global: &Global) -> TextLook {
     }
 }
 
-/// The GPUs with the requested memory, each once, in the format of CUDA_VISIBLE_DEVICES.
+/// Formats the GPUs with the requested memory for CUDA_VISIBLE_DEVICES, without duplicates.
 fn free_gpus(report: &CheckReport, gpu_name: GpuName) -> anyhow::Result<String> {
     let mut gpus: Vec<String> = Vec::new();
     for wait in &report.wait {
         let name = match gpu_name {
             GpuName::Uuid => wait.uuid.as_deref().map(str::to_owned),
-            // CUDA has no number for a MIG device.
+            // CUDA does not number MIG devices.
             GpuName::Index if wait.mig.is_some() => wait.uuid.as_deref().map(str::to_owned),
             GpuName::Index => wait.gpu.map(|index| index.to_string()),
         };
@@ -136,7 +136,7 @@ fn free_gpus(report: &CheckReport, gpu_name: GpuName) -> anyhow::Result<String> 
     Ok(gpus.join(",") + "\n")
 }
 
-/// A one-line reason why the check could not measure.
+/// Describes in one line why the check could not measure.
 fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
@@ -164,7 +164,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    // An invalid selection is reported once, before any host is contacted.
+    // Report an invalid selection once, before contacting any host.
     CheckQuestion::of(args)?;
     let needed = rules.longest();
     let windows = match args.window {
@@ -245,7 +245,7 @@ fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
     Ok(settings)
 }
 
-/// Whether only limits or a baseline are requested, so that one snapshot is enough.
+/// Whether only limits or a baseline are requested. In that case, one snapshot is enough.
 fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
     let selects_processes = !args.user.is_empty() || !args.terms.terms.is_empty();
@@ -258,7 +258,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
         && args.window.is_none()
 }
 
-/// Keeps the rules of these kinds, even disabled ones. Without kinds, keeps all rules.
+/// Keeps only the rules of these kinds, and enables them. Keeps all rules if `kinds` is empty.
 fn keep_kinds(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
@@ -293,7 +293,7 @@ fn observe(
         global,
         asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
-    // The stored history decides what a short sampling cannot.
+    // With a stored history, a short sampling time is enough to decide the rules.
     let at_once = asks_only_for_memory(args);
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
@@ -319,12 +319,12 @@ fn observe(
     })
 }
 
-/// Ignores poisoning: the state is valid even after a panic.
+/// Locks the verdict. Poisoning is ignored, because the state is valid even after a panic.
 fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports invalid arguments, as a document if `check`, `reap` or `release` was asked for one.
+/// Reports invalid arguments. If `check`, `reap` or `release` should print a document, the error is reported in it.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
@@ -347,16 +347,16 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
         _ => Ok(String::new()),
     };
     let message = error.render().to_string();
-    // The usage and the hints after the first paragraph are for people.
+    // The usage and the hints after the first paragraph are not meant for programs.
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     if let Ok(document) = fails(first.trim_end()) {
-        // Standard output may be closed, and standard error has the message too.
+        // Ignore the error: standard output may be closed, and the message is also on standard error.
         let _ = print(&document);
     }
 }
 
-/// Ends the check on a signal, with a report of the state so far: a document or a line.
+/// Ends the check on a signal, and reports the state so far as a document or in one line.
 fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
     format: CheckFormat,
@@ -366,7 +366,7 @@ fn report_on_signal(
     let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
         let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        // The final report is being printed, and the program exits after it.
+        // The final report is already being printed, and the program then exits.
         if verdict.is_concluded() {
             return true;
         }

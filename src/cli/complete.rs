@@ -1,12 +1,12 @@
-//! `gpumem complete -- WORDS…`: completion candidates, for the completion scripts.
+//! `gpumem complete -- WORDS…`: prints completion candidates for the shells' completion scripts.
 //!
 //! The command is hidden from the help. The scripts in `completions/` run it with the words up to the cursor. They
-//! contain options, commands and files themselves, and ask gpumem for processes, GPUs, users, notebooks and rules.
-//! `cursor` finds the argument being typed, and `candidates` finds its values.
+//! complete options, commands and files themselves, and query gpumem only for processes, GPUs, users, notebooks and
+//! rules. `cursor` finds the argument being typed, and `candidates` finds its values.
 //!
-//! Each output line has a value, a tab, and a description. Exit code 0 means that the list is complete, and 1 means
-//! that the script must decide. The command writes nothing to standard error, and takes at most [`PATIENCE`]. It
-//! escapes text from processes but quotes nothing, because each shell quotes differently.
+//! Each output line consists of a value, a tab and a description. Exit code 0 means that the list is complete, and 1
+//! that the script must decide. The command does not write to standard error, and takes at most [`PATIENCE`]. It
+//! escapes text from processes, but leaves quoting to the shells, which all quote differently.
 
 mod candidates;
 mod cursor;
@@ -26,17 +26,17 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// The time limit for a machine, because the user is waiting. A requested recording gets more time.
+/// Time limit for sampling this machine, because the user is waiting. Reading a recording may take longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
 /// Timeout for NVML. A healthy GPU answers in milliseconds.
 const NVML_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum width of a description in columns.
 const DESCRIPTION_MAX: usize = 100;
-/// Maximum length of a value in bytes. Longer ones are not worth completing.
+/// Maximum length of a value in bytes. Longer values are not worth completing.
 const VALUE_MAX: usize = 512;
 
-/// A shell's completion script. `tests/it/generate.rs` generates the files.
+/// Returns a shell's completion script. `tests/it/generate.rs` generates the scripts.
 pub(super) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("../../completions/gpumem.bash"),
@@ -52,12 +52,12 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// The options on the command line that select snapshots and rules.
+/// Options on the command line that determine the snapshots and the rules.
 #[derive(Clone, Debug)]
 struct Sources {
     global: Global,
     recorded: Recorded,
-    /// `--nvml-library` is given. The library must not be loaded before the user presses Enter.
+    /// Whether `--nvml-library` is given. The library must not be loaded before the user presses Enter.
     names_library: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if cursor.is_of_files() {
         return Exit::Findings;
     }
-    // If a GPU, a file system or a recording hangs, only the thread is blocked.
+    // If a GPU or a file system hangs, only this thread is blocked.
     let is_recorded = cursor.is_set("demo") || cursor.value("replay").is_some();
     let patience = match is_recorded {
         true => PATIENCE_FOR_RECORDING,
@@ -104,12 +104,12 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     let task = Task::start("complete", move || candidates::find(&cursor));
     let found = task.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();
-    // The shell may have exited.
+    // Printing fails if the shell has exited.
     let _ = print(&lines);
     Exit::Clean
 }
 
-/// The output line for a candidate. `None` if its value cannot be typed literally, or looks like an option.
+/// Formats a candidate. Returns `None` if the value cannot be typed literally, or looks like an option.
 fn line(candidate: &OfferedValue) -> Option<String> {
     let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()

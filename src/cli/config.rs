@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The output for valid files, with one line per rule and exemption.
+/// Formats the output for valid files, with one line per rule and exemption.
 fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
@@ -94,19 +94,18 @@ fn keep_line(keep: &Exemption, now: Time) -> String {
     words.join("; ")
 }
 
-/// The current time, for showing expired exemptions. Rules use the snapshots' time.
+/// Returns the current time, for showing expired exemptions. Rules use the time of the snapshots instead.
 pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
-/// The configuration in force. Fails if a file is invalid, or if less privileged users may change it. Such a file
-/// is not skipped, because its exemptions would be lost.
+/// Returns the configuration in force. Fails if a file is invalid, or if less privileged users may change it. Such a
+/// file is not skipped, because its exemptions would be lost.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     load_trusted(&paths(global), global.config.is_some())
 }
 
-/// Like [`load`], for commands that also run configured programs. Also fails if other users may change such a
-/// program.
+/// Like [`load`], but for commands that run configured programs. Also fails if other users may change such a program.
 pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError> {
     let config = load(global)?;
     prove_notify(&config)?;
@@ -132,7 +131,7 @@ fn check_ours(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
 }
 
 fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
-    // If sudo keeps HOME, root reads a user's files.
+    // If sudo preserves HOME, root reads the files of a user.
     let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
         .into_iter()
         .filter_map(env::var_os)
@@ -152,8 +151,8 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Checks that no other user can change a command: its program, and files given by absolute path, which may be
-/// scripts. Returns the first file that others may change.
+/// Checks that no other user can change a command. Checks its program, and files given by absolute path, which may be
+/// scripts. Returns the first file that other users may change.
 pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
     let paths = words.iter().map(|word| Path::new(&**word)).enumerate();
     for (at, path) in paths.filter(|(_, path)| path.is_absolute()) {
@@ -164,7 +163,7 @@ pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, 
     Ok(())
 }
 
-/// The configuration files. Later ones override earlier ones.
+/// Returns the configuration files. Later files override earlier ones.
 pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
     let (xdg, home) = (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
     config::paths(global.config.as_deref(), xdg.as_deref(), home.as_deref())

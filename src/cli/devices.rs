@@ -1,4 +1,4 @@
-//! The devices that the caller's programs can use, according to the caller's `CUDA_VISIBLE_DEVICES`.
+//! Determines which devices the caller's programs can use, from the caller's `CUDA_VISIBLE_DEVICES`.
 
 use super::UsageError;
 use super::selection::is_gpu_named;
@@ -10,11 +10,11 @@ pub(super) fn callers_visible() -> Option<String> {
     std::env::var(VISIBLE).ok()
 }
 
-/// The devices that a value of [`VISIBLE`] allows, in its order. Like CUDA, it stops at the first invalid entry,
-/// and replaces a partitioned GPU by its MIG devices.
+/// Returns the devices that a value of [`VISIBLE`] lists, in its order. Like CUDA, this function stops at the first
+/// invalid entry, and replaces a partitioned GPU by its MIG devices.
 ///
-/// Fails for a number if the GPUs are different models: CUDA counts the fastest GPU first, unless CUDA_DEVICE_ORDER
-/// says otherwise.
+/// Fails for a number if the GPUs are of different models, because CUDA counts the fastest GPU first unless
+/// CUDA_DEVICE_ORDER says otherwise.
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,

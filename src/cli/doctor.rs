@@ -1,8 +1,7 @@
 //! `gpumem doctor`: checks which features work here, and suggests fixes.
 //!
-//! Facts come from `host` and NVML, and each file below evaluates some of them: [`driver`], [`gpus`],
-//! [`processes`], [`notebooks`], [`state`]. It changes nothing and does not need root. Every operation that can
-//! hang has a timeout.
+//! Facts come from `host` and NVML, and are evaluated in [`driver`], [`gpus`], [`processes`], [`notebooks`] and
+//! [`state`]. `doctor` does not change anything and does not need root. Every operation that can hang has a timeout.
 
 mod driver;
 mod gpus;
@@ -35,7 +34,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let machine = host::read_host(&roots);
     let now = now();
 
-    // Read while the driver opens.
+    // Read the files while the driver is being opened.
     let global_copy = global.clone();
     let configuration =
         Task::start("configuration", move || state::read_configuration(&global_copy));
@@ -101,7 +100,7 @@ fn too_long(topic: Topic) -> DoctorCheck {
     topic.unknown(observation).advise("slow-files")
 }
 
-/// Path of the loaded library, under its usual name or the given one.
+/// Returns the path of the loaded NVML library, which has its usual name or the given one.
 fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     host::read_own_mapped_file(&roots.proc, |path| {
         let name = path.file_name().and_then(std::ffi::OsStr::to_str);
@@ -137,12 +136,12 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// The result of a task. `None` if the task could not be started, or has taken longer than `time`.
+/// Waits for the result of a task. Returns `None` if the task could not be started, or takes longer than `time`.
 fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }
 
-/// 2024-01-01, before gpumem existed. A clock with an earlier date was never set.
+/// 2024-01-01, before gpumem existed. A clock that shows an earlier date has never been set.
 const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
 
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Exit codes, and the exit code of each kind of error.
+//! Defines the exit codes, and maps errors to them.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::{config, recording, rules, source, watch};
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
 
-/// Why `run` did not start the command.
+/// Error of `run` if the command was not started.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct NotStarted {
@@ -19,16 +19,16 @@ pub struct NotStarted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// 0: done, and nothing found.
+    /// 0: done, without findings.
     Clean,
-    /// 1: a finding at or above `--fail-on`, an exceeded limit, a new holder, or memory not free in time. For
-    /// `reap`, a target was not terminated, or its memory was not freed.
+    /// 1: a finding at or above `--fail-on`, an exceeded limit, a new holder, or memory not free in time. For `reap`:
+    /// a target that was not terminated, or whose memory was not freed.
     Findings,
     /// 2: wrong usage or configuration.
     Usage,
-    /// 3: could not measure: no driver, or an unreadable GPU and no finding.
+    /// 3: could not measure, because there is no driver, or because a GPU is unreadable and nothing was found.
     CannotMeasure,
-    /// The exit code of a command that failed under `run`.
+    /// Exit code of a command that failed under `run`.
     Command(u8),
 }
 
@@ -43,7 +43,7 @@ impl Exit {
         }
     }
 
-    /// The worse of two machines' results. Findings take precedence over "could not measure", as for one machine.
+    /// Returns the worse of two machines' results. As for one machine, findings outrank "could not measure".
     pub(super) fn or_worse(self, other: Self) -> Self {
         let badness = |exit: &Self| match exit {
             Self::Clean => 0,
@@ -54,7 +54,7 @@ impl Exit {
         if badness(&other) > badness(&self) { other } else { self }
     }
 
-    /// The exit code of an error.
+    /// Returns the exit code for an error.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if let Some(NotStarted { exit, .. }) = cause.downcast_ref() {
@@ -67,7 +67,7 @@ impl Exit {
             {
                 return Self::Usage;
             }
-            // The request was not carried out. In the chain, a transparent error replaces the error that it wraps.
+            // The request was not carried out. A transparent error hides the error that it wraps, so check both.
             let ledger = match cause.downcast_ref() {
                 Some(executor::ExecutorError::Lock(_)) => return Self::Findings,
                 Some(executor::ExecutorError::Ledger(error)) => Some(error),
@@ -88,7 +88,7 @@ impl Exit {
         Self::CannotMeasure
     }
 
-    /// A wrong file name is a usage error. A file that cannot be read or written is "could not measure".
+    /// A file or store that cannot be opened is a usage error. Any other error is "could not measure".
     fn of_recording(error: &recording::RecordingError) -> Self {
         use recording::RecordingError as E;
         match error {

@@ -1,6 +1,6 @@
-//! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
+//! `gpumem explain`: prints a page about a process, a GPU, a finding or a framework.
 //!
-//! This file fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past sample,
+//! This module fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past sample,
 //! [`crate::explain`] composes the page, and [`crate::report::explain`] formats it.
 
 mod oom;
@@ -33,11 +33,11 @@ use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
 /// Maximum time to wait for a requested finding. Some findings depend on utilization, which needs two samples.
-/// Sampling ends with the first sample that contains the finding.
+/// Sampling stops as soon as the finding appears.
 const MAX_FINDING_WAIT: Span = Span(Duration::from_secs(2));
-/// The argument that selects all frameworks.
+/// Argument that selects all frameworks.
 const LIST: &str = "list";
-/// Page width in columns without a terminal or COLUMNS.
+/// Page width, in columns, if there is no terminal and COLUMNS is not set.
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
@@ -91,7 +91,7 @@ fn page(target: &TypedTarget, found: &ExplainSubject, known_so_far: KnownSoFar<'
     page
 }
 
-/// The page of the framework with this name, or of all frameworks for `list`.
+/// Returns the page of the framework with this name, or the list of all frameworks for `list`.
 fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
@@ -152,7 +152,7 @@ impl SampledHistory {
         compose: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
-        // As in `check` and `watch`.
+        // Mark planned processes, as in `check` and `watch`.
         let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
@@ -173,7 +173,7 @@ impl SampledHistory {
         }
     }
 
-    /// All findings of the rules, active ones first.
+    /// Returns all findings, active ones first.
     fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.engine.active_findings().chain(self.engine.resolved())
     }
@@ -195,7 +195,7 @@ fn observe(
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;
-    // Even a short window has at least two samples.
+    // Take at least two samples even in a short window.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);

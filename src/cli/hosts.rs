@@ -1,4 +1,4 @@
-//! Remote machines: parses their names, and queries all of them concurrently.
+//! Parses the names of remote machines, and queries the machines concurrently.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::report::hosts::{HostAnswer, HostsReport};
 use crate::report::style::Style;
 use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteRequest};
 
-/// The time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
+/// Time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
 const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// Pauses before each retry, in seconds, if a host or jump host refuses further connections.
+/// Pause before each retry, in seconds, if a host or jump host refuses further connections.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
-/// Extra history, so that it still covers the rules after a recorder drops the oldest snapshots.
+/// Additional history, so that enough is left for the rules when a recorder drops the oldest snapshots.
 const MARGIN: Duration = Duration::from_secs(600);
-/// Maximum number of hosts. More are probably a mistake in a file.
+/// Maximum number of hosts. A larger number is probably due to a wrong file.
 const MOST_HOSTS: usize = 256;
 const LONGEST_NAME: usize = 255;
 
-/// The named machines, without duplicates. Empty for this machine.
+/// Returns the named machines, without duplicates. Returns an empty list if none are named.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
     let text;
@@ -61,8 +61,8 @@ pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     Ok(hosts)
 }
 
-/// Rejects names that ssh or a shell would misread: a leading - is an option of ssh, and other characters may split
-/// words.
+/// Rejects names that ssh or a shell would misinterpret. ssh takes a leading - for an option, and other characters
+/// may split words.
 fn check_name(name: &str) -> Result<(), UsageError> {
     let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
@@ -74,8 +74,8 @@ fn check_name(name: &str) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Queries all hosts concurrently. Each gets `time` in addition to the connection time. Answers arrive in the order
-/// of the hosts. A host that hangs delays no other, and earlier answers can be printed.
+/// Queries all hosts concurrently. Each host may take `time` in addition to the connection time. Answers are returned
+/// in the order of the hosts, so earlier ones can be printed while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,
@@ -109,7 +109,7 @@ impl Drop for HangupOnDrop {
     }
 }
 
-/// The request for sampling a host for `duration`, with rules that need this much history.
+/// Creates a request to sample a host for `duration`, together with the history that the rules need.
 pub(super) fn request(
     interval: Duration,
     duration: Option<Duration>,
@@ -126,8 +126,8 @@ pub(super) enum HostOutput {
     Nothing,
 }
 
-/// Prints the results: text under the name of its host, JSON combined into one document. Returns the combined exit
-/// code.
+/// Prints the results. Text is printed under the host's name, and JSON is combined into one document. Returns the
+/// combined exit code.
 pub(super) fn print_answers(
     answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
     is_json: bool,
@@ -163,7 +163,7 @@ pub(super) fn print_answers(
     Ok(exit)
 }
 
-/// Passes on each snapshot that a host sends. Returns the last one.
+/// Calls a function with each snapshot that a host sends. Returns the last snapshot.
 pub(super) fn sample_host(
     host: &RemoteHost,
     request: RemoteRequest,
@@ -182,7 +182,7 @@ pub(super) fn sample_host(
             Ok(None) => break,
             Err(error @ RemoteError::Refused { .. }) => {
                 let seconds = *pauses.next().ok_or(error)?;
-                // Dropped later, it would hang up the next connection.
+                // If it were dropped later, it would hang up the next connection.
                 drop(remote);
                 thread::sleep(Duration::from_secs(seconds));
                 remote = Remote::connect(host, request, hangup)?;

@@ -66,12 +66,12 @@ fn show(page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a page with man(1) and its pager. `None` if that fails.
+/// Shows a page with man(1) and its pager. Returns `None` if that fails.
 fn show_with_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = man.spawn().ok()?;
-    // The user may quit the pager before it has read the whole page.
+    // Writing fails if the user quits the pager early.
     let _ = child.stdin.take()?.write_all(page.as_bytes());
     child.wait().ok()?.success().then_some(())
 }

@@ -25,7 +25,7 @@ use crate::source::live::Live;
 pub(super) struct Published {
     pub(super) openmetrics: String,
     pub(super) classic: String,
-    /// The verdict as JSON, as from `gpumem check`.
+    /// Verdict as JSON, in the format of `gpumem check`.
     pub(super) check: String,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Published {
 pub(super) struct Publisher {
     stored: Stored,
     verdict: CheckVerdict,
-    /// Totals of reclaimed memory. `None` for a recording, or without an audit log.
+    /// Totals of reclaimed memory. `None` for a recording, or if there is no audit log.
     reclaims: Option<ReclaimLog>,
     is_live: bool,
 }
 
 impl Publisher {
-    /// Uses the rules of the configuration, as `gpumem check` does without options.
+    /// Creates a publisher that applies the configured rules, like `gpumem check` without options.
     pub(super) fn new(
         config: &Config,
         recorded: &Recorded,
@@ -114,7 +114,7 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
             snapshot
         }
     };
-    // A sum over one sample, or over a sliding history, is not a counter.
+    // No waste counters: a sum over one sample or a sliding history would not be a counter.
     let published = publisher.publish(&snapshot, &Waste::default())?;
     match &args.output {
         // Names of processes may contain control characters.

@@ -1,8 +1,8 @@
-//! Arguments, subcommands and exit codes. Only this module prints and uses anyhow.
+//! Arguments, subcommands and exit codes. No other module prints or uses anyhow.
 //!
-//! [`args`] defines the arguments, and each subcommand is a file. `session` opens the source of samples, `signals`
-//! handles signals, and [`exit`] maps errors to exit codes. Data goes to standard output, and messages go to
-//! standard error. A closed pipe is not an error.
+//! [`args`] defines the arguments, and each subcommand has its own file. `session` opens the source of samples,
+//! `signals` handles signals, and [`exit`] maps errors to exit codes. Data goes to standard output, and messages go
+//! to standard error. A closed pipe is not an error.
 
 pub mod args;
 mod backtest;
@@ -123,9 +123,9 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prevents a caller from controlling a more privileged gpumem, by choosing a library to load or files that only
-/// gpumem can read. Call this while there is only one thread. The loader already ignores `LD_LIBRARY_PATH` and
-/// similar variables (ld.so(8)).
+/// Prevents a caller from controlling a more privileged gpumem, for example by choosing a library to load, or files
+/// that only gpumem can read. Call this while there is only one thread. The loader already ignores `LD_LIBRARY_PATH`
+/// and similar variables (ld.so(8)).
 fn check_privileges(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "gpumem does not run with the setuid or setgid bit, because every caller could write \

@@ -1,4 +1,4 @@
-//! Data goes to standard output, messages go to standard error.
+//! Prints data to standard output, and messages to standard error.
 
 use std::env;
 use std::io::{self, IsTerminal, Write as _};
@@ -23,8 +23,8 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the terminal shows more than ASCII. The locale must use UTF-8 (POSIX gives the order of the variables),
-/// and the terminal must not be the Linux console.
+/// Whether the terminal can show Unicode characters. The locale must use UTF-8 (POSIX defines the order of the
+/// variables), and the terminal must not be the Linux console.
 pub(super) fn shows_unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -34,11 +34,11 @@ pub(super) fn shows_unicode() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
-        // The Linux console has few characters, whatever the locale.
+        // The Linux console supports few characters, regardless of the locale.
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
-/// Prints a message to standard error. If that is closed, the message is lost.
+/// Prints a message to standard error. If standard error is closed, the message is lost.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
@@ -95,7 +95,7 @@ pub(super) fn choose_time_zone(cli: &Cli) {
     }
     match TimeZone::try_system() {
         Ok(zone) => show_times_in(zone),
-        // Without a system time zone, times are in UTC, as in the C library. A zone named in TZ must exist.
+        // Without a system time zone, times are in UTC, as in the C library. A time zone named in TZ must exist.
         Err(_) => {
             let named = env::var_os("TZ").filter(|named| !named.is_empty());
             if let Some(named) = named.filter(|_| !is_quiet(cli)) {

@@ -1,8 +1,8 @@
-//! `gpumem reap` and `gpumem kill`: make a plan, ask for confirmation, carry it out, and report the freed memory.
+//! `gpumem reap` and `gpumem kill`: make a plan, ask for confirmation, act, and report the freed memory.
 //!
-//! `observe` reads the arguments and samples the machine or a recording. `execute` asks the user, carries out
-//! targets, and handles signals. `history` shows past actions, and `unattended` is the service. [`crate::reclaim`]
-//! decides which processes to end and how, and is the only code that signals them.
+//! `observe` reads the arguments, and samples the machine or reads a recording. `execute` asks the user, carries out
+//! the plan, and handles signals. `history` shows past actions, and `unattended` runs the service. [`crate::reclaim`]
+//! decides which processes to end and how. No other code signals processes.
 
 pub(super) mod execute;
 mod history;
@@ -79,12 +79,12 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
             }
         }
     }
-    // Without targets, an unreadable GPU may hold some.
+    // If there are no targets, an unreadable GPU may still have some.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &observation.snapshot);
-    // Part of the request is not fulfilled, even if the plan is carried out.
+    // Part of the request remains unfulfilled even if the plan is carried out.
     let is_refused = (observation.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|planned| planned.target.is_advice())
-        // `kill` without any target is a failure, even if --where excluded all named processes.
+        // `kill` fails if no target is left, even if --where excluded all named processes.
         || (place == RefusalPlace::Kill && report.targets.is_empty());
     let carried = match carry_out(args, reader, observation, guard, &mut report) {
         Ok(carried) => carried,
@@ -111,11 +111,11 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         print(&text::total(&report))?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // The signal must also end a script that called gpumem.
+        // End by the signal, so that a script that called gpumem also ends.
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {
-        // `kill` fails unless it was carried out.
+        // `kill` fails unless the plan was carried out.
         ReapStatus::Planned
             if is_refused
                 || carried == Carried::Declined
@@ -131,16 +131,16 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Carried {
-    /// Not requested.
+    /// No action was requested.
     Not,
     /// The user did not confirm.
     Declined,
     Out,
-    /// Interrupted by this signal.
+    /// This signal interrupted the plan.
     Interrupted(i32),
 }
 
-/// Carries the plan out if requested, and adds the results to the report.
+/// Carries out the plan if requested, and adds the results to the report.
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
@@ -201,7 +201,7 @@ fn carry_out(
     Ok(Carried::Out)
 }
 
-/// Whether a selected GPU is unreadable, so that it may have more targets.
+/// Whether a selected GPU is unreadable, and so may have more targets.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     observe::selection(args).retain_gpus(&mut asked);

@@ -1,5 +1,5 @@
-//! `gpumem record`: writes one JSON snapshot per line or, with --store, a bounded set of recordings. `gpumem reap
-//! --watch` also uses [`Recording`] for its store and server, so that one process samples.
+//! `gpumem record`: writes one JSON snapshot per line or, with --store, a set of recordings of limited size. `gpumem
+//! reap --watch` also uses [`Recording`] for its store and server, so that only one process has to sample.
 
 use std::net::SocketAddr;
 use std::process;
@@ -21,23 +21,23 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Interval between samples for the store. A day's history needs only a resolution of minutes.
+/// Interval between samples for the store. For a day of history, a resolution of minutes would be enough.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
-/// Minimum age of a store that is useful.
+/// Minimum value of `--store-age`. A shorter history would be useless.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
 const LEAST_STORE_BYTES: u64 = MIB;
 
 pub(super) enum Sink {
     File(Writer),
     Store {
-        // Boxed because it is much larger than the other variant.
+        // Boxed because a writer is much larger than the other variant.
         writer: Box<StoreWriter>,
-        /// The last write failed, and a warning was printed.
+        /// Whether the last write failed. In this case, a warning has been printed.
         failing: bool,
     },
 }
 
-/// The destination and the number of snapshots. Locked while a snapshot is being written.
+/// Destination and number of snapshots. Locked while a snapshot is being written.
 pub(super) struct Recording {
     /// `None` if snapshots are only served.
     sink: Option<Sink>,
@@ -76,7 +76,7 @@ impl Recording {
             None => Ok(()),
             Some(Sink::File(writer)) => writer.write(snapshot),
             Some(Sink::Store { writer, failing }) => {
-                // A recorder must not exit on a write error: it warns once and continues.
+                // A recorder must not exit on a write error. It warns once and continues.
                 match (writer.write(snapshot), *failing) {
                     (Ok(()), false) | (Err(_), true) => {}
                     (Ok(()), true) if writer.is_behind() => {}
@@ -120,7 +120,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut recording =
         Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
-    // Signals are handled only once the destination and the source are open.
+    // Signals are not handled until the destination and the source are open.
     let mut live = live(global, interval.0)?;
     recording.feed(&live, global)?;
     if let Some(history) = args.history_span {
@@ -190,7 +190,7 @@ pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Op
 
 /// Ends the program on a signal, but never while a snapshot is being written.
 fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()> {
-    // With SIGXFSZ caught, a file size limit makes the write fail, and the writer reports that.
+    // Catch SIGXFSZ, so that a write beyond the file size limit fails and the writer reports the error.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     let recording = Arc::clone(recording);
     signals::on_thread(&caught, move |signal| {

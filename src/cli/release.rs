@@ -1,7 +1,7 @@
 //! `gpumem release`: asks processes to free memory and keep running.
 //!
-//! It makes a plan, probes each target without changing anything, asks for confirmation, carries the plan out, and
-//! reports the freed memory. Sampling, confirmation and execution are shared with `reap`.
+//! This command makes a plan, probes each target without changing it, asks for confirmation, carries out the plan,
+//! and reports the freed memory. Sampling, confirmation and execution are shared with `reap`.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// Maximum of `--wait`. A request to a kernel stays queued even longer.
+/// Maximum value of `--wait`. A request to a busy kernel may stay queued even longer.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
-/// Maximum of `--idle-for`.
+/// Maximum value of `--idle-for`.
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -106,7 +106,7 @@ fn finish(
         print(&document(&report)?)?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // The signal must also end a script that called gpumem.
+        // End by the signal, so that a script that called gpumem also ends.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);
@@ -117,7 +117,7 @@ fn finish(
     })
 }
 
-/// Carries the plan out if requested, and adds the results to the report.
+/// Carries out the plan if requested, and adds the results to the report.
 fn carry_out(
     args: &ReleaseArgs,
     observation: Observation,

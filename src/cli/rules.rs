@@ -13,7 +13,7 @@ use crate::rules::rule::Rule;
 
 const SCHEMA: &str = "gpumem.rules/1";
 
-/// The document that `--json` prints.
+/// Document that `--json` prints.
 #[derive(Serialize)]
 struct RulesDocument {
     schema: &'static str,
@@ -25,14 +25,13 @@ struct ListedRule {
     name: String,
     kind: Kind,
     meaning: &'static str,
-    /// Processes that the rule applies to, in words; `null` for all.
+    /// Description of the processes to which the rule applies; `null` for all.
     scope: Option<String>,
     settings: Vec<ListedSetting>,
     /// Number of overrides of this rule.
     overrides: usize,
 }
 
-/// A setting.
 #[derive(Serialize)]
 struct ListedSetting {
     name: &'static str,
@@ -54,7 +53,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// All rules, the rule with this name, or the rules of this kind.
+/// Returns the rule or the rules of the kind with this name. Without a name, returns all rules.
 fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, UsageError> {
     let all = rules.rules().iter();
     let Some(name) = name else {
@@ -114,7 +113,7 @@ fn listed(rule: &Rule) -> ListedRule {
     }
 }
 
-/// The settings of a rule, with the defaults of its kind.
+/// Lists the settings of a rule, with the defaults of its kind.
 fn settings(rule: &Rule) -> Vec<ListedSetting> {
     let defaults = Rule::new(rule.made_of).values().into_iter();
     let settings = rule.values().into_iter().zip(rule.made_of.settings());

@@ -1,8 +1,8 @@
-//! `gpumem run`: runs a command transparently, and reports its GPU usage.
+//! `gpumem run`: runs a command, and reports its GPU usage.
 //!
-//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread.
-//! `sampler` samples on another thread, and `usage` accumulates the results. The command starts as soon as a driver
-//! is found, and its exit code becomes gpumem's. `run` ends no process.
+//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. `sampler`
+//! samples on another thread, and `usage` accumulates the results. The command starts as soon as a driver is found,
+//! and gpumem exits with its exit code. `run` does not end any process.
 
 mod child;
 mod choose;
@@ -37,18 +37,18 @@ use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus,
 use crate::source::live::Live;
 use crate::units::Bytes;
 
-/// Extra time for the last sample of held memory.
+/// Extra time for taking the last sample of memory that is still held.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
-    // If gpumem is killed, this report remains instead of an older one. A descriptor or a summary gets one report.
+    // If gpumem is killed, this report is left instead of an older one. Only files that are replaced get this report.
     let interim = incomplete(args, "gpumem is still running, or a signal ended it".to_owned());
     for report in &reports {
         if matches!(report.file, OutputFile::Replaced(_)) {
-            // If this fails, writing the final report fails, too, and that error is shown.
+            // If this fails, writing the final report also fails, and that error is shown.
             let _ = report.write(&interim);
         }
     }
@@ -95,14 +95,14 @@ fn measure(
             return Err(NotStarted { exit: Exit::Findings, reason }.into());
         }
     }
-    // A command may end before the first sample of the sampling thread is complete.
+    // A command may exit before the sampling thread has taken its first sample.
     if let Some(live) = opened.as_mut().filter(|_| has_assertions(args)) {
         let snapshot = live.sample();
         shared.lock().observe(snapshot, |_| false);
     }
     let (time, begun) = (host::read_time(), Instant::now());
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
-        // If gpumem is killed, the command keeps the claims.
+        // The command inherits the claims, so that it keeps them if gpumem is killed.
         descriptors: chosen.locks.iter().map(AsRawFd::as_raw_fd).collect(),
         variable: Some((VISIBLE, chosen.visible.clone())),
     });
@@ -131,9 +131,9 @@ fn measure(
     let run = Run { time, seconds, ending, held, waited, visible, has_driver };
     let report = report(args, &shared, run);
     let is_written = publish_report(args, &report, reports);
-    // The first process of a container cannot end itself by a signal.
+    // The first process of a container cannot kill itself with a signal.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
-        // Die by the command's signal, so that the parent sees the same status, and write no second core dump.
+        // Die by the command's signal, so that the parent sees the same status, but without a second core dump.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);
@@ -150,16 +150,16 @@ fn measure(
     })
 }
 
-/// Closes standard input and output, so that processes at the other ends see the end of the command.
+/// Closes standard input and output, so that processes at the other end of a pipe see when the command exits.
 fn give_up_input_and_output() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        // If this fails, they are closed a little later, when gpumem exits.
+        // If this fails, they are closed slightly later, when gpumem exits.
         let _ = nix::unistd::dup2_stdin(&null).and_then(|()| nix::unistd::dup2_stdout(&null));
     }
 }
 
-/// Whether the driver must be available before the command starts: to choose or measure GPUs, or because there may
-/// be none. Otherwise the kernel module is loaded, and the command need not wait for NVML.
+/// Whether the driver must be opened before the command starts. This is not needed if the kernel module is loaded, no
+/// GPUs must be chosen, and there are no assertions.
 fn needs_driver(args: &RunArgs) -> bool {
     let module = || host::read_kernel_module(&Roots::default().proc);
     choose::is_asked(args)
@@ -173,7 +173,7 @@ fn has_assertions(args: &RunArgs) -> bool {
 
 #[derive(Debug)]
 struct Sampling {
-    /// Whether no process is left that could hold memory.
+    /// Tells the sampler that the command has exited, and whether no descendant is left that could hold memory.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
@@ -201,7 +201,7 @@ impl Sampling {
         Ok(Self { ended, held: held_here })
     }
 
-    /// Ends the sampling, and returns the memory that descendants still hold. `None` if it could not be read.
+    /// Ends the sampling. Returns the memory that descendants still hold, or `None` if it could not be read.
     fn end(&self, is_over: bool) -> Option<Vec<HeldMemory>> {
         let _ = self.ended.send(is_over);
         if is_over {
@@ -212,7 +212,7 @@ impl Sampling {
             match self.held.recv_timeout(Duration::from_millis(100)) {
                 Ok(held) => return held,
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // No descendant is left that could hold memory.
+                // No descendants are left that could hold memory.
                 Err(RecvTimeoutError::Timeout) if !child::reap() => return Some(Vec::new()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -308,7 +308,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
     report
 }
 
-/// The report if the end of the command is unknown.
+/// Returns the report for a command whose outcome is unknown.
 fn incomplete(args: &RunArgs, reason: String) -> RunReport {
     RunReport {
         schema: SCHEMA,
@@ -328,7 +328,7 @@ fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> Run
     RunAssertion { name, passed, message, is_undecided: false }
 }
 
-/// A command line with secrets masked.
+/// Returns the command line with secrets masked.
 fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()
@@ -371,7 +371,7 @@ enum Format {
     Json,
     Junit,
     Markdown,
-    /// Markdown, appended to the output of other steps.
+    /// Markdown is appended to the output of other steps.
     StepSummary,
 }
 

@@ -1,5 +1,5 @@
-//! `--where`, `--gpu` and `--user`: select GPUs and processes. Together they form one selector, in the language of
-//! the screen's filter.
+//! `--where`, `--gpu` and `--user` select GPUs and processes. They are combined into one selector, with the syntax of
+//! the filter in `watch`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) fn current_user() -> Me {
     Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
-/// The users with processes in a recording, by name and uid.
+/// Users that own processes in a recording, by name and uid.
 #[derive(Debug, Default)]
 pub(super) struct RecordedUsers(BTreeSet<(Option<Arc<str>>, Option<u32>)>);
 
@@ -41,10 +41,10 @@ impl RecordedUsers {
     }
 }
 
-/// The selected GPUs and processes. Without arguments, all are selected.
+/// Selection of GPUs and processes. Without arguments, all are selected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// The selector from `--gpu`, `--user` and `--where`.
+    /// Combination of `--gpu`, `--user` and `--where`.
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
     me: Me,
@@ -52,7 +52,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// `gpus` are indices or UUIDs, `users` are names or uids.
+    /// Creates a selection. `gpus` are indices or UUIDs, and `users` are names or uids.
     pub(super) fn new(gpus: &[String], users: &[String], terms: &Where) -> Self {
         let by_gpu = Selector::of_field(Field::Gpu, false, gpus);
         let by_user = Selector::of_field(Field::User, true, users);
@@ -61,17 +61,17 @@ impl Selection {
         Self { selector, by_gpu, me: current_user(), users: users.to_vec() }
     }
 
-    /// The whole selection as one selector. `None` if it selects everything.
+    /// Returns the selection as one selector, or `None` if everything is selected.
     pub(super) fn into_selector(self) -> Option<Selector> {
         self.selector
     }
 
-    /// Whether it selects everything.
+    /// Whether everything is selected.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether one snapshot is not enough to evaluate it.
+    /// Whether evaluating the selection requires more than one snapshot.
     pub(super) fn needs_history(&self) -> bool {
         self.selector.as_ref().is_some_and(Selector::needs_history)
     }
@@ -81,7 +81,7 @@ impl Selection {
         selector.is_none_or(|selector| selector.allows_gpu(gpu))
     }
 
-    /// Fails if this machine does not know a named user.
+    /// Fails if a named user does not exist on this machine.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
         let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
         match self.users.iter().find(|name| !is_number(name) && is_unknown_user(name)) {
@@ -106,7 +106,7 @@ impl Selection {
         )))
     }
 
-    /// Fails if a named GPU does not exist, or a UUID prefix is ambiguous.
+    /// Fails if a named GPU does not exist, or if a UUID prefix is ambiguous.
     pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         for (typed, named) in self.named_gpus(gpus) {
             if named.gpus.is_empty() {
@@ -119,7 +119,7 @@ impl Selection {
         Ok(())
     }
 
-    /// The named GPUs that are missing from `gpus`.
+    /// Returns the named GPUs that are missing from `gpus`.
     pub(super) fn missing_gpus(&self, gpus: &[Gpu]) -> Vec<String> {
         let named = self.named_gpus(gpus).into_iter();
         named
@@ -128,7 +128,7 @@ impl Selection {
             .collect()
     }
 
-    /// The arguments that name GPUs, with their option, and the GPUs. Those of `--gpu` come first.
+    /// Returns the arguments that name GPUs, each with its option and its GPUs. The arguments of `--gpu` come first.
     fn named_gpus<'s, 'g>(&'s self, gpus: &'g [Gpu]) -> Vec<(String, NamedGpus<'s, 'g>)> {
         let of = |selector: Option<&'s Selector>| {
             selector.map_or_else(Vec::new, |selector| selector.named_gpus(gpus))
@@ -143,14 +143,14 @@ impl Selection {
             .collect()
     }
 
-    /// Keeps the selected GPUs and their read errors.
+    /// Removes all GPUs that are not selected, with their read errors.
     pub(super) fn retain_gpus(&self, snapshot: &mut Snapshot) {
         if let Some(selector) = &self.selector {
             selector.retain_gpus(snapshot);
         }
     }
 
-    /// The selected part of a snapshot and of its findings. `None` if everything is selected. The engine must have
+    /// Selects from a snapshot and its findings. Returns `None` if everything is selected. The engine must have
     /// evaluated the snapshot.
     pub(super) fn select<'f>(
         &self,
@@ -163,8 +163,8 @@ impl Selection {
         Some(selector.select(snapshot, &rows, found, &self.me))
     }
 
-    /// Keeps the selected GPUs and rows. Returns whether every row on these GPUs is kept. Idle times and findings
-    /// need the `engine`.
+    /// Removes GPUs and rows that are not selected. Returns whether all rows on the remaining GPUs were kept. Without
+    /// an `engine`, terms about idle times and findings do not match.
     pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
         let Some(selector) = &self.selector else {
             return true;
@@ -179,7 +179,7 @@ impl Selection {
             .filter(|(_, row)| fits(row))
             .map(|(place, _)| *place)
             .collect();
-        // A process without a GPU is not on a requested one.
+        // A process without a GPU cannot be on a requested GPU.
         let is_loose = |at: usize| {
             let place = RowPlace { process: Some(at), ..RowPlace::default() };
             !selector.asks_for_gpus()
@@ -214,7 +214,7 @@ impl Selection {
     }
 }
 
-/// The rows of a snapshot, with findings and idle times from an engine that has evaluated it.
+/// Returns the rows of a snapshot, with findings and idle times from an engine that has evaluated the snapshot.
 fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRow<'a>> {
     let findings = engine.map_or(&[][..], Engine::findings);
     let idle_since = |identity, gpu| engine?.history().idle_since(identity, gpu);
@@ -227,14 +227,14 @@ pub(super) fn is_gpu_named(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
 }
 
-/// The error if an argument matches several GPUs.
+/// Returns the error for an argument that matches several GPUs.
 pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
     let listed: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
     let listed = listed.join(", ");
     UsageError(format!("{typed} names more than one GPU ({listed}); write one of them"))
 }
 
-/// The error if an argument matches no GPU.
+/// Returns the error for an argument that does not match any GPU.
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
     let indices: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
     let indices = if indices.is_empty() { "none".to_owned() } else { indices.join(", ") };

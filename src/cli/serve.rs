@@ -1,7 +1,7 @@
 //! `gpumem serve`: serves the newest sample for Prometheus and the newest verdict as JSON, over HTTP.
 //!
-//! One thread samples and publishes, and the server only returns published documents. `gpumem record --store
-//! --serve` and `gpumem reap --watch --serve` publish their own samples in the same way.
+//! One thread samples and publishes documents, and the server only returns the published documents. `gpumem record
+//! --store --serve` and `gpumem reap --watch --serve` publish their samples in the same way.
 
 mod server;
 
@@ -24,11 +24,11 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Default interval between samples, shorter than common scrape intervals such as 15 s.
+/// Default interval between samples. Shorter than common scrape intervals, such as 15 s.
 const INTERVAL: Span = Span(Duration::from_secs(5));
 /// Samples older than this number of intervals are not served.
 const FRESH_INTERVALS: u32 = 3;
-/// Samples younger than this are always served, because a slow GPU may delay them.
+/// Samples younger than this are always served, because a slow GPU may delay the next one.
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
@@ -40,7 +40,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Listens before sampling starts, so that an address in use is reported immediately.
+    /// Starts to listen. Call this before sampling, so that an address already in use is reported immediately.
     pub(super) fn open(
         address: SocketAddr,
         config: &Config,

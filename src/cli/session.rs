@@ -1,4 +1,4 @@
-//! Opens the source of samples, and samples until enough is known.
+//! Opens the source of samples, and reads samples until the caller has enough.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
     Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
 
-/// The recording, if one was named.
+/// Opens the recording, if one was given.
 pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
         (Some(path), _) => Some(Replay::open(path)?),
@@ -32,7 +32,7 @@ pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     })
 }
 
-/// The options for sampling this machine. Fails if a time is 0.
+/// Returns the options for sampling this machine. Fails if a duration is 0.
 pub(super) fn live_options(
     global: &Global,
     interval: Duration,
@@ -60,7 +60,7 @@ pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
         || snapshot.gpus.iter().any(gpu)
 }
 
-/// Warns about damaged lines of a recording that has been read to its end.
+/// Warns about damaged lines in a recording. Call this after reading to its end.
 pub(super) fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
@@ -72,7 +72,7 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Plays a recording until `handle` breaks, or to its end.
+/// Plays a recording to its end, or until `handle` breaks.
 pub(super) fn play(
     replay: &mut Replay,
     mut handle: impl FnMut(Snapshot) -> ControlFlow<()>,
@@ -95,7 +95,7 @@ pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> 
     Ok(())
 }
 
-/// The last snapshot of a recording. Calls `handle` with each snapshot.
+/// Plays a recording, and calls `handle` with each snapshot. Returns the last snapshot.
 pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {
@@ -108,10 +108,10 @@ pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow:
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleWindow {
     pub(super) interval: Duration,
-    /// From the first sample to the last.
+    /// Time from the first sample to the last.
     pub(super) length: Span,
-    /// The window starts when the machine has answered, so that a slow GPU does not shorten it. Otherwise it starts
-    /// with the time of the first sample.
+    /// If set, the window starts once the machine has answered, so that a slow GPU does not shorten the window.
+    /// Otherwise, it starts at the time of the first sample.
     pub(super) begins_answered: bool,
 }
 
@@ -130,7 +130,7 @@ pub(super) fn sample(
         });
         let has_enough = handle(snapshot)?.is_break();
         let seconds = time.seconds_since(begun);
-        // A sample within half an interval of the window's end is the last one.
+        // The last sample is the one within half an interval of the end of the window.
         let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
         if has_enough || is_last {
             break;
@@ -139,7 +139,7 @@ pub(super) fn sample(
     Ok(())
 }
 
-/// Warns that the commands in a recording are valid only on its machine at its time.
+/// Warns that the commands in a recording are valid only on the recorded machine at the recorded time.
 pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
     if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
         warn(

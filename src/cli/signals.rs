@@ -1,4 +1,4 @@
-//! Signal handling for commands. The screen handles its own signals.
+//! Signal handling for commands. The screen of `watch` handles its own signals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use signal_hook::low_level;
 
 const CANNOT: &str = "cannot catch signals";
 
-/// Calls `caught` on a separate thread for each of these signals, until it returns false. Fails if a handler or the
-/// thread cannot be created.
+/// Calls `caught` on a separate thread for each of these signals, until `caught` returns false. Fails if a handler or
+/// the thread cannot be created.
 pub(super) fn on_thread(
     signals: &[i32],
     mut caught: impl FnMut(i32) -> bool + Send + 'static,
@@ -29,8 +29,8 @@ pub(super) fn on_thread(
     spawned.map(drop).context("cannot start a thread for signals")
 }
 
-/// Ends the program on the second signal, even if a full pipe blocks the output for the first. Fails if a handler
-/// cannot be installed.
+/// Ends the program on the second signal, even if a full pipe blocks the output after the first one. Fails if a
+/// handler cannot be installed.
 pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
     for &signal in signals {
         let again = Arc::new(AtomicBool::new(false));
@@ -44,12 +44,12 @@ pub(super) fn name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// Ends the program by the default action of this signal, if that action ends programs.
+/// Ends the program with the default action of this signal, if that action ends programs.
 pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// SIGINT, SIGTERM and SIGHUP during a plan. They stop further actions, and past actions are reported.
+/// Records SIGINT, SIGTERM and SIGHUP during a plan. After a signal, no further actions are taken.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 

@@ -1,8 +1,8 @@
-//! Locates the stored history, decides whether to trust it, and feeds it to a command before live samples.
+//! Locates the stored history, decides whether to trust it, and feeds it to a command before the live samples.
 //!
-//! [`crate::recording::store`] reads and writes stores. This file accepts a store only if this user or root wrote
-//! it, during this boot of this machine, with the same clock. A doubtful store is not used: without history rules
-//! are undecided, but with a false history they are wrong.
+//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if this user or root wrote
+//! it, during this boot of this machine, with the same clock. A doubtful store is not used. Without a history, rules
+//! are undecided, but with a false history, they give wrong results.
 
 use std::cell::RefCell;
 use std::env;
@@ -27,25 +27,25 @@ const SYSTEM_STATE: &str = "/var/lib/gpumem";
 const SYSTEM: &str = "/var/lib/gpumem/store";
 const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
-/// The default length of history in seconds, if no rule needs more. It makes the age of older findings nearly
-/// exact.
+/// Default length of the history in seconds, if no rule needs more. This is long enough to know the age of most
+/// findings.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// Extra history in seconds, so that it still covers the rules after the writer drops the oldest snapshots.
+/// Additional history in seconds, so that enough is left for the rules when the writer drops the oldest snapshots.
 const MARGIN_SECONDS: f64 = 600.0;
 /// How long the writer buffers snapshots to compress them together, in seconds.
 const HELD_BACK_SECONDS: f64 = 10.0;
 /// Two clocks that differ by less than this many seconds are considered equal.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
-/// Maximum number of compressed bytes that `check` reads, newest first. Reading them takes a few seconds.
+/// Maximum number of compressed bytes that `check` reads, newest first. Reading takes a few seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// The same for `watch` before its first frame. Reading them takes a few hundred milliseconds.
+/// The same limit for `watch`, before its first frame. Reading takes a few hundred milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
-/// The sampling time without a stored history.
+/// Sampling time if there is no stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
 /// Maximum number of damaged segments that are reported individually.
 const MOST_WARNINGS: usize = 3;
 
-/// Possible locations of a store, from the arguments and the environment.
+/// Possible locations of a store, as given by the arguments and the environment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places<'a> {
     chosen: Option<&'a Path>,
@@ -56,14 +56,14 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// The location that a user or the service manager chose for this run.
+    /// Returns the location that the user or the service manager chose for this run.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
     }
 
     fn service(self) -> Option<PathBuf> {
-        // systemd separates several directories by colons. The first one is ours.
+        // systemd separates several directories by colons. Use the first one.
         let first = self.state_directory?.to_str()?.split(':').next()?;
         absolute(Some(OsStr::new(first)))
     }
@@ -115,11 +115,11 @@ fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(Places<'_>) -> 
     })
 }
 
-/// The directory for `record --store`, and who may read it.
+/// Returns the directory for `record --store`, and who may read it.
 ///
 /// Root's history is readable by everyone, because users of a shared GPU must see who uses it, and /proc shows
-/// command lines anyway. It contains slightly more than /proc does (executables, notebooks). A umask of 077
-/// restricts it to root. A user's own history is private.
+/// command lines anyway. The history contains slightly more than /proc does (executables, notebooks). With a umask of
+/// 077, only root can read it. Histories of other users are private.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     with_places(global.store_dir.as_deref(), |places| {
         let access = if places.is_root { Access::Everyone } else { Access::Owner };
@@ -135,8 +135,8 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     })
 }
 
-/// The directory for the audit log and the lock. It need not exist. Fails if its path is unknown, or other users can
-/// change it.
+/// Returns the directory for the audit log and the lock, which may not exist yet. Fails if its path is unknown, or if
+/// other users can change it.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "HOME is not set, so there is no directory for the audit log; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
@@ -159,7 +159,7 @@ pub(super) struct Ask<'a> {
     /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
     pub(super) quiet: bool,
-    /// The requested time, unless it is now.
+    /// End of the requested history. `None` means now.
     pub(super) until: Option<Time>,
 }
 
@@ -171,24 +171,24 @@ impl<'a> Ask<'a> {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
-    /// Time of the first snapshot. `None` if there was none.
+    /// Time of the first snapshot. `None` if there were no snapshots.
     pub(super) first: Option<Time>,
-    /// Whether a recorder is running and its history is long enough that a short sampling suffices.
+    /// Whether a recorder is running and has enough history that a short sampling time suffices.
     pub(super) suffices: bool,
 }
 
-/// Feeds the engine the stored history of this boot up to now.
+/// Feeds the engine the stored history of this boot.
 pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// The release requests in this user's audit log.
+/// Opens this user's audit log, which contains the release requests.
 pub(super) fn release_log() -> Option<ReleaseLog> {
     let folder = state().ok()?;
     Some(ReleaseLog::new(folder.join(ledger::FILE_NAME)))
 }
 
-/// Like [`feed`], and also passes on each snapshot after the engine has evaluated it.
+/// Like [`feed`], but also calls `handle` with each snapshot after the engine has evaluated it.
 pub(super) fn feed_each(
     engine: &mut Engine,
     live: &Live,
@@ -221,14 +221,14 @@ pub(super) fn feed_each(
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredPart {
-    /// Start, in seconds before `until`.
+    /// Length of the history, in seconds before `until`.
     pub(super) reach: f64,
     pub(super) until: Time,
     /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: Option<u64>,
 }
 
-/// Passes on each stored snapshot of this boot in that part. Returns the end of the store.
+/// Calls `handle` with each stored snapshot of this boot in `part`. Returns facts about the last one stored.
 pub(super) fn each_stored(
     global: &Global,
     live: &Live,
@@ -263,7 +263,7 @@ pub(super) fn each_stored(
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // The recorder may be another user's, without access to this audit log.
+                // The recorder may be run by another user, who has no access to this audit log.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }
@@ -314,7 +314,7 @@ fn choose(
             }
             continue;
         };
-        // The recorder's clock differs from this one, so ages are unknown.
+        // The last snapshot is in the future. The clock has been changed, so ages are unknown.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             warn_unless_quiet(&format!(
                 "the store {name} is not used: its last snapshot is in the future ({}); if the \
@@ -330,15 +330,15 @@ fn choose(
     Ok(found)
 }
 
-/// Summary of the stored history for `gpumem doctor`.
+/// Information about stored histories for `gpumem doctor`.
 #[derive(Debug)]
 pub(super) struct Survey {
-    /// The directory for `record --store`, or why there is none.
+    /// Directory for `record --store`, or the reason why there is none.
     pub(super) to_write: Result<PathBuf, String>,
-    /// The store in use, its size in bytes, and the age of its last snapshot in seconds.
+    /// Store in use, with its size in bytes and the age of its last snapshot in seconds.
     pub(super) used: Option<(PathBuf, u64, f64)>,
     pub(super) is_fresh: bool,
-    /// Why other stores are not used.
+    /// Reasons why other stores are not used.
     pub(super) warnings: Vec<String>,
 }
 
@@ -360,7 +360,7 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Whether an error is expected: the store may not exist, or belong to another user.
+/// Whether an error is expected, because the store does not exist or belongs to another user.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
@@ -383,7 +383,7 @@ fn same_machine(stored: &Host, host: &Host) -> bool {
         && stored.pid_namespace == host.pid_namespace
 }
 
-/// Whether a recorder is running: its last snapshot is younger than three of its intervals plus the buffering time.
+/// Whether a recorder is running, judged by the age of its last snapshot. Allows for buffering and delays.
 fn is_fresh(latest: &Latest, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS

@@ -1,4 +1,4 @@
-//! `gpumem watch`: the terminal screen. Its layout is saved in a file in the state directory.
+//! `gpumem watch`: the terminal screen. Its layout is saved to a file in the state directory.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _};
@@ -43,7 +43,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         return once(format, args, global, config, interval);
     }
     if !io::stdout().is_terminal() {
-        // Checked before waiting for the driver.
+        // Check this before waiting for the driver.
         return Err(watch::WatchError::NotATerminal.into());
     }
     if is_dumb() {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let mut ui_state = load_ui_state();
-    // An option overrides the saved state.
+    // Options override the saved state.
     if args.theme.is_some() {
         ui_state.remove("theme");
     }
@@ -93,7 +93,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     match outcome? {
         WatchOutcome::Quit => Ok(Exit::Clean),
         WatchOutcome::Signal(signal) => {
-            // Does nothing if the signal's default action is to be ignored.
+            // This does nothing if the signal is ignored by default.
             signals::end_as_by(signal)?;
             Ok(Exit::Clean)
         }
@@ -115,7 +115,7 @@ fn this_machine(
     Ok(Watched { host: None, source, past, worker })
 }
 
-/// The worker for this machine or a recording. A worker for a recording carries out no plan.
+/// Returns the worker for this machine or for a recording. For a recording, plans cannot be carried out.
 fn worker(args: &WatchArgs, config: &Config) -> ReclaimWorker {
     let open_tools = || tools_here().map_err(|error| format!("{error:#}"));
     ReclaimWorker::new(config, args.recorded.is_live().then_some(open_tools as OpenTools))
@@ -129,7 +129,7 @@ fn is_dumb() -> bool {
     variable("TERM") == "dumb"
 }
 
-/// Watches this machine. The stored history is evaluated before the first frame, so findings appear at once.
+/// Watches this machine. Evaluates the stored history before the first frame, so that findings appear at once.
 fn judged_live(
     args: &WatchArgs,
     global: &Global,
@@ -181,7 +181,7 @@ fn once(
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
-        // The file may be viewed in another terminal and locale.
+        // The file may be viewed on another terminal or in another locale.
         options.has_color = global.color != Color::Never;
         options.ascii = args.ascii;
     }
@@ -209,7 +209,7 @@ fn once(
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg => still.svg(),
     })?;
-    // A machine without GPUs was measured completely.
+    // A machine without GPUs counts as completely measured.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
         warn("not every GPU could be read; the screen shows which");
         Exit::CannotMeasure
@@ -236,8 +236,8 @@ fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result
     last.context("the recording has no snapshot")
 }
 
-/// Columns and rows of the terminal, minus one line for the prompt after the frame. Without a terminal, the size in
-/// the shell's variables.
+/// Returns the columns and rows of the terminal, less one row for the prompt after the frame. Without a terminal,
+/// uses COLUMNS and LINES.
 fn picture_size() -> (u16, u16) {
     if io::stdout().is_terminal() {
         let (columns, rows) = terminal::size();
@@ -252,21 +252,21 @@ fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }
 
-/// An environment variable. Empty if it is not set, or not text.
+/// Reads an environment variable. Returns an empty string if it is not set or not valid UTF-8.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
 /// Maximum size of the state file in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
-/// How long a hung file system may delay the exit of the screen.
+/// Maximum time for which a hung file system may delay the exit.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn load_ui_state() -> UiState {
     ui_state_path().map_or_else(UiState::default, |path| read_ui_state(&path))
 }
 
-/// Saves `changes` on top of the current file, because another screen may have saved since.
+/// Applies `changes` to the current state file, which another screen may have saved in the meantime.
 fn save_ui_state(changes: UiState) {
     let Some(path) = ui_state_path().filter(|_| !changes.is_empty()) else {
         return;
@@ -285,7 +285,7 @@ fn read_ui_state(path: &Path) -> UiState {
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new()
             .read(true)
-            // If the file is a named pipe, opening it must not wait for a writer.
+            // If the file is a named pipe, opening must not wait for a writer.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)?;
         let mut text = Vec::new();
@@ -301,7 +301,7 @@ fn write_ui_state(path: &Path, changes: UiState) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
     if let Some(folder) = path.parent() {
-        // Root's directory also contains a store, which everybody may read.
+        // Keep the default mode: root's directory also contains a store that everyone may read.
         fs::create_dir_all(folder)?;
     }
     replace_file(path, &text, 0o600)
@@ -373,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         write_ui_state(&path, tree(true)).unwrap();
-        // The new file cannot be created, as on a full disk.
+        // Prevent the new file from being created, as on a full disk.
         let new = folder.path().join(format!(".watch.json.{}.new", std::process::id()));
         fs::create_dir(&new).unwrap();
         assert!(write_ui_state(&path, tree(false)).is_err());

@@ -1,4 +1,4 @@
-//! Reads `[[rule]]`, `[[override]]` and `[[keep]]`, which can occur several times.
+//! Reads the tables `[[rule]]`, `[[override]]` and `[[keep]]`, which can occur several times.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::rules::rule::{Override, Rule, Settings};
 use crate::rules::scope::Scope;
 use crate::rules::setting::{changed, near, shown, text};
 
-/// The keys that identify a `[[rule]]`.
+/// Keys of a `[[rule]]` besides its settings and scope.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
 const WHERE: &[&str] = &["where"];
-/// The keys of a `[[keep]]` besides its scope.
+/// Keys of a `[[keep]]` besides its scope.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
 /// Maximum length of a reason, in bytes.
 const LONGEST_REASON: usize = 500;
@@ -88,7 +88,7 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// The kind's built-in rule, from which a new rule starts.
+/// Returns the built-in rule of the kind, whose settings a new rule starts with.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -191,8 +191,8 @@ fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
     Ok(reason)
 }
 
-/// Reads the end of an exemption: an instant, or a local time in this machine's time zone. A date includes that whole
-/// day.
+/// Reads the end of an exemption, which is an instant or a local time in this machine's time zone. If only a date is
+/// given, the exemption includes the whole day.
 fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {
@@ -228,7 +228,7 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads one of these names. `noun` is "kind" or "rule".
+/// Reads a name that must be one of `names`. `noun` is "kind" or "rule".
 fn one_of(entry: &Entry<'_>, names: &[&str], noun: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {
@@ -243,7 +243,7 @@ fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// Rejects a scope that selects processes if the rule is about GPUs.
+/// Rejects scopes that select processes for rules about GPUs.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Merges TOML files and defaults into one checked value.
+//! Merges configuration files in TOML and the defaults into one valid configuration.
 //!
-//! Each layer overrides single settings of the one before: the defaults, `/etc/gpumem/config.toml`, the user's
-//! `config.toml`. A file named on the command line replaces both files. All matching `[[override]]`s of all layers
-//! apply in order, so the last one wins. A `[[rule]]` starts from its kind's settings in the layers before and in
-//! its own file. A `[[keep]]` of any layer exempts, and so does a program in `never` of `[reap]`.
+//! The layers are the defaults, `/etc/gpumem/config.toml` and the user's `config.toml`. Each layer overrides
+//! individual settings of the previous ones. A file named on the command line replaces both files. The matching
+//! `[[override]]`s of all layers apply in order, so the last one wins. A `[[rule]]` starts with the settings that its
+//! kind has in the previous layers and in its own file. `[[keep]]`s and `never` in `[reap]` add up.
 //!
-//! An error names file, line, key, and what is allowed. Settings of rules are in [`crate::rules`], those of
-//! unattended actions in [`reap`]. `read`, `entry` and `section` read files; `write` writes them.
+//! An error states the file, line and key, and the allowed values. [`crate::rules`] defines the settings of rules,
+//! and [`reap`] those of unattended actions. `read`, `entry` and `section` read files, and `write` writes them.
 
 mod entry;
 mod read;
@@ -32,7 +32,7 @@ const USER: &str = "gpumem/config.toml";
 /// Maximum size of a file. No real configuration is larger.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Faster sampling costs too much. With slower sampling, the history treats every interval as a gap.
+/// Allowed sampling intervals. Shorter ones cost too much, and the history treats longer ones as gaps.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 #[derive(Clone, Debug, Default)]
@@ -40,11 +40,11 @@ pub struct Config {
     pub sample: SampleConfig,
     pub rules: RuleSet,
     pub reap: ReapConfig,
-    /// The origin of each value that is not a default, by its dotted key.
+    /// Origin of each value that is not a default, by dotted key.
     origins: BTreeMap<String, String>,
 }
 
-/// Compares the values, without their origins.
+/// Compares only the values, not their origins.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
@@ -69,7 +69,7 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
-/// Why a configuration cannot be used. Lines and columns count from 1; keys are dotted: `rules.idle.duration`.
+/// Why a configuration cannot be used. Lines and columns count from 1. Keys are dotted (`rules.idle.duration`).
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file is missing or cannot be read.
@@ -77,7 +77,7 @@ pub enum ConfigError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("the configuration {} is a directory; specify a file", path.display())]
     Directory { path: PathBuf },
-    /// The file is larger than any configuration.
+    /// The file is too large to be a configuration.
     #[error("the configuration {} is larger than 1 MiB; check its path", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
@@ -85,10 +85,10 @@ pub enum ConfigError {
     /// The file is not TOML.
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Other users can change the file, and so control actions with more privileges than theirs.
+    /// Other users can change the file, and thus control actions that need more privileges than they have.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
-    /// Other users can change the command, which runs with more privileges than theirs.
+    /// Other users can change the command, which runs with more privileges than they have.
     #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
     CommandNotOurs { origin: String, path: PathBuf, why: String },
     /// A key or a value is not allowed.
@@ -96,16 +96,16 @@ pub enum ConfigError {
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Finds the configuration files: the system's and the user's, or only the `chosen` one. Later files override earlier
-/// ones. `xdg_config_home` and `home` are the environment's `XDG_CONFIG_HOME` and `HOME`; relative paths in them are
-/// ignored.
+/// Returns the configuration files, which are the system's and the user's, or only the `chosen` one. Later files
+/// override earlier ones. `xdg_config_home` and `home` are the variables `XDG_CONFIG_HOME` and `HOME`. Relative paths
+/// in them are ignored.
 pub fn paths(
     chosen: Option<&Path>,
     xdg_config_home: Option<&OsStr>,
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        // /dev/null means no configuration. It is always empty, so its mode does not matter.
+        // /dev/null means no configuration. Because it is always empty, its mode does not matter.
         let is_null = chosen == Path::new("/dev/null");
         return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }
@@ -116,11 +116,11 @@ pub fn paths(
     [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
 }
 
-/// Applies the files in order to the defaults. Skips missing files unless `required`.
+/// Starts with the defaults, and applies the files in order. Skips missing files unless `required` is set.
 ///
 /// # Errors
 ///
-/// If a file cannot be read, is not TOML, or contains something that is not allowed.
+/// If a file cannot be read, is not TOML, or contains an invalid key or value.
 pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     for path in paths {
@@ -158,17 +158,17 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Whether a file sets a key, such as `sample.interval`. Otherwise, the key has its default value.
+    /// Whether a file sets this key, for example `sample.interval`. Keys that are not set have their default values.
     pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// Where a file sets a key; `None` if the key has its default value.
+    /// Returns where a file sets this key, or `None` if the key has its default value.
     pub fn origin(&self, key: &str) -> Option<&str> {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// The current configuration as TOML that reads back equal, with a comment on each value's origin.
+    /// Formats the configuration as TOML that reads back equal. A comment states the origin of each value.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

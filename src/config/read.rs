@@ -1,8 +1,8 @@
 //! Applies one file to the current configuration, and reports errors.
 //!
-//! serde reads each table as its struct (see [`crate::rules::setting`]). Errors have a position in the file. This
-//! module reads tables that occur once; [`entry`] reads those that can occur several times, and [`super::section`]
-//! is shared by both.
+//! serde reads each table into a struct (see [`crate::rules::setting`]). Errors contain a position in the file. This
+//! module reads tables that occur once, and [`entry`] reads tables that can occur several times. Both use
+//! [`super::section`].
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     })?;
     let document = Section::new(&file, "", 0..0, document.get_ref());
     document.allow(TOP)?;
-    // The order in the file does not matter: a rule starts from its kind's settings, an override changes rules, and
-    // an exemption names them.
+    // Tables are read in a fixed order, whatever their order in the file: rules start with the settings of their
+    // kind, overrides change rules, and exemptions name rules.
     for entry in TOP.iter().filter_map(|name| document.get(name)) {
         match entry.name {
             "sample" => {
@@ -42,7 +42,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     }
     match config.reap.contradiction() {
         Some(message) => {
-            // The last file that was read causes the contradiction, by its [reap] table or its rules.
+            // The contradiction is due to this file, either to its [reap] table or to its rules.
             let mut keys = ["reap", "rule", "rules"].into_iter();
             let at = keys.find_map(|name| document.get(name));
             let at = at.map_or(0..0, |entry| entry.at.clone());

@@ -1,8 +1,8 @@
-//! `[reap]` and a rule's `action`: how findings are handled unattended.
+//! `[reap]` and the `action` of a rule, which determine how findings are handled unattended.
 //!
 //! By default, a rule only notifies. With `action = "release"`, processes are also asked to release memory. With
-//! `action = "reap"`, they are killed after their owners were warned. This module has only the values; `gpumem reap
-//! --watch` acts on them.
+//! `action = "reap"`, processes are killed after their owners have been warned. This module only defines the values,
+//! and `gpumem reap --watch` acts on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::model::Kind;
 use crate::rules::setting;
 use crate::units::Span;
 
-/// The key of a rule for how its findings are handled.
+/// Key in a rule that determines how its findings are handled.
 pub(super) const ACTION: &str = "action";
 pub(super) const SETTINGS: &[&str] =
     &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
-/// Maximum of `most`. A higher number would not be a limit.
+/// Maximum value of `most`. A larger number would have no effect as a limit.
 const MOST_ACTS: i64 = 1000;
-/// Maximum number of words in a command, or programs in `never`.
+/// Maximum number of words in a command, and of programs in `never`.
 const MOST_WORDS: usize = 256;
 /// Maximum length of a word, in bytes (`PATH_MAX`).
 const LONGEST_WORD: usize = 4096;
@@ -33,7 +33,7 @@ const LONGEST_WORD: usize = 4096;
 pub enum Response {
     #[default]
     Notify,
-    /// Notify the owners, and ask processes to release memory. Kill none.
+    /// Notify the owners, and ask processes to release memory, without killing them.
     Release,
     /// Warn the owners, then end the processes.
     Reap,
@@ -60,18 +60,18 @@ pub struct ReapConfig {
     /// Maximum number of kills per `within`.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// The period for `most`. An active process is asked to release memory at most once per period.
+    /// Period to which `most` applies. Within it, an active process is asked to release memory at most once.
     pub within: Span,
-    /// The notify command: a program by its absolute path, and its arguments. Empty if there is none.
+    /// Notify command: the absolute path of a program, and its arguments. Empty if there is no command.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
     /// File names of programs that are never killed.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` protects a process, from its start; `None` if unlimited.
+    /// How long after its start `GPUMEM_KEEP` protects a process. `None` if the time is unlimited.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
-    /// By the rule's name. A rule without an entry only notifies.
+    /// Response for each rule, by name. A rule without an entry only notifies.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
@@ -93,7 +93,7 @@ impl Default for ReapConfig {
 }
 
 impl ReapConfig {
-    /// The action for a rule's findings.
+    /// Returns the response to findings of a rule.
     pub fn response(&self, rule: &str) -> Response {
         self.responses.get(rule).copied().unwrap_or_default()
     }
@@ -112,14 +112,14 @@ impl ReapConfig {
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
-        // The default is not stored, so that an explicit default and no action compare equal.
+        // Do not store the default, so that an explicit default and a missing action compare equal.
         self.responses.remove(&rule);
         if response != Response::default() {
             self.responses.insert(rule, response);
         }
     }
 
-    /// An error about the table as a whole.
+    /// Returns an error if the settings contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         (self.notify.is_empty() && self.reaping().next().is_some())
             .then_some("a rule has action = \"reap\", but owners cannot be warned; set notify")
@@ -143,7 +143,7 @@ pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), 
     let before = config.reap.clone();
     settings(&mut config.reap, SETTINGS, section, &mut config.origins)?;
     config.reap.responses = before.responses;
-    // `never` of any layer protects, like an exemption.
+    // Like exemptions, the programs in `never` add up across all layers.
     let named = std::mem::replace(&mut config.reap.never, before.never);
     for name in named {
         if !config.reap.never.contains(&name) {
@@ -165,7 +165,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Accepts longer times than a rule's duration, because protection may last for days.
+/// Accepts longer times than the durations of rules, because protection may last for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
@@ -180,11 +180,11 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
     list.iter().map(word).collect()
 }
 
-/// A program and its arguments, run without a shell.
+/// Reads a program and its arguments, which are run without a shell.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its absolute path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // A program found by a search path may belong to another user.
+    // Require an absolute path: a program found in a search path may belong to another user.
     let is_absolute =
         |words: &Vec<Arc<str>>| words.first().is_none_or(|program| program.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_absolute))
@@ -192,7 +192,7 @@ fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    // A pattern would match nothing, and so protect nothing.
+    // Reject patterns, which would not match any name and so would not protect any program.
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains(['/', '*', '?', '[']);
     let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
     setting::parsed(from, example, |written| words(written).filter(are_names))

@@ -1,5 +1,5 @@
-//! A TOML file as read: its tables and entries, each with its position, and errors that name file, line and key.
-//! `read`, `entry` and `reap` interpret the tables.
+//! Represents the contents of a TOML file as tables and entries with their positions, and creates errors that name
+//! the file, line and key. `read`, `entry` and `reap` interpret the tables.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) struct File<'a> {
 }
 
 impl File<'_> {
-    /// Line and column, from 1, of a position in the text.
+    /// Returns the line and column of a position in the text, counting from 1.
     pub(super) fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
@@ -45,10 +45,10 @@ impl File<'_> {
 
 pub(super) struct Section<'f> {
     pub(super) file: &'f File<'f>,
-    /// The dotted key; empty for the whole file.
+    /// Dotted key of the table. Empty for the whole file.
     pub(super) key: String,
     pub(super) at: Range<usize>,
-    /// In the order of the file.
+    /// Entries, in the order of the file.
     pub(super) entries: Vec<Entry<'f>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Entry<'f> {
     pub(super) file: &'f File<'f>,
     pub(super) name: &'f str,
     pub(super) key: String,
-    /// The position of the key.
+    /// Position of the key in the file.
     pub(super) at: Range<usize>,
     pub(super) value: Value,
     pub(super) source: &'f Spanned<DeValue<'f>>,
@@ -99,7 +99,7 @@ impl<'f> Section<'f> {
         self.file.origin(&self.at)
     }
 
-    /// An error about the table as a whole.
+    /// Creates an error about the table as a whole.
     pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
         self.file.wrong(self.at.clone(), &self.key, message.into())
     }
@@ -144,18 +144,18 @@ impl<'f> Entry<'f> {
         list.iter().map(section).collect()
     }
 
-    /// An error for a value that is not allowed. `write` describes allowed values.
+    /// Creates an error for a value that is not allowed. `write` tells the user what to write instead.
     pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = setting::shown(&self.value);
         self.error(format!("{written} is not allowed; write {write}"))
     }
 
-    /// An error about the value, with any message.
+    /// Creates an error about the value with this message.
     pub(super) fn error(&self, message: String) -> ConfigError {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    /// Converts an error from `toml`, at its own position if known.
+    /// Converts an error from `toml`. Uses the position in the error, if known.
     pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
         let at = wrong.span().unwrap_or_else(|| self.source.span());
         self.file.wrong(at, &self.key, wrong.message().to_owned())
@@ -165,12 +165,12 @@ impl<'f> Entry<'f> {
         self.value.clone().try_into().map_err(|wrong| self.refuse(&wrong))
     }
 
-    /// A table that contains only this entry.
+    /// Returns a table that contains only this entry.
     pub(super) fn change(&self) -> Table {
         Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }
 
-    /// Reads the entries of a list with `read`; the list must not be empty.
+    /// Reads each entry of a list with `read`. The list must not be empty.
     pub(super) fn list<T>(
         &self,
         example: &str,
@@ -193,7 +193,7 @@ impl<'f> Entry<'f> {
     }
 }
 
-/// Applies settings in the order of the file, so that the first mistake is reported.
+/// Applies settings in the order of the file, so that the first mistake in the file is reported.
 pub(super) fn settings<T: DeserializeOwned + Serialize>(
     settings: &mut T,
     names: &[&str],
@@ -209,7 +209,7 @@ pub(super) fn settings<T: DeserializeOwned + Serialize>(
     Ok(())
 }
 
-/// Returns the value without its span. An out-of-range number becomes infinity.
+/// Returns the value without its span. Numbers that are out of range become infinity.
 fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }
@@ -218,7 +218,7 @@ pub(super) fn setting_names(rule: &Rule) -> Vec<&'static str> {
     rule.made_of.setting_names().collect()
 }
 
-/// The names of the kinds. Each kind has a rule with the same name.
+/// Returns the names of all kinds. Each kind has a built-in rule with the same name.
 pub(super) fn kind_names() -> Vec<&'static str> {
     KINDS.iter().map(|kind| kind.kind.name()).collect()
 }

@@ -1,4 +1,4 @@
-//! Accepted and rejected files, and files that are written and read back.
+//! Tests of accepted and rejected files, and of writing files and reading them back.
 
 use std::fs;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
-/// Each text, and the start of its error after the file's name.
+/// Each row contains a text, and the start of its error after the file name.
 #[track_caller]
 fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {
@@ -131,7 +131,7 @@ fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
         (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
         (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
         (&named("were = 'user:ann'"), "3: override.were: is unknown; did you mean \"where\"?"),
-        // Values that make no sense.
+        // Values that do not make sense.
         ("rules.idle.duration = '0s'", "1: "),
         ("rules.idle.duration = '2d'", "1: "),
         ("rules.idle.max_cpu_percent = -20", "1: "),
@@ -312,7 +312,7 @@ fn an_exemption_until_a_date_includes_that_day() {
     ] {
         assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
     }
-    // In the time zone of this machine.
+    // Times without an offset are in the time zone of this machine.
     let next = until("2027-01-01T00:00:00");
     assert!(next.is_some());
     for whole_day in ["2026-12-31", "\"2026-12-31\""] {
@@ -475,7 +475,7 @@ fn a_rule_kills_only_with_its_own_action() {
 fn a_rule_can_release_memory_without_killing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
                 [rules.server-idle]\naction = \"release\"";
-    // No owner must be warned.
+    // No owner has to be warned, so `notify` is not needed.
     let config = parse(text).unwrap();
     let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
     assert_eq!(releasing, ["caches", "server-idle"]);

@@ -48,7 +48,7 @@ fn values<T: Serialize>(settings: &T, names: &[&'static str]) -> Vec<(&'static s
     names.iter().filter_map(|name| Some((*name, table.remove(*name)?))).collect()
 }
 
-/// A table that occurs once, with the origin of each value.
+/// Writes a table that occurs once, with the origin of each value.
 fn write_settings(
     config: &Config,
     name: &str,
@@ -124,7 +124,7 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
     write_values(list.as_slice(), out)
 }
 
-/// The origin of a value. A path may contain characters that a comment must not.
+/// Returns the origin of a value, escaped because a path may contain a newline, which would end the comment.
 fn origin(config: &Config, key: &str) -> String {
     config
         .origins

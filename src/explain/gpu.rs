@@ -1,4 +1,4 @@
-//! The page about a GPU: its memory, the processes that hold it, findings, and next steps.
+//! The page about a GPU. Shows its memory, the processes that hold the memory, findings, and next steps.
 
 use std::cmp::Reverse;
 
@@ -12,11 +12,11 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// Maximum number of listed holders; the rest is counted.
+/// Maximum number of listed holders. Further ones are only counted.
 const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
-/// The page of the GPU at this position, with the finding `asked` first; empty if there is no such GPU.
+/// Creates the page of the GPU at this index, with the finding `asked` first. Empty if there is no such GPU.
 pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let Some(gpu) = last.gpus.get(position) else {
@@ -108,7 +108,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("uncorrected ECC errors {}", or_unknown(errors)),
     ];
     facts.facts("", &others);
-    // Many GPUs do not report these.
+    // Many GPUs do not report these values.
     let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
     let busy = rare.iter().filter_map(|(name, percent)| {
         let percent = percent.filter(|percent| *percent > 0)?;
@@ -120,7 +120,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }
 }
 
-/// Adds a breakdown of the memory. The first figure is the sum of the others, if all are known.
+/// Adds a breakdown of the memory. The first figure is the sum of the other figures, if all are known.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let reason = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
@@ -174,7 +174,7 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Processes that NVML lists on a GPU, largest first, then unlisted processes that have its device file open.
+/// Returns the processes that NVML lists on a GPU, largest first, then others that have its device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -240,7 +240,7 @@ fn table(
     }
 }
 
-/// The findings and suspects that mark the holders.
+/// Findings and suspects with which holders are marked.
 #[derive(Clone, Copy)]
 pub struct Marks<'m> {
     pub findings: &'m [Finding],
@@ -291,7 +291,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// The kind of the finding about a process, or else the mark of a suspected process.
+    /// Returns the kind of the finding about a process, or the mark of a suspected process.
     fn mark_of(self, pid: u32) -> Option<String> {
         let is_about_it = |finding: &&Finding| {
             let process = finding.process.as_ref();

@@ -1,9 +1,9 @@
-//! Pages about a process, a GPU or a framework: its memory, the findings, and how to free the memory.
+//! Pages about a process, a GPU or a framework. They show the memory, the findings, and how to free the memory.
 //!
-//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table of advice, without
-//! side effects. `gpumem explain` prints it with [`crate::report::explain`]; `gpumem watch` shows it. Each kind of
-//! page has a file: [`process()`], [`gpu()`], [`out_of_memory()`]. Pages of frameworks are here. `verdict` adds the
-//! results of the rules, and `steps` the advice.
+//! An [`ExplainPage`] is computed without side effects from the last snapshot, the history, the findings and the
+//! table of advice. `gpumem explain` prints it with [`crate::report::explain`], and `gpumem watch` shows it.
+//! [`process()`], [`gpu()`] and [`out_of_memory()`] have their own files, and pages about frameworks are created
+//! here. `verdict` adds the results of the rules, and `steps` adds the advice.
 
 mod gpu;
 mod out_of_memory;
@@ -27,20 +27,20 @@ use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 use steps::at_start;
 
-/// Smaller changes of memory are ignored, as in the rule for leaks.
+/// Smaller changes of memory are ignored, as in the leak rule.
 const STILL_BYTES: u64 = 16 << 20;
 
-/// The input of a page.
+/// Input for a page.
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     pub engine: &'k Engine,
     /// Memory over the period that the engine has judged.
     pub courses: &'k Courses,
-    /// The snapshot that the page shows: the last one that the engine has judged.
+    /// The last snapshot that the engine has judged, which the page shows.
     pub last: &'k Snapshot,
-    /// The maximum length of history that a rule needs.
+    /// Longest history that any rule needs.
     pub needed: Duration,
-    /// How to get a history of that length.
+    /// How the user can get a history of that length.
     pub more: More,
     /// Adds commands to findings, and returns the commands for the process itself. Both are taken from a plan.
     pub commands: &'k FillIn<'k>,
@@ -51,7 +51,7 @@ pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> OwnCommands + 
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum More {
-    /// A recording has no more history.
+    /// There is no more history, because the source is a recording.
     Nowhere,
     /// Run the command for longer, or keep a store.
     ByWindow,
@@ -60,7 +60,7 @@ pub enum More {
 }
 
 impl KnownSoFar<'_> {
-    /// A page without sections: its time, errors, and a note if the history is too short for some rules.
+    /// Creates a page without sections, and adds a note if the history is too short for some rules.
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
@@ -90,8 +90,8 @@ impl KnownSoFar<'_> {
     }
 }
 
-/// Whether a snapshot contains this process, not another one with its pid. A process with an uncertain identity is
-/// assumed to be present while a GPU lists its pid and no process with this pid is known.
+/// Whether a snapshot contains this process, and not another one with the same pid. A process with an uncertain
+/// identity counts as present while a GPU lists its pid and no process with this pid is known.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,
@@ -103,7 +103,7 @@ pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// The name and owner of the process with this pid. If its identity is uncertain, the name is the reason.
+/// Returns a process's name and owner. If its identity is uncertain, returns the reason as the name.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
@@ -117,7 +117,7 @@ pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     (name, process.and_then(|process| process.ended()?.user.as_deref()))
 }
 
-/// `12% now, 30% on average`, as far as known.
+/// Formats utilization, as in `12% now, 30% on average`. Omits unknown values.
 fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     match (now, mean) {
         (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),
@@ -127,7 +127,7 @@ fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// Adds memory over time: a chart if it changed, otherwise a line of text.
+/// Adds the memory over time, as a chart if it changed, and otherwise as a line of text.
 fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines: usize) {
     let Some(series) = series.filter(|series| series.samples() >= 2) else {
         return;
@@ -164,7 +164,7 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
     );
 }
 
-/// The page of a framework, by any usual spelling of its name; `None` if it is not in the table.
+/// Returns the page of a framework. Accepts any usual spelling of its name. `None` if the framework is unknown.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);

@@ -1,6 +1,6 @@
-//! The page about a shortage of memory on a GPU: the holders, the unused part, and the memory to free.
+//! The page about a shortage of memory on a GPU. Shows who holds the memory, how much is unused, and what to free.
 //!
-//! Samples do not show failed allocations, so the page never says that one failed.
+//! Samples do not show failed allocations, so the page never says that an allocation failed.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
@@ -12,7 +12,7 @@ use crate::units::Bytes;
 /// Known facts about the shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs in question; empty means all. The page shows the one whose memory was used the most.
+    /// Indices of the GPUs in question. Empty for all. The page shows the GPU that was fullest.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -76,7 +76,7 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     page
 }
 
-/// When the GPU's memory was used the most, if more was used than in the last sample, and how much more.
+/// Returns when the GPU was fullest, and how much more memory was used then than in the last sample.
 fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
     let buckets = input.courses.gpu(gpu)?.buckets().iter();
@@ -85,7 +85,7 @@ fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     Some((fullest.since, more))
 }
 
-/// The processes that held memory on the GPU without using it: findings before suspects, then by size.
+/// Returns processes that held memory on the GPU without using it, findings before suspects, largest first.
 fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);
@@ -198,7 +198,7 @@ fn sufficient(
     section
 }
 
-/// Names processes that together hold enough: the smallest one that suffices, or else the largest ones.
+/// Names the smallest process that holds enough memory, or else the largest ones that do so together.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|process| process.bytes);

@@ -1,4 +1,4 @@
-//! A page as a value: sections of rows. [`crate::report::explain`] prints it, and `--json` serializes it.
+//! Represents a page as sections with rows. [`crate::report::explain`] prints the page, and `--json` serializes it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,38 +9,38 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Process, Severity, Time};
 use crate::report::table::Table;
 
-/// Value of the field `schema`.
+/// Value of the field `schema` in the JSON document.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
-/// An object in another format: part of a snapshot, or a finding.
+/// A JSON object in another format, such as a finding or part of a snapshot.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// The page that `gpumem explain --json` prints: sections of rows, in the order of the printed page. Unknown values
-/// are absent or `null`, never 0. Readers must ignore unknown fields and rows.
+/// The page that `gpumem explain --json` prints. It contains sections with rows, in the same order as the printed
+/// page. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields and rows.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ExplainPage {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Time of the last snapshot: RFC 3339, UTC; `null` if none was needed.
+    /// Time of the last snapshot, in UTC (RFC 3339); `null` if no snapshot was needed.
     pub time: Option<Time>,
     /// Length of the history that the page is based on, in seconds.
     pub window_seconds: f64,
-    /// Subject of the page. Contains untrusted names: escape it for a terminal.
+    /// Subject of the page. It can contain untrusted names, so escape it for a terminal.
     pub title: String,
-    /// The requested process, as in gpumem.snapshot/1; only PID and reason if it is unresolved.
+    /// The requested process, as in gpumem.snapshot/1. If it could not be identified, only PID and reason.
     #[schemars(with = "Option<Object>")]
     pub process: Option<Process>,
     /// The requested GPU, as in gpumem.snapshot/1.
     #[schemars(with = "Option<Object>")]
     pub gpu: Option<Gpu>,
-    /// Findings, as in gpumem.check/1: the requested finding first. Includes findings that were resolved within the
-    /// history.
+    /// Findings, as in gpumem.check/1. The requested finding is first. Findings that were resolved within the history
+    /// are included.
     #[schemars(with = "Vec<Object>")]
     pub findings: Vec<Finding>,
     /// The sections of the page.
     pub sections: Vec<Section>,
-    /// Data that the page lacks, and how to add it.
+    /// Data that is missing from the page, and how to get it.
     pub notes: Vec<String>,
     /// Read errors, as in gpumem.check/1.
     #[schemars(with = "Vec<Object>")]
@@ -74,13 +74,13 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
-/// A row of the page. Its text can contain untrusted names: escape it for a terminal.
+/// A row of the page. Its text can contain untrusted names, so escape it for a terminal.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
     /// Text beside a label; an empty label continues the entry above.
     Entry { label: String, text: String },
-    /// An item of a list, with its mark.
+    /// A list item with its bullet or other mark.
     Item {
         mark: String,
         text: String,
@@ -89,18 +89,18 @@ pub enum Row {
         #[schemars(with = "String")]
         severity: Option<Severity>,
     },
-    /// Columns and rows of cells.
+    /// A table with columns and rows.
     Table(Table),
     /// Memory over time, as a chart.
     Curve(MemoryCurve),
 }
 
-/// Memory in a span of time.
+/// Memory within a period of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct MemoryPoint {
-    /// First sample in this span.
+    /// Time of the first sample in the period.
     pub since: Time,
-    /// Last sample in this span.
+    /// Time of the last sample in the period.
     pub until: Time,
     /// Minimum memory, in bytes.
     pub low_bytes: u64,
@@ -117,12 +117,12 @@ impl From<&Bucket> for MemoryPoint {
     }
 }
 
-/// Memory over the history.
+/// Memory over the time of the history.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct MemoryCurve {
-    /// Time buckets, oldest first; at most 240.
+    /// Periods of time, oldest first. There are at most 240.
     pub points: Vec<MemoryPoint>,
-    /// Milliseconds for which a value is assumed to hold after its sample.
+    /// How long a value is assumed to stay valid after its sample, in milliseconds.
     #[serde(skip)]
     pub vouched_milliseconds: i64,
     /// Height of the chart, in lines.
@@ -139,7 +139,7 @@ impl Section {
         self.rows.push(Row::Entry { label: label.to_owned(), text: text.into() });
     }
 
-    /// Adds facts in one line next to a label; does nothing without facts.
+    /// Adds a label and a line of facts. Does nothing if `facts` is empty.
     pub fn facts(&mut self, label: &str, facts: &[String]) {
         if !facts.is_empty() {
             self.entry(label, facts.join(", "));

@@ -1,4 +1,4 @@
-//! The verdict of the rules on a process or a GPU.
+//! Collects what the rules say about a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
@@ -9,7 +9,7 @@ use crate::units::Span;
 const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// The requested finding is first. Includes findings resolved within the history.
+    /// Findings, with the requested one first. Includes findings that were resolved within the history.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -17,7 +17,7 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// The verdict on a process on these GPUs. On the GPUs of `hidden_on`, it only has the device file open.
+    /// Returns the verdict on a process on these GPUs. On GPUs in `hidden_on`, it only has the device file open.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -28,7 +28,7 @@ impl<'k> Verdict<'k> {
         let is_about_it = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // Unattributed memory on these GPUs can belong to this process.
+        // Unattributed memory on these GPUs may belong to this process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
@@ -48,7 +48,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// The verdict on a GPU held by these processes. Findings about the GPU itself are first.
+    /// Returns the verdict on a GPU whose memory these processes hold. Findings about the GPU itself come first.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -94,7 +94,7 @@ impl<'k> Verdict<'k> {
         }
     }
 
-    /// The verdict as a section. `is_shown` selects the findings shown in full.
+    /// Formats the verdict as a section. `is_shown` selects the findings that are shown in full.
     pub(super) fn section(
         &self,
         input: KnownSoFar<'_>,
@@ -169,8 +169,8 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// The commands of active findings, each once, then commands for the process itself, unless a finding has one of the
-/// same kind. Commands that only open this page are omitted.
+/// Returns the commands of active findings, without duplicates, followed by commands for the process itself, unless a
+/// finding has one of the same kind. Commands that only open this page are omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // A command for another machine begins with ssh.
@@ -182,7 +182,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
             written.push(command);
         }
     }
-    // A finding's command also names other processes of the job.
+    // The command of a finding also names other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {

@@ -21,7 +21,7 @@ pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mean {
-    /// Percent of one core.
+    /// Mean use, in percent of one core.
     pub percent: f64,
     /// The length of the window: about the requested length, or less if the history is shorter.
     pub seconds: f64,
@@ -61,7 +61,7 @@ impl Counter {
         let elapsed = self.known_at.map(|known_at| time - known_at);
         match (seconds, self.counter, percent, elapsed) {
             (None, _, None, _) => return,
-            // A counter never falls. If it does, it is a different counter.
+            // A counter never decreases, so a lower value comes from a different counter.
             (Some(now), Some(before), ..) if now >= before => self.total += now - before,
             (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
                 if elapsed <= allowed_gap =>
@@ -92,8 +92,8 @@ impl Counter {
     }
 
     /// Mean use over the `seconds` before the last known value; `None` if no earlier value is known. The window
-    /// begins at the nearest stored point, preferably an earlier one. It is off by up to 10 s in the last hour and
-    /// 4 minutes beyond, if samples are that frequent.
+    /// begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, the start is
+    /// off by up to 10 s in the last hour, and by up to 4 minutes before that.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -123,8 +123,8 @@ impl Counter {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// The time since which no six minutes have used more than `percent` of a core; up to six minutes late. `None` if
-    /// nothing is known.
+    /// Start of the latest period in which no six minutes used more than `percent` of a core. Up to six minutes late.
+    /// `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {

@@ -16,14 +16,14 @@ pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
     listed_at: Option<Time>,
-    /// The total memory, as last reported; 0 before that.
+    /// Last reported total memory; 0 until then.
     total_bytes: u64,
     power: PowerHistory,
     /// When a sample last showed a process using the GPU.
     used_at: Option<Time>,
     unused: Clause,
     unattributed: Floors,
-    /// Fill level, stored as the maximum of u64 minus the free bytes.
+    /// Fill level, stored as `u64::MAX` minus the free bytes.
     filled: Floors,
 }
 
@@ -42,7 +42,7 @@ impl Device {
         }
     }
 
-    /// Matches by UUID, or by index if there is no UUID: a reboot may change the index.
+    /// Matches by UUID, or by index if there is no UUID. A reboot may change the index.
     pub(super) fn is(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
@@ -64,7 +64,7 @@ impl Device {
             self.listed_at = Some(sample.time);
         }
         self.power.observe(gpu, alone, sample);
-        // The values of a GPU that does not answer are old.
+        // The values of a GPU that does not answer are outdated.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
         // Memory shared by processes is counted twice, so the difference may be negative.
@@ -111,7 +111,7 @@ impl Device {
         self.listed_at
     }
 
-    /// The total memory, as last reported; `None` before that.
+    /// Last reported total memory; `None` if none was reported yet.
     pub fn total_bytes(&self) -> Option<u64> {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
@@ -136,7 +136,7 @@ impl Device {
         self.power.work(process)
     }
 
-    /// Whether the power is known; a few samples without it are bridged.
+    /// Whether the power is known. A few samples without a value are tolerated.
     pub fn is_power_known(&self) -> bool {
         self.power.is_read()
     }
@@ -147,10 +147,10 @@ impl Device {
     }
 }
 
-// The period in which a number has been at least N, for any N.
+// Finds the period in which a number has been at least N, for any N.
 //
 // Rules choose the threshold N, which may differ between GPUs. Therefore, each floor stores a time and the lowest
-// value since then. Earlier floors are lower; the first floor that is high enough has the start of the period.
+// value since then. Earlier floors are lower. The period starts at the first floor that is at least N.
 
 /// Maximum number of floors. Beyond it, the floor with the nearest neighbours is dropped. Queries for that floor then
 /// return a shorter period, never a longer one.

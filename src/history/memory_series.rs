@@ -2,8 +2,8 @@
 //!
 //! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
 //! lowest and highest value, or fewer if there are many processes. Buckets widen as the history grows. A period of
-//! constant values is one bucket, because most rows are constant for hours and are drawn every second. Judges no
-//! process and reads no clock.
+//! constant values is one bucket, because most rows are constant for hours and are drawn every second. This module
+//! judges no process and reads no clock.
 
 use foldhash::HashMap;
 
@@ -15,16 +15,16 @@ use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 pub const MOST_BUCKETS: usize = 240;
 /// Minimum number of buckets for the series of a process, regardless of the number of processes.
 const LEAST_BUCKETS: usize = 60;
-/// Number of buckets for the series of all processes together; with many processes, each series is coarser.
+/// Total number of buckets for the series of all processes. With many processes, each series is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// Maximum number of series. Further rows have none.
+/// Maximum number of series. Rows beyond it have no series.
 const MAX_SERIES: usize = 4096;
 /// The width of a bucket, in milliseconds, when samples are merged for the first time.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 /// How long a sample is valid, in milliseconds, unless three usual intervals are longer; the same as for rules.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// A period and its samples: of memory in bytes, or of utilization in percent.
+/// Samples of a period: memory in bytes, or utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     pub since: Time,
@@ -61,7 +61,7 @@ impl Bucket {
         next - self.until <= self.vouched
     }
 
-    /// Whether all samples of both have the same value.
+    /// Whether all samples of both buckets have the same value.
     fn is_level_with(&self, later: &Self) -> bool {
         [self.low, self.high, later.low, later.high].iter().all(|value| *value == self.low)
     }
@@ -77,7 +77,7 @@ impl Bucket {
     }
 }
 
-/// The buckets that begin before `end`: a paused or past screen must not show later ones.
+/// Returns the buckets that begin before `end`. A paused or past screen must not show later ones.
 pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     if buckets.last().is_none_or(|last| last.since <= end) {
         return buckets;
@@ -212,7 +212,7 @@ impl SeriesKey {
     }
 }
 
-/// The series of all rows and GPUs of one machine, in one boot.
+/// The series of all rows and GPUs of one machine, during one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     rows: HashMap<SeriesKey, MemorySeries>,
@@ -224,7 +224,7 @@ pub struct Courses {
 }
 
 impl Courses {
-    /// Adds a snapshot that `history` accepted; restarts if the history did.
+    /// Adds a snapshot that `history` accepted. Starts over if `history` did.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
             return;
@@ -236,7 +236,7 @@ impl Courses {
         self.observe(snapshot);
     }
 
-    /// Adds the next snapshot. The values of a GPU that does not answer are old.
+    /// Adds the next snapshot. The values of a GPU that does not answer are outdated.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let identities: HashMap<u32, Identity> = snapshot
             .processes

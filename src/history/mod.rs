@@ -1,15 +1,15 @@
 //! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
 //!
 //! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process: since when it has not
-//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory is
-//! constant. For a GPU: its power ([`LowPowerPhase`]), and since when it is full or has unattributed memory
-//! ([`HighStretch`]).
+//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory has
+//! been constant. For a GPU: its power ([`LowPowerPhase`]), and since when it has been full or has had unattributed
+//! memory ([`HighStretch`]).
 //!
-//! A few missing samples neither prove nor end anything. A longer gap ends a run; a suspend or a clock that was set
-//! back clears the history ([`Reset`]).
+//! A few missing samples are tolerated. A longer gap ends a run; a suspend or a clock that was set back clears the
+//! history ([`Reset`]).
 //!
-//! Reads no clock and no file, and judges no process; see [`crate::rules`]. Memory is bounded per process (8 KiB)
-//! and per process and GPU (3 KiB), and does not grow over time.
+//! This module reads no clock and no file, and judges no process; see [`crate::rules`]. Memory is bounded per process
+//! (8 KiB) and per process and GPU (3 KiB), and does not grow over time.
 
 pub mod counter;
 mod device;
@@ -40,13 +40,13 @@ pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
 
-/// How long, in milliseconds, evidence can be missing without effect, unless three intervals are longer.
+/// Maximum time without evidence, in milliseconds, unless three intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 /// After a gap of this many milliseconds between snapshots, earlier ones are irrelevant.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
 /// Number of consecutive snapshots out of order that are ignored. One more means that the clock was set back.
 const MOST_STRAYS: u32 = 2;
-/// Minimum change of `suspended_seconds` that is a suspend; smaller changes are rounding errors of two clocks.
+/// Minimum change of `suspended_seconds` that counts as a suspend. Smaller changes are rounding errors of two clocks.
 const SLEPT_SECONDS: u64 = 2;
 /// Maximum number of GPUs in the history, in case a recording has more.
 const MOST_DEVICES: usize = 1024;
@@ -70,7 +70,7 @@ pub struct Resets {
     pub gap: u32,
     /// The latest reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
-    /// Number of snapshots that were ignored because they arrived out of order. They clear nothing.
+    /// Number of snapshots that were ignored because they arrived out of order. They do not clear the history.
     pub strays: u32,
 }
 
@@ -116,7 +116,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the next snapshot. `false` if it is ignored: a repeated time, or out of order.
+    /// Adds the next snapshot. Returns `false` if it is ignored because its time is repeated or out of order.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
         if !self.is_other_boot(snapshot) {
             if self.last == Some(snapshot.time) {
@@ -221,12 +221,12 @@ impl History {
             let Some(device) = self.remember_device(gpu, gpu_index) else {
                 continue;
             };
-            // The rows of a GPU that does not answer are old.
+            // The rows of a GPU that does not answer are outdated.
             let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // If the previous list was read too, a new row has just appeared; otherwise it may be old.
+            // If the previous list was read too, a new row has just appeared; otherwise the row may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -339,7 +339,7 @@ impl History {
         });
     }
 
-    /// A process's history; `None` if it was never seen, or has been gone for some time.
+    /// A process's history; `None` if it was never seen, or has been gone for a while.
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
@@ -426,7 +426,7 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Since when a process has certainly not used a GPU (NVML's index); `None` while in use, or if unknown.
+    /// Since when a process has certainly not used a GPU (NVML's index); `None` if in use or unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -443,7 +443,7 @@ impl History {
         self.last
     }
 
-    /// Seconds from the first snapshot to the last; 0 without any.
+    /// Seconds from the first snapshot to the last; 0 if there are none.
     pub fn span_seconds(&self) -> f64 {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }

@@ -14,7 +14,7 @@ use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// Minimum utilization, in percent, of a fully used GPU.
 pub const FULL_PERCENT: f64 = 90.0;
-/// Power, as a share of the former power, from which a GPU counts as working.
+/// A GPU that draws at least this share of its former power counts as working.
 pub const LOW_SHARE: f64 = 0.5;
 /// For how long, in seconds, a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
@@ -64,7 +64,7 @@ pub struct LowPowerPhase {
     pub memory: Average,
     /// SM clock, in MHz.
     pub clock: Average,
-    /// In degrees Celsius.
+    /// Temperature, in degrees Celsius.
     pub temperature: Average,
     pub power_limit: Option<f64>,
 }
@@ -101,7 +101,7 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the only process that works on a GPU; `None` if none or several work, or if unknown.
+/// The row of the only process that works on a GPU; `None` if no process or several work, or if unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
@@ -119,12 +119,12 @@ pub(super) struct PowerHistory {
     /// The process that worked alone at the last sample.
     alone: Option<Identity>,
     read_at: Option<Time>,
-    /// Whether the power was reported now, or a few samples ago.
+    /// Whether the power was reported now or a few samples ago.
     is_read: bool,
 }
 
 impl PowerHistory {
-    /// Adds a sample of the GPU; `alone` requires that its process list was read.
+    /// Adds a sample of the GPU. `alone` is set only if its process list was read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);

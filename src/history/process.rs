@@ -42,7 +42,7 @@ pub struct ProcessHistory {
     may_have_display: bool,
 }
 
-/// Facts from the process's names, cached while they stay the same.
+/// Facts from the process's names, cached while the names stay the same.
 #[derive(Clone, Debug, Default)]
 struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
@@ -101,7 +101,7 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// CPU seconds without those of the request, which uses one thread for at most its duration.
+    /// Subtracts the CPU time of the request, which uses one thread for at most its duration.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -113,7 +113,7 @@ impl AskedCpu {
     }
 }
 
-/// How long a process has waited for a CPU since that was first known, in seconds.
+/// Time for which a process has waited for a CPU since the first known value, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuWait {
     last: Option<f64>,
@@ -355,19 +355,19 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// The state, by its letter in /proc, and the period in which every sample had it; `None` if unknown.
+    /// The state's letter in /proc, and the period in which every sample showed it; `None` if unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
     /// Since when the CPU time has not advanced by more than a trace between samples; `None` if the last snapshot
-    /// lacks it.
+    /// lacks the CPU time.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// The period in which the parent has been a reaper and the process group's leader has been gone; for a notebook
-    /// kernel, in which its server has been gone.
+    /// The period in which the parent has been a reaper and the process group's leader has been gone. For a notebook
+    /// kernel, the period in which its server has been gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
@@ -419,11 +419,11 @@ impl ProcessHistory {
     }
 }
 
-// A process on a GPU that NVML does not list: only its open device file shows it.
+// NVML does not list some processes on a GPU. Only an open device file shows that they are there.
 //
 // A worker forked from a trainer keeps the memory of the trainer's context, which is listed under the trainer's pid
 // or not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with
-// memory that the list does not explain. Which process holds that memory is unknown.
+// memory that the list does not explain. It is unknown which process holds that memory.
 
 /// Minimum unexplained memory; contexts and rounding account for less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
@@ -486,7 +486,7 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Whether no process used a GPU, or a listed one did while this unlisted one was inactive (`is_still`).
+/// Whether no process used a GPU, or a listed process did while the unlisted one was inactive (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

@@ -7,7 +7,7 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// CPU use, as a share of a core, up to which a process counts as waiting.
+/// A process that uses at most this share of a core counts as waiting.
 const TRACE_OF_CPU: f64 = 0.02;
 /// CPU use, as a share of a core, that is too little for one burst of GPU work per minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
@@ -15,13 +15,13 @@ const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// Seconds after a release request in which a decrease counts as its effect; a release is verified for as long.
+/// A decrease within this many seconds of a release request counts as its effect. Releases are verified for as long.
 const RELEASED_SECONDS: f64 = 10.0;
-/// Minimum change of memory that is attributed to the process; the driver causes smaller ones.
+/// Minimum change of memory that is attributed to the process. The driver causes smaller changes.
 const MOVEMENT_BYTES: u64 = 64 << 20;
-/// The share of its power limit from which a GPU counts as working, regardless of the reported utilization.
+/// A GPU that draws at least this share of its power limit counts as working, even if it reports no utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// One in this many samples of a run may show unexplained use, because the GPU's value is from another time.
+/// One in this many samples of a run may show unexplained use, because the GPU's value was measured at another time.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
 /// The evidence that a process did not use a GPU.
@@ -65,8 +65,8 @@ impl Use {
     }
 }
 
-/// Whether a GPU was used and no process sample explains it. Its samples are missing or late, so zeros in them prove
-/// nothing. A compositor uses a few percent, which its samples round to 0.
+/// Whether a GPU was used and no process sample explains it. The process samples are missing or late, so zeros in
+/// them prove nothing. A compositor uses a few percent, which its samples round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -79,8 +79,8 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
-/// Whether one of a GPU's video engines was used and no process sample explains it. Any process that holds memory
-/// there may have used the engine.
+/// Whether one of a GPU's video engines was used and no process sample explains it. Any process that holds memory on
+/// the GPU may have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
     let is_explained =
@@ -106,11 +106,11 @@ pub(super) struct Shown {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
-    /// After use that was observed, or with a row that appeared between two snapshots. The run cannot be older.
+    /// The run began after observed use, or with a row that appeared between two snapshots. It cannot be older.
     Witnessed,
-    /// After use of the GPU that the driver did not attribute.
+    /// The run began after use of the GPU that the driver did not attribute.
     AfterDeviceUse,
-    /// At the start of the history, or after a gap. The run may be older.
+    /// The run began with the history, or after a gap. It may be older.
     Unwitnessed,
 }
 
@@ -120,7 +120,7 @@ pub struct UnusedRun {
     pub until: Time,
     pub began: Began,
     pub samples: u64,
-    /// Number of samples that show it only for the whole GPU.
+    /// Number of samples in which only the whole GPU's utilization shows that it was unused.
     pub by_device: u64,
     /// Number of samples with use of the GPU that no process sample explains.
     pub unexplained: u64,
@@ -157,12 +157,12 @@ pub struct RowHistory {
     /// The memory, and when the driver last reported it.
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// The memory when it last settled, and when it last moved away from there.
+    /// The memory at which the row last settled, and when it last changed from there.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
     known_at: Time,
-    /// The beginning of the next run.
+    /// How the next run begins.
     before: Began,
     run: Option<UnusedRun>,
     /// Length of the longest run that ended with use of the GPU, in seconds.
@@ -393,7 +393,7 @@ impl RowHistory {
         self.run.as_ref()
     }
 
-    /// The beginning of the next run.
+    /// How the next run begins.
     pub fn before(&self) -> Began {
         self.before
     }

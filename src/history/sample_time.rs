@@ -4,7 +4,7 @@ use crate::model::Time;
 
 /// For how long, in milliseconds, the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// Distance between snapshots, in milliseconds, at which those samples cover less than a quarter of the time.
+/// If snapshots are this many milliseconds apart, those samples cover less than a quarter of the time.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
 /// Maximum gap, in milliseconds, that other evidence bridges, such as an unchanged CPU time.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
@@ -13,7 +13,7 @@ pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {
     pub(super) time: Time,
-    /// The usual milliseconds between two samples.
+    /// Usual time between two samples, in milliseconds.
     pub(super) interval: i64,
     /// Maximum time without evidence, in milliseconds.
     pub(super) allowed_gap: i64,

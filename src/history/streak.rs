@@ -1,4 +1,4 @@
-//! The period in which a condition has held without a break, and its number of samples.
+//! The period in which a condition has held without a break, and the number of samples in it.
 
 use super::SampleTime;
 use super::row::Began;
@@ -10,7 +10,7 @@ pub struct Streak {
     pub since: Time,
     pub until: Time,
     pub samples: u64,
-    /// Whether the samples before differed, or the start was not observed.
+    /// How the period began.
     pub began: Began,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Clause {
 }
 
 impl Clause {
-    /// Adds a sample. An unknown one (`None`) changes nothing until the allowed gap has passed.
+    /// Adds a sample. An unknown sample (`None`) changes nothing until the allowed gap has passed.
     pub(super) fn observe(&mut self, holds: Option<bool>, sample: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(sample, false),

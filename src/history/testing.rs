@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
-/// A sample time at an interval of 10 s, with a minute of allowed gap.
+/// A sample time with an interval of 10 s and an allowed gap of a minute.
 pub(super) fn sample_at(seconds: i64) -> SampleTime {
     SampleTime {
         time: Time::from_unix_milliseconds(seconds * 1000),
@@ -135,8 +135,8 @@ impl Scene {
     }
 }
 
-/// A broken recording: gaps, duplicates, snapshots out of order, lists and processes that come and go, impossible
-/// numbers. The same seed gives the same recording.
+/// Plays a broken recording with gaps, duplicates, snapshots out of order, lists and processes that come and go, and
+/// impossible numbers. The same seed gives the same recording.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
     let mut dice = Dice(seed);
     let mut scene = Scene::new(3, 10.0);

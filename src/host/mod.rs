@@ -2,11 +2,11 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples, `entry` and `visit` update one process, one file each parses stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
+//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; other files parse stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
 //! | `gpu` | device files and who holds them ([`Holders`]), the kernel module, MPS, PCI |
 //! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, ownership of paths |
-//! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to a proven listener |
+//! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to verified servers |
 //! | `secrets` | masks secrets in argv and environment |
 //!
 //! `parse_*` functions are pure and take bytes. `read_*` functions do the I/O below a path ([`Roots`]), so that
@@ -61,7 +61,7 @@ pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
-/// Root paths of the kernel's and the machine's files, which tests replace.
+/// Root paths of the kernel's and the machine's files. Tests replace them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     pub proc: PathBuf,
@@ -84,7 +84,7 @@ pub enum HostError {
     /// The content is not in Linux's format.
     #[error("{} is not in Linux's format; check that this path is a proc file system", path.display())]
     Malformed { path: PathBuf },
-    /// Missing, in a proc file system that hides other users' processes.
+    /// The process is missing from a proc file system that hides other users' processes.
     #[error(
         "{} is absent, and this proc file system hides other users' processes; seeing them \
         requires root, or a mount without hidepid",

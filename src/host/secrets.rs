@@ -5,9 +5,9 @@
 //! argv in the process list anyway, but recordings are attached to tickets and kept for years. So the value is
 //! replaced by `***` as soon as argv is read; the name is kept.
 //!
-//! The value of an option or variable is masked unless its name is known to be harmless, or it has a harmless form:
-//! a short number, a path, an address. Elsewhere, a secret is recognised by its name, its form, or its position: in
-//! a URL, after `Bearer`, in a call of `login`. Other secrets are missed. The known names and forms are in
+//! The value of an option or variable is masked unless its name is known to be harmless, or it has a harmless form: a
+//! short number, a path, an address. Elsewhere, a secret is recognised by its name, its form, or its position: in a
+//! URL, after `Bearer`, in a call to `login`. Other secrets are missed. The known names and forms are in
 //! `secrets.toml`. Every step takes linear time, because argv may have any length. `cmdline` reads argv.
 
 use std::borrow::Cow;
@@ -22,8 +22,8 @@ const HIDDEN: &str = "***";
 /// Maximum distance between the start of a name and its `=` or `:`.
 const LONGEST_NAME: usize = 128;
 
-/// Maximum number of bytes of a value to search if its name does not make it a secret. Without a limit, a text full
-/// of signs would be searched once for each sign.
+/// Maximum number of bytes searched in a value that is not secret by its name. Without a limit, a text full of `=`
+/// or `:` would be searched once for each of them.
 const LONGEST_OPAQUE: usize = 512;
 
 /// Minimum length of a value that is masked because of its form alone.
@@ -83,14 +83,14 @@ enum Secrecy {
     Plain,
     /// A secret if it looks random. For options that locate or configure a secret, and for keys of unknown purpose.
     IfOpaque,
-    /// A name and a secret, if the value contains a colon or a `%`: `ann:s3cret`.
+    /// A user name and a secret, if the value contains a colon or a `%`: `ann:s3cret`.
     IfPair,
     /// An unknown option or variable: a secret unless its form is harmless.
     Unknown,
     /// A secret, unless it is a short number or a tokenizer's token: `--max-token 77`, `--pad-token <p>`.
     Token,
     Secret,
-    /// A secret to the end of the line: a header.
+    /// A secret up to the end of the line, as in a header.
     Line,
 }
 
@@ -130,11 +130,11 @@ struct SecretScan {
     follows: Follows,
     /// The option of the running program that takes a secret.
     option: Option<&'static str>,
-    /// The running program's `-p` takes a name or a port, not a password.
+    /// Whether the running program's `-p` takes a name or a port, not a password.
     has_no_password: bool,
-    /// `wandb login` takes a bare key, so every later word that looks like a key is masked.
+    /// Whether this is `wandb login`. It takes a bare key, so every later word that looks like a key is masked.
     is_login: bool,
-    /// The last argument was a short option ending in `c`, so the next is a script, not one assignment.
+    /// Whether the last argument was a short option ending in `c`, so that a script follows, not one assignment.
     is_script: bool,
 }
 
@@ -164,7 +164,7 @@ impl SecretScan {
         }
     }
 
-    /// Like [`Self::hide_argument`], for a word of a text in which some words are already masked.
+    /// Like [`Self::hide_argument`], for a word of a text that may already be partly masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
@@ -247,8 +247,8 @@ impl SecretScan {
     }
 }
 
-/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. A hash is preceded by the name of
-/// its algorithm.
+/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. A hash is not masked, because the
+/// name of its algorithm precedes it.
 fn hide_argument_by_form(word: &str) -> Option<String> {
     let key = word.trim_matches(QUOTES).trim_start_matches("0x");
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -289,7 +289,7 @@ fn is_name_of_secret(word: &str) -> bool {
         && judge_word(&words, words.len() - 1) >= Secrecy::Token
 }
 
-/// How the end of a word affects the next word: `Bearer`, or `"Authorization: Bearer`.
+/// Returns how the end of a word affects the next word: `Bearer`, or `"Authorization: Bearer`.
 fn effect_on_next(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
@@ -370,7 +370,7 @@ fn word_end(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// Masks secrets recognisable inside a word or text: values after names, URLs, tokens, keys.
+/// Masks secrets that can be recognised inside a word or text: values after names, URLs, tokens, keys.
 fn hide_in_word(text: &str) -> Option<String> {
     let values = mask(text, &find_values(text));
     let text = values.as_deref().unwrap_or(text);
@@ -420,8 +420,8 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// Whether the form of a value is harmless: a number, size or duration, `host:port`, a file, or a text whose own
-/// names are judged.
+/// Whether a value has a harmless form: a number, size or duration, `host:port`, a file, or a text whose own names
+/// are judged separately.
 fn has_harmless_form(value: &str) -> bool {
     let ends_in = |sign, is: fn(&str) -> bool| {
         value.rsplit_once(sign).is_some_and(|(begin, end)| !begin.is_empty() && is(end))
@@ -514,7 +514,7 @@ fn has_random_word(text: &str, least: usize) -> bool {
         .any(|word| word.len() >= least && is_random(word))
 }
 
-/// Counts changes between lower case, upper case and digits. A word of hexadecimal digits is a hash.
+/// Whether case and digits change often in a word. A word of hexadecimal digits counts as a hash, not as random.
 fn is_random(word: &str) -> bool {
     if word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -671,13 +671,13 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     Some(begin + secret.start..begin + secret.end)
 }
 
-/// The first character boundary at or after this offset.
+/// Returns the first character boundary at or after this offset.
 fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
 /// Judges a name in any context by its words, however they are joined: `--hf-token`, `ServerApp.token`, `apiKey`.
-/// `--max-tokens`, `--tokenizer` and `--num-key-value-heads` contain other words.
+/// `--max-tokens`, `--tokenizer` and `--num-key-value-heads` do not name secrets.
 fn judge(name: &str) -> Secrecy {
     // `-auth` is an X server's option and names a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {

@@ -1,4 +1,4 @@
-//! A fake /proc with fake processes, a fake /dev, and fake files of the machine.
+//! Provides a fake /proc with fake processes, a fake /dev, and fake files of the machine.
 
 use std::fs;
 use std::ops::Deref;
@@ -32,7 +32,7 @@ pub struct StatLine {
 }
 
 impl StatLine {
-    /// As a group or session: the process's own pid.
+    /// As a group or session, this stands for the process's own pid.
     const OWN: u32 = u32::MAX;
 
     /// A sleeping process in its own group and session.

@@ -3,20 +3,20 @@
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// A GPU's memory by holder, in bytes. `total` is the sum of the others; measured values can differ by a MiB.
+/// Breakdown of a GPU's memory, in bytes. The parts add up to the total, give or take a MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Memory of the driver and firmware. `None` with memory info v1, in which free and used add up to the total.
+    /// Memory reserved for the driver and firmware. `None` with memory info v1, which counts it as used.
     pub reserved_bytes: Option<u64>,
-    /// Memory of the listed processes; `None` if the memory of any of them is unknown.
+    /// Memory of the listed processes, or `None` if the memory of any of them is unknown.
     pub process_bytes: Option<u64>,
-    /// Memory in use that no listed process holds; at least 0. `Err` gives the reason if it is unknown.
+    /// Memory in use that no listed process holds. `Err` explains why it is unknown.
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Contexts and rounding account for less: up to 259 MiB on a desktop in captures of drivers 590 to 610.
+/// Smaller amounts may be contexts and rounding: up to 259 MiB on a desktop (captures of drivers 590 to 610).
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
@@ -25,12 +25,12 @@ impl Balance {
     }
 }
 
-/// Names of GPUs that share system memory, in case the driver does not report it.
+/// Names of GPUs that share system memory, for drivers that do not report this.
 const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Whether the GPU shares system memory, which may be in use without a process on the GPU.
+    /// Whether the GPU shares system memory, which may be in use even if no process uses the GPU.
     pub fn is_unified(&self) -> bool {
         let has_unified_name = || {
             let name = self.name.as_deref();
@@ -39,7 +39,7 @@ impl Gpu {
         self.numa_node.is_some() || self.memory_unavailable.is_some() || has_unified_name()
     }
 
-    /// Whether any value shows that the GPU is partitioned into MIG instances.
+    /// Whether the GPU is known to be partitioned into MIG instances.
     pub fn is_divided(&self) -> bool {
         let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
         self.mig_mode == Some(true)
@@ -47,7 +47,7 @@ impl Gpu {
             || self.processes.iter().flatten().any(has_instance)
     }
 
-    /// Splits the GPU's memory by holder; `None` if no figure is known.
+    /// Splits the GPU's memory by holder. `None` if the memory is unknown.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
@@ -81,7 +81,7 @@ impl Snapshot {
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)
     }
 
-    /// Like [`Gpu::balance`]. In a container NVML lists only visible processes, so the remainder is unknown.
+    /// Like [`Gpu::balance`]. In a container, NVML lists only visible processes, so unattributed memory is unknown.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

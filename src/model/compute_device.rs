@@ -10,12 +10,12 @@ pub type DeviceKey = (u32, Option<(Option<u32>, Option<Arc<str>>)>);
 #[derive(Clone, Copy, Debug)]
 pub struct ComputeDevice<'a> {
     pub gpu: &'a Gpu,
-    /// `None` is the whole GPU.
+    /// `None` for the whole GPU.
     pub mig: Option<&'a MigDevice>,
 }
 
 impl PartialEq for ComputeDevice<'_> {
-    /// Compares the devices' keys, not their state.
+    /// Compares which devices these are, not their state.
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
@@ -26,7 +26,7 @@ impl<'a> ComputeDevice<'a> {
         (self.gpu.index, self.mig.map(|mig| (mig.index, mig.uuid.clone())))
     }
 
-    /// The MIG devices of a partitioned GPU, which CUDA cannot use as a whole; otherwise the GPU itself.
+    /// Returns the MIG devices of a partitioned GPU, which CUDA cannot use as a whole, or else the GPU itself.
     pub fn all_of(gpu: &'a Gpu) -> impl Iterator<Item = Self> {
         let is_partitioned = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
         let whole = (!is_partitioned).then_some(Self { gpu, mig: None });
@@ -34,7 +34,7 @@ impl<'a> ComputeDevice<'a> {
         whole.into_iter().chain(parts)
     }
 
-    /// The UUID in the form that `CUDA_VISIBLE_DEVICES` takes: `GPU-…` or `MIG-…`.
+    /// Returns the UUID as in `CUDA_VISIBLE_DEVICES`: `GPU-…` or `MIG-…`.
     pub fn uuid(&self) -> Option<&'a Arc<str>> {
         self.mig.map_or(self.gpu.uuid.as_ref(), |mig| mig.uuid.as_ref())
     }
@@ -46,7 +46,7 @@ impl<'a> ComputeDevice<'a> {
         }
     }
 
-    /// Total memory, in bytes; for a MIG device, that of its GPU instance.
+    /// Total memory, in bytes. For a MIG device, this is the memory of its GPU instance.
     pub fn total_bytes(&self) -> Option<u64> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }
@@ -73,7 +73,7 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Whether the text names this device: its GPU's index or UUID, its own UUID or a prefix of it, or `0:3`.
+    /// Whether `typed` names this device: the index or UUID of its GPU, its own UUID or a prefix of it, or `0:3`.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {
@@ -84,7 +84,7 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Why a new program cannot use the device, regardless of free memory. Ignores claims.
+    /// Why a new program cannot use the device, even with enough free memory. Ignores claims.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {

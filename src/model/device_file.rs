@@ -3,7 +3,7 @@
 use super::program::file_name;
 use super::{Gpu, Process};
 
-/// The N of `nvidiaN`; `None` for the driver's other files.
+/// Returns the N of `nvidiaN`, or `None` for another file of the driver.
 pub fn minor_number(name: &str) -> Option<u32> {
     name.strip_prefix("nvidia")?.parse().ok()
 }
@@ -40,8 +40,8 @@ impl Process {
     /// Whether the process has the driver's memory management file open. Every process with a context has it open, as
     /// does every process forked from one. A process that only queries NVML does not.
     ///
-    /// The file is `nvidia-uvm` on Linux. WSL's and Jetson's drivers use one file for everything. `None` if the
-    /// process's files cannot be read.
+    /// The file is `nvidia-uvm` on Linux. The drivers of WSL and Jetson use a single file for everything. `None` if
+    /// the process's files cannot be read.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))

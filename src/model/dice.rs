@@ -5,7 +5,7 @@
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Seeds the generator; the seed may be small.
+    /// Creates a generator. Small seeds work as well.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -25,7 +25,7 @@ impl Dice {
         self.roll(count as u64) as usize
     }
 
-    /// Returns a number from 0 to less than 1.
+    /// Returns a number that is at least 0 and less than 1.
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

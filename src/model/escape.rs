@@ -1,8 +1,8 @@
 //! Makes text from untrusted sources safe for terminals, mail and logs, on one line.
 //!
-//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters that reorder or
-//! hide other text. Each is written as `\n`, `\e` or `\u{…}`. No character is dropped, so different names never
-//! look the same. Escaping is idempotent.
+//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters that reorder or hide
+//! other text. Such characters are written as `\n`, `\e` or `\u{…}`. No character is dropped, so different names
+//! never look the same. Escaping is idempotent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

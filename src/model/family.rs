@@ -1,11 +1,11 @@
-//! Families: processes that belong together, their launcher, and how they are related.
+//! Groups processes that belong together into families.
 //!
-//! A family may be ended as a whole, so it must be one job. A common parent, login, terminal, container or notebook
+//! A family may be killed as a whole, so it must be one job. A common parent, login, terminal, container or notebook
 //! server is not enough: two programs typed into one shell are two families, as are two notebook kernels. Each
-//! [`Tie`] records the evidence that joined a family. Ambiguous evidence joins nothing. Only processes in the
-//! snapshot are members; an unresolved process is in no family.
+//! [`Tie`] records the evidence that joined a family. Ambiguous evidence is ignored. All members are processes in the
+//! snapshot; an unresolved process is in no family.
 //!
-//! Pure: this module does no I/O and sends no signals. Callers show a family before they end it.
+//! Pure: this module does no I/O and sends no signals. Callers show a family before they kill it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use joining::{Joining, is_dead};
 /// Evidence that joins the members of a family.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
-    /// One process group: one command line of a shell, or one script.
+    /// The same process group, from one shell command line or one script.
     ProcessGroup,
-    /// One session; its leader is a member.
+    /// The same session, whose leader is a member.
     Session,
-    /// One Slurm step, or a service or container with its first process as a member.
+    /// The same Slurm step, or the same service or container, whose first process is a member.
     Cgroup,
-    /// Ranks of one run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
+    /// Ranks of the same run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
     Run,
     Parent,
     /// The members hold a GPU's device files, and a dead member is still listed on that GPU.
@@ -49,13 +49,13 @@ impl Tie {
 /// Processes that belong together. A process without relatives is its own family.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// `family:PID` of the oldest member. Constant while that process is listed, dead or alive.
+    /// `family:PID` of the oldest member. Stays the same while that process is listed, dead or alive.
     pub id: Arc<str>,
-    /// The members' pids, ascending. Includes a dead process if the others hold its memory.
+    /// The members' pids, ascending. Includes a dead process if other members hold its memory.
     pub members: Vec<u32>,
     /// Empty for a single process.
     pub ties: BTreeSet<Tie>,
-    /// The process that started the family, if it is known and not a member.
+    /// The process that started the family, if known. It is not a member.
     pub launcher: Option<Arc<Parent>>,
     pub user: Option<Arc<str>>,
 }
@@ -63,11 +63,11 @@ pub struct Family {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
     pub pid: u32,
-    /// The generation; 0 for a root.
+    /// Depth in the tree; 0 for a root.
     pub depth: usize,
 }
 
-/// The families of a snapshot, by the pids in their ids. A process is in at most one family.
+/// Returns the families of a snapshot, sorted by the pids in their ids. A process is in at most one family.
 pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut joining = Joining::new(snapshot);
     joining.join_groups();
@@ -80,19 +80,19 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.finish()
 }
 
-/// The family of a process.
+/// Returns the family that contains this process.
 pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
     families.iter().find(|family| family.members.binary_search(&pid).is_ok())
 }
 
 impl Family {
-    /// The members as a tree, parents first. A dead member precedes the processes of its group or session.
+    /// Returns the members as a tree, parents first. A dead member precedes the processes of its group or session.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
     /// Like [`tree`](Self::tree), with a fast lookup by pid. Searching the snapshot for each of a thousand members
-    /// would take as long as the rest of a table.
+    /// would take as long as building the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();
@@ -127,7 +127,7 @@ impl Family {
         tree
     }
 
-    /// The member that is the given member's parent in the tree.
+    /// Returns the member that is the parent of `process` in the tree.
     fn elder<'a>(
         &self,
         process: &Process,

@@ -1,9 +1,9 @@
 //! The table of fields: each fact about a row, the field's names, and how to read its value.
 //!
-//! The [selector](super::selector) parser and its help use this table. Each match is yes, no or unknown; unknown
-//! is not evidence for either. The container of a resolved process is always known, even if it has none.
+//! The [selector](super::selector) parser and its help use this table. A match is true, false or unknown; unknown
+//! counts as neither. A resolved process without a known container is known to have none.
 //!
-//! [`gpu`] is a separate table of a GPU's single values.
+//! [`gpu`] is a separate table of values of a whole GPU.
 
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
@@ -21,10 +21,10 @@ pub use read::{GROUPED, GroupName, SortValue, is_called};
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 
-/// The fields of a row, in the tables' order.
+/// The fields of a row, in the order of the columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// The GPU, or the MIG device, by NVML's index.
+    /// GPU or MIG device, by NVML index.
     Gpu,
     Pid,
     User,
@@ -56,13 +56,13 @@ pub enum Field {
     Pod,
     Job,
     Unit,
-    /// The NVML list that contains the process.
+    /// NVML process list that contains the process.
     Kind,
     Is,
 }
 
 pub const UNKNOWN: &str = "-";
-/// The text for a value that this GPU or driver does not report; `ps` explains it below its tables.
+/// Shown for a value that this GPU or driver does not report. `ps` explains it below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
 /// Every field, in column order. Widths leave room for the sort mark after the heading.
@@ -209,7 +209,7 @@ pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     columns
 };
 
-/// The screen's columns; a narrow terminal drops them from the end.
+/// The screen's columns, most important first. A narrow terminal drops them from the end.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -276,13 +276,13 @@ fn finding_names() -> Vec<&'static str> {
     kinds.chain([ANY]).collect()
 }
 
-/// The name of a state; `None` for a letter that no current kernel uses.
+/// Returns the name of a state, or `None` for a letter that no current kernel uses.
 pub fn state_name(letter: char) -> Option<&'static str> {
     let mut states = STATES.iter();
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
-/// The state for a single letter: `T` is stopped and `t` is traced, as in ps.
+/// Parses a single state letter, case-sensitively: `T` is stopped and `t` is traced, as in ps.
 fn state_letter(value: &str) -> Option<char> {
     let mut chars = value.chars();
     let letter = chars.next()?;
@@ -291,7 +291,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Whether a value is possible for this field; `Err` lists the possible values.
+    /// Checks that the field can have this value. `Err` lists the possible values.
     pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
@@ -312,7 +312,7 @@ impl Field {
         &FIELDS[at.unwrap_or_default()]
     }
 
-    /// The value as a number, in the unit of the field's notation. `None` if it is unknown or not a number.
+    /// Returns the value as a number, in the unit of the field's notation. `None` if it is unknown or not a number.
     pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
         let process = row.process.ok();
         match self {
@@ -332,8 +332,8 @@ impl Field {
         }
     }
 
-    /// The text of a table cell; the caller escapes and shortens it. `None` if unknown, or if the text is longer
-    /// than a word.
+    /// Returns the text of a table cell; the caller escapes and shortens it. `None` if the value is unknown, or for
+    /// fields that are charts or long texts.
     pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
         let process = row.process.ok();
         match self {
@@ -370,7 +370,7 @@ impl Field {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` with others, `IDLE 29m kept` if `reap` skips it.
+/// Formats a finding briefly: `IDLE 29m`, `ORPHAN 29m +1` if there are others, `IDLE 29m kept` if `reap` skips it.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();

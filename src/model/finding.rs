@@ -1,4 +1,4 @@
-//! A finding: the conclusion of a rule, its evidence, and the actions that it offers.
+//! A finding: what a rule concluded, the evidence, and the actions that it offers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum Severity {
     Info,
     /// Memory is wasted.
     Warning,
-    /// Work is in danger.
+    /// Work is at risk.
     Critical,
 }
 
@@ -44,25 +44,25 @@ pub enum KindSubject {
     Gpu,
 }
 
-/// When `reap` ends the processes of a finding.
+/// Under which conditions `reap` kills the processes of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// By default, unless other kinds are requested; and unattended, by a rule with `action = "reap"`.
+    /// By default, unless other kinds are requested. Also unattended, by a rule with `action = "reap"`.
     Always,
-    /// If the kind or the rule is named; and unattended, by a rule with `action = "reap"`.
+    /// If the kind or the rule is named. Also unattended, by a rule with `action = "reap"`.
     Configured,
-    /// Only if the kind or the rule is named, because a server's work may be to wait.
+    /// Only if the kind or the rule is named, because waiting may be the purpose of a server.
     Named,
-    /// Never, because no process is certain to be the cause, or ending it would not help.
+    /// Never, because it is uncertain which process is the cause, or because killing it would not help.
     Never,
 }
 
-/// One line for each kind: name, subject, and when `reap` ends what is found. The rest of a kind is in its file
-/// in `rules`.
+/// Each line declares a kind: its name, its subject, and when `reap` kills the processes. The rest of a kind is in
+/// its file in `rules`.
 macro_rules! kinds {
     ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
-        /// Kind of finding. Kinds are declared in order of urgency: of several equally severe findings
-        /// on one process, the first kind is reported.
+        /// Kind of finding. Kinds are declared in order of urgency. If one process has several equally severe
+        /// findings, the one whose kind comes first is reported.
         #[derive(
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
             JsonSchema, Serialize, Deserialize,
@@ -72,10 +72,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds, in their order.
+            /// All kinds, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// As written in reports and configurations.
+            /// Name of the kind in reports and configurations.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -108,7 +108,7 @@ kinds! {
     Stopped = "stopped", Process, Always;
     /// The GPU reports full use, but its power draw has fallen to a fraction of what it was.
     Hung = "hung", Process, Configured;
-    /// A program that is known to only occupy a GPU.
+    /// A process runs a program that is known to only occupy a GPU.
     Placeholder = "placeholder", Process, Named;
     /// A process holds memory and has not used the GPU for the rule's duration.
     Idle = "idle", Process, Always;
@@ -116,7 +116,7 @@ kinds! {
     Leak = "leak", Process, Configured;
     /// Like idle, but the process is an inference server that waits for requests.
     ServerIdle = "server-idle", Process, Named;
-    /// A job or container was allocated a GPU and runs nothing on it.
+    /// A job or container has been allocated a GPU and runs nothing on it.
     Reserved = "reserved", Gpu, Never;
     /// A GPU has more memory in use than its processes hold.
     Unattributed = "unattributed", Gpu, Never;
@@ -125,19 +125,19 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether a rule of this kind may end processes without confirmation by a person.
+    /// Whether a rule of this kind may kill processes without confirmation by a person.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Whether the kind means that memory is held while the GPU is unused.
+    /// Whether findings of this kind are about memory that is held while the GPU is unused.
     pub const fn is_unused(self) -> bool {
         use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
     /// Whether processes with this kind of finding can be asked to release memory. An idle process keeps running. On
-    /// a nearly full GPU, a process may have announced a signal that requests release during work.
+    /// a nearly full GPU, even a busy process may handle a signal that requests release.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A finding of a rule.
+/// A problem that a rule found.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Finding {
     /// Identifier of the finding; stays the same while the finding lasts, also across restarts.
@@ -162,7 +162,7 @@ pub struct Finding {
     pub severity: Severity,
     /// When the condition began, not when it was noticed.
     pub since: Time,
-    /// Time from since to the last snapshot in which the condition held, in seconds.
+    /// Time from `since` to the last snapshot in which the condition held, in seconds.
     pub duration_seconds: f64,
     /// When the finding was resolved; `null` while it is active.
     pub resolved_at: Option<Time>,
@@ -170,18 +170,18 @@ pub struct Finding {
     pub gpus: Vec<FindingGpu>,
     /// The process that the finding is about; `null` if it is about a GPU.
     pub process: Option<FindingProcess>,
-    /// GPU memory concerned, in bytes.
+    /// GPU memory affected, in bytes.
     pub memory_bytes: Option<u64>,
     /// Evidence for the finding; its fields depend on kind.
     pub evidence: Evidence,
-    /// The finding in one sentence, for people. One line: control and invisible characters of names in
-    /// it are escaped.
+    /// The finding in one sentence, for people, on one line. Control characters and invisible characters in names are
+    /// escaped.
     pub message: String,
-    /// Ways to get the memory back, gentlest first.
+    /// Ways to reclaim the memory, gentlest first.
     pub advice: Vec<String>,
-    /// Commands to run next, each complete: `gpumem kill 4242`, or the command of what owns the
-    /// process; `gpumem explain` if there is nothing to kill. Filled in from a plan by a report, not by
-    /// rules. Contains names chosen by others, quoted for a shell: escape it for a terminal.
+    /// Complete commands to run next: `gpumem kill 4242`, or a command of the process's owner; `gpumem explain` if
+    /// there is nothing to kill. Filled in by reports, from a plan, and not by rules. Contains names chosen by
+    /// others, quoted for a shell: escape it for a terminal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
     /// Actions that gpumem may take by default: `notify`, `jupyter-shutdown`, `terminate`.
@@ -190,22 +190,22 @@ pub struct Finding {
     /// exist; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
-    /// What exempts the process from being killed for this finding, as far as known; absent if nothing
-    /// does. `reap` leaves an exempt process alone, and its memory is not reclaimable.
+    /// Why the process is exempt from being killed for this finding, as far as known; absent if it is not exempt.
+    /// `reap` leaves an exempt process alone, and its memory is not reclaimable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<KeptBy>,
-    /// Why `reap` skips a process that is not exempt itself: another process of its job is exempt or
-    /// has no finding, or the process only uses graphics, as far as a snapshot shows; absent if there
-    /// is no such reason. The memory of a skipped process is not reclaimable. Filled in from a plan by
-    /// a report, not by rules. Contains text chosen by others: escape it for a terminal.
+    /// Why `reap` skips a process that is not exempt itself, as far as a snapshot shows. Another process of its job
+    /// is exempt or has no finding, or the process only uses graphics. Absent if there is no such reason. The memory
+    /// of a skipped process is not reclaimable. Filled in by reports, from a plan, and not by rules. Contains text
+    /// chosen by others: escape it for a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
-    /// What a plan frees beyond [`Finding::memory_bytes`], if the plan says so.
+    /// Bytes that a plan frees in addition to [`Finding::memory_bytes`], if known.
     #[serde(skip)]
     pub more_bytes: Option<u64>,
 }
 
-/// A finding that is subordinate to another one on the same process.
+/// A finding that is subordinate to another finding on the same process.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Also {
     /// Name of the rule.
@@ -235,8 +235,7 @@ impl From<&Finding> for Also {
     }
 }
 
-/// A finding that is neither reported nor acted upon, because an exemption in the configuration covers
-/// it.
+/// A finding that is neither reported nor acted upon, because the configuration exempts it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Kept {
     /// The finding that would be reported.
@@ -245,8 +244,8 @@ pub struct Kept {
     pub reason: Arc<str>,
     /// End of the exemption; `null` if unlimited.
     pub until: Option<Time>,
-    /// Whether the exemption certainly covers the process; `false` if one of its conditions is unknown,
-    /// in which case it still protects.
+    /// Whether the exemption is known to cover the process. `false` if one of its conditions is unknown; the
+    /// exemption still applies.
     pub certain: bool,
 }
 
@@ -274,14 +273,14 @@ pub struct FindingProcess {
     pub user: Option<Arc<str>>,
     /// The process's argv.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// The process's full identity.
+    /// Full identity of the process.
     #[serde(skip)]
     pub identity: Identity,
 }
 
 impl FindingProcess {
-    /// The process as stored in a finding. A process that has exited keeps its former names but has no start,
-    /// because its pid may be another's.
+    /// Describes a process for a finding. A process that has exited keeps its former names but has no start, because
+    /// another process may have its pid.
     pub fn of(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
@@ -310,7 +309,7 @@ pub enum Action {
     Terminate,
 }
 
-/// A condition that becomes a finding when the rule's duration is over, if nothing changes.
+/// A condition that becomes a finding if it lasts until the rule's duration is over.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Pending {
     /// Name of the rule.
@@ -327,16 +326,14 @@ pub struct Pending {
     pub due: Time,
 }
 
-/// A rule that could not be decided, and why.
+/// A rule that could not be decided, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Undecided {
     /// Name of the rule.
     pub rule: Arc<str>,
-    /// PID of the process for which the rule is undecided; `null` if that concerns no particular
-    /// process.
+    /// PID of the process for which the rule is undecided; `null` if no particular process is affected.
     pub pid: Option<u32>,
-    /// NVML index of the GPU for which the rule is undecided; `null` if that concerns no particular
-    /// GPU.
+    /// NVML index of the GPU for which the rule is undecided; `null` if no particular GPU is affected.
     pub gpu: Option<u32>,
     /// Why the rule is undecided, in words.
     pub reason: String,
@@ -349,30 +346,29 @@ pub struct OwnCommands {
     pub kill: Option<String>,
 }
 
-// Evidence: the facts that a rule observed.
-//
-// Names include units; unknown numbers are `null`. Each kind defines its facts and their wording in its file in
-// `rules`. The shared part is here, so that modules independent of `rules` can use findings as plain data.
+// The evidence of a finding consists of the facts that the rule observed. Names include units; unknown numbers are
+// `null`. Each kind defines its facts and their wording in its file in `rules`. The shared part is here, so that
+// modules independent of `rules` can use findings as plain data.
 
 /// The facts of one kind, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// The facts in one line. Contains names chosen by a process: escape it for a terminal.
+    /// Formats the facts on one line. Contains names chosen by a process: escape it for a terminal.
     fn words(&self) -> String;
 
-    /// When a GPU's memory will be used up, if the facts show that.
+    /// Returns when a GPU's memory will be used up, if the facts show that.
     fn forecast(&self) -> Option<Exhaustion> {
         None
     }
 }
 
-/// The forecast of when a GPU's memory will be used up, if growth continues.
+/// Forecast of when a GPU's memory will be used up if growth continues.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Exhaustion {
     pub free_bytes: u64,
     pub seconds: f64,
 }
 
-/// The evidence of any kind.
+/// Evidence for a finding of any kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Evidence {

@@ -1,11 +1,11 @@
-//! Decides when two observations are of the same process.
+//! Decides whether two observations are of the same process.
 //!
 //! The kernel reuses pids. A process is identified by boot, pid and start in clock ticks since boot
-//! (`/proc/PID/stat`, field 22). Streams without ticks use the start time.
+//! (`/proc/PID/stat`, field 22). If a recording has no ticks, the start time is used.
 
 use super::time::Time;
 
-/// When a process started, as exactly as the stream reports it.
+/// When a process started, as precisely as known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Start {
     /// Clock ticks since boot: exact, and unaffected by setting the clock.
@@ -15,9 +15,9 @@ pub enum Start {
     Unknown,
 }
 
-/// A process, within one boot of one host.
+/// Identifies a process within one boot of a host.
 ///
-/// The boot is not part of the key: another boot or host restarts every history.
+/// The boot is not part of the key, because all histories restart when the boot or host changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Identity {
     /// The pid in gpumem's own pid namespace.
@@ -26,13 +26,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether this identifies one process for certain. A process without a certain identity is never a target.
+    /// Whether this certainly identifies one process. gpumem never acts on a process without a certain identity.
     pub fn is_certain(&self) -> bool {
         !matches!(self.start, Start::Unknown)
     }
 
-    /// A name that matches only this process, at any time and on any machine: `PID@TICKS@BOOT_ID`. `None` without
-    /// an exact start, or if the boot id is not a single shell word.
+    /// Returns a name that matches only this process, at any time and on any machine: `PID@TICKS@BOOT_ID`. `None`
+    /// without an exact start, or if the boot id is not a single shell word.
     pub fn exact_name(&self, boot_id: &str) -> Option<String> {
         let is_word = boot_id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         match self.start {

@@ -1,8 +1,8 @@
 //! JSON without characters that control a terminal, are invisible, or reorder the text around them.
 //!
 //! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. Other control
-//! characters and invisible characters would be printed as they are, so `cat` or an editor would show different
-//! text. This module escapes them, too (`\u202e`); every parser reads the same string. `escape` does this for text.
+//! characters and invisible characters would be printed as they are, so `cat` or an editor would show different text.
+//! This module escapes them, too (`\u202e`), and parsers still read the same string. `escape` does the same for text.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 ///
 /// # Errors
 ///
-/// As for serde_json: a number that JSON lacks, or a map key that is not text.
+/// Fails like serde_json: on a number that JSON cannot represent, or on a map key that is not text.
 pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
@@ -42,7 +42,7 @@ pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 ///
 /// # Errors
 ///
-/// As for serde_json; in that case nothing is appended.
+/// Fails like serde_json. In that case nothing is appended.
 pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
     let before = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, value) {

@@ -1,7 +1,7 @@
-//! Reasons to keep a process despite findings: `GPUMEM_KEEP`, the configuration, its program, or that it serves.
+//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, its program, or being a server.
 //!
-//! `GPUMEM_KEEP` is a day or an instant until which the process must not be touched. An unclear value protects it
-//! without limit. `rules::exemption::kept_by` combines the reasons. The guard in `reclaim` checks them one by one,
+//! `GPUMEM_KEEP` is a date or time until which the process must not be killed. An unclear value protects it without
+//! limit. `rules::exemption::kept_by` combines the reasons. The guard in `reclaim` checks each reason separately,
 //! because a policy may skip some.
 
 use std::fmt;
@@ -20,9 +20,9 @@ use super::{Finding, Identity, Kind, Process, Time};
 use crate::units::Span;
 
 pub const VARIABLE: &str = "GPUMEM_KEEP";
-/// Values that mean not to keep.
+/// Values that disable `GPUMEM_KEEP`.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// The UTC offset, in hours, of the time zone in which a day ends last. A day has no time zone.
+/// UTC offset, in hours, of the time zone where a day ends last. `GPUMEM_KEEP=DATE` does not name a time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub enum KeepEnd {
 }
 
 impl KeepEnd {
-    /// Parses RFC 3339, a word, or a date: `2026-12-01` lasts until that day has ended in every time zone.
+    /// Parses an RFC 3339 time, a word, or a date. `2026-12-01` lasts until that day has ended in every time zone.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -72,7 +72,7 @@ impl KeepEnd {
     }
 }
 
-/// What exempts a process from being killed.
+/// Why a process is exempt from being killed.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
@@ -81,7 +81,7 @@ pub enum KeptBy {
     Owner {
         /// Name of the owner.
         user: Option<Arc<str>>,
-        /// End of the exemption, by the value or by `longest_keep`; absent if unlimited.
+        /// End of the exemption, from the value or from `longest_keep`; absent if unlimited.
         until: Option<Time>,
     },
     /// An exemption in the configuration that covers the process, or may cover it.
@@ -133,27 +133,27 @@ impl fmt::Display for KeptBy {
     }
 }
 
-/// A process that the configuration keeps, on any of its GPUs.
+/// A process that the configuration exempts, on all of its GPUs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
     pub identity: Identity,
-    /// Covers only findings of these kinds and of the rules below; if both are empty, everything.
+    /// The exemption covers only findings of these kinds, and of `rules`. If both are empty, it covers all findings.
     pub kinds: Vec<Kind>,
-    /// Covers only findings of these rules and of the kinds above.
+    /// The exemption covers only findings of these rules, and of `kinds`.
     pub rules: Vec<Arc<str>>,
     pub reason: Arc<str>,
-    /// The end of the exemption; `None` if unlimited.
+    /// End of the exemption; `None` if unlimited.
     pub until: Option<Time>,
 }
 
 impl Exempt {
-    /// Whether the process must not be ended for any reason.
+    /// Whether the process is exempt regardless of the finding.
     pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
         let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
         !is_limited && self.is_in_force(process, now)
     }
 
-    /// Whether the process must not be ended for this finding.
+    /// Whether the process is exempt from being killed for this finding.
     pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
         let about = finding.process.as_ref();
         let is_from = (self.kinds.is_empty() && self.rules.is_empty())
@@ -168,8 +168,8 @@ impl Exempt {
 }
 
 impl Process {
-    /// Whether the owner keeps the process, as far as its environment is known. The keep lasts at most `longest`
-    /// from the process's start, which the owner cannot forge. If the start is unknown, the keep has no limit.
+    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. It lasts at most `longest` from the process's
+    /// start, which the owner cannot forge. If the start is unknown, no limit applies.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();
@@ -178,7 +178,7 @@ impl Process {
         (!is_over).then_some(KeptBy::Owner { user, until })
     }
 
-    /// Whether the owner's keep, if any, has exceeded its maximum duration.
+    /// Whether the maximum duration of the owner's `GPUMEM_KEEP`, if any, is over.
     pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
         self.keep_limit(longest).is_some_and(|limit| now >= limit)
     }

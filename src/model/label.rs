@@ -1,9 +1,9 @@
-//! Short names shared by every view: a process's container, job or unit, its role in the Multi-Process Service, its
-//! part of a GPU, and its open GPU files.
+//! Short names shared by all views: for a process's container, job or unit, its role in the Multi-Process Service,
+//! its part of a GPU, and its open GPU files.
 //!
-//! Tables and the screen share these names without depending on each other. Processes and clusters control the
-//! text: this module limits its length, and the writer escapes it. `rules` decides how to judge a daemon or an
-//! unlisted holder.
+//! Tables and the screen share these names without depending on each other. Processes and clusters choose the text,
+//! so this module limits its length, and the writer escapes it. `rules` decides how to judge a daemon or an unlisted
+//! holder.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -14,9 +14,9 @@ use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
 /// Maximum length of a name, in characters; longer names are cut.
 const NAME_CHARS: usize = 40;
-/// Number of characters of an id that are shown, like docker.
+/// Number of characters shown of an id, as in docker.
 const ID_CHARS: usize = 12;
-/// Maximum number of files that are named; the others are counted.
+/// Maximum number of files that are named; the rest are only counted.
 const FILES_NAMED: usize = 3;
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
@@ -26,8 +26,8 @@ const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// The most specific place of the process: `pod:train/bert-0`, `job:812.0`, `docker:bert`, `vllm.service`.
-    /// `None` in a login session, or if unknown.
+    /// Returns the most specific of the process's pod, job, container and unit: `pod:train/bert-0`, `job:812.0`,
+    /// `docker:bert`, `vllm.service`. `None` in a login session, or if unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
             let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
@@ -60,14 +60,14 @@ impl Process {
         };
         let unit = || {
             let unit = self.systemd_unit.as_deref()?;
-            // The column of owners already shows who is logged in.
+            // The user column already shows who is logged in.
             let is_login = unit.starts_with("user@") || unit.starts_with("session-");
             (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
         };
         pod.or_else(job).or_else(container).or_else(unit)
     }
 
-    /// The pid, followed by the pid in the process's own namespace: `4242 (17)`.
+    /// Returns the pid, followed by the pid in the process's own namespace: `4242 (17)`.
     pub fn pid_text(&self) -> String {
         match self.namespace_pid {
             Some(own) => format!("{} ({own})", self.pid),
@@ -75,7 +75,7 @@ impl Process {
         }
     }
 
-    /// The framework and its version, as far as known: `pytorch 2.9.1`.
+    /// Returns the framework and its version, as far as known: `pytorch 2.9.1`.
     pub fn framework_text(&self) -> Option<String> {
         let name = head(self.framework.as_deref()?, NAME_CHARS);
         Some(match self.framework_version.as_deref() {
@@ -84,7 +84,7 @@ impl Process {
         })
     }
 
-    /// The role in the Multi-Process Service: servers and daemons by program, clients by NVML's list.
+    /// Returns the role in the Multi-Process Service: for servers and daemons by program, for clients by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -107,7 +107,7 @@ impl Process {
 }
 
 impl Host {
-    /// Says that unreadable processes may include a holder. `None` if all were read or none were searched.
+    /// Warns that the unreadable processes may include a holder. `None` if all were read, or if there was no scan.
     pub fn unread_text(&self) -> Option<String> {
         let processes = match self.unread_processes? {
             0 => return None,
@@ -121,7 +121,7 @@ impl Host {
 }
 
 impl MigDevice {
-    /// The device as containers name it: `0:3` is device 3 of GPU 0. Falls back to instances: `0:gi9/ci0`.
+    /// Names the device as containers do: `0:3` is device 3 of GPU 0. Falls back to instance ids: `0:gi9/ci0`.
     pub fn name_on(&self, gpu: u32) -> String {
         match self.index {
             Some(index) => format!("{gpu}:{index}"),
@@ -154,7 +154,7 @@ impl Gpu {
         })
     }
 
-    /// The GPU, or an instance's part of it: `0`, `0:3`, `0:gi9/ci0`.
+    /// Names the GPU or an instance on it: `0`, `0:3`, `0:gi9/ci0`.
     pub fn part_name(&self, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
         match self.mig_device(gpu_instance, compute_instance) {
             Some(device) => device.name_on(self.index),
@@ -168,7 +168,7 @@ impl Snapshot {
     /// monitors and the driver's daemons, which hold no memory.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // Collected once, because every sample lists them.
+        // Sized in advance, because this runs for every sample.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
@@ -178,14 +178,14 @@ impl Snapshot {
         })
     }
 
-    /// The GPUs whose device files the process has open: `0-3,6`; empty if none.
+    /// Lists the GPUs whose device files the process has open: `0-3,6`; empty if there are none.
     pub fn held_gpus(&self, process: &Process) -> String {
         let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
-    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be read,
-    /// whether the process is listed is unknown.
+    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be read, it
+    /// is unknown whether the process is listed.
     pub fn holding(&self, process: &Process) -> String {
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files
@@ -210,7 +210,7 @@ impl Snapshot {
     }
 }
 
-/// `0-3,6`, from ascending numbers.
+/// Formats ascending numbers as ranges: `0-3,6`.
 pub fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

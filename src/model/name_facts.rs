@@ -16,9 +16,9 @@ pub struct NameFacts {
     pub is_kernel: bool,
     pub is_worker_of_a_server: bool,
     pub looks_like_a_server: bool,
-    /// [`Process::mps_role`], from the process alone.
+    /// Whether [`Process::mps_role`] finds a role without NVML's list.
     pub has_mps_role: bool,
-    /// Whether the program is on the list of [`never_killed`], regardless of who owns its file.
+    /// Whether the program's name is on the list of [`never_killed`], regardless of who owns its file.
     pub is_never_killed: bool,
     pub placeholder: Option<&'static str>,
     pub pool: Option<&'static Pool>,

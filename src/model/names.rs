@@ -34,7 +34,7 @@ impl Hypervisor {
         NAMES.hypervisors.iter().find(|hypervisor| is_on(&hypervisor.programs, name))
     }
 
-    /// Describes a process of this hypervisor and how to end it.
+    /// Describes a process of this hypervisor and how to shut it down.
     pub fn advice(&self) -> String {
         let (by, words) = (&self.by, &self.words);
         format!("it is a virtual machine ({by}), which a signal would cut off: {words}")

@@ -1,7 +1,7 @@
-//! Owners of processes, from `owners.toml`: what restarts a process or runs it as a job, and how it is ended there.
+//! Owners of processes, from `owners.toml`: programs that restart them or run them as jobs, and how to stop them.
 //!
 //! An owner is recognised by the program of a living ancestor, by environment variables, by the systemd unit, or by
-//! the kernel's facts (`OwnerPlace`). Rules leave a process alone only if the kernel names the owner, or if the
+//! facts from the kernel (`OwnerPlace`). Rules leave a process alone only if the kernel names the owner, or if the
 //! ancestor is proved to belong to root.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use super::program::is_interpreter;
 /// The kernel's limit for a short name, in bytes.
 const COMM_BYTES: usize = 15;
 
-/// Where the kernel shows that a process runs.
+/// The environment that a process runs in, according to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnerPlace {
@@ -29,7 +29,7 @@ pub enum OwnerPlace {
     UserUnit,
 }
 
-/// An entry; the header of `owners.toml` explains each key.
+/// An entry of `owners.toml`, whose header explains each key.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnerEntry {
@@ -91,7 +91,7 @@ fn is_variable(name: &str) -> bool {
     name != "PID" && name.parse::<usize>().is_err()
 }
 
-/// Whether a name is the listed one, which may end with `*` for any text.
+/// Whether a name matches the listed one, which may end with the wildcard `*`.
 pub(super) fn is_named(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -99,7 +99,7 @@ pub(super) fn is_named(listed: &str, name: &str) -> bool {
     }
 }
 
-/// The same for a short name, which the kernel truncates.
+/// Like `is_named`, for a short name, which the kernel truncates.
 pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),
@@ -117,7 +117,7 @@ pub fn may_be_owner(comm: &str) -> bool {
     is_interpreter(comm) || OWNERS.iter().any(may_be)
 }
 
-/// Whether people or unrelated programs start the processes below this ancestor.
+/// Whether the processes below this ancestor are started by people or by unrelated programs.
 pub fn is_way_in(ancestor: &Parent) -> bool {
     let comm = ancestor.comm.as_deref().unwrap_or_default();
     let tool = tool(ancestor.command.as_deref().unwrap_or_default()).map(|(tool, _)| tool);
@@ -127,7 +127,7 @@ pub fn is_way_in(ancestor: &Parent) -> bool {
     })
 }
 
-/// Whether a program of this name owns processes, or lets people start them.
+/// Whether a program with this name owns processes, or lets people start them.
 pub fn is_owners_program(name: &str) -> bool {
     OWNERS.iter().any(|owner| owner.is_run_as(name))
 }
@@ -137,13 +137,13 @@ pub fn daemons() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
 }
 
-/// The container runtime that begins cgroup names with this prefix.
+/// Returns the container runtime whose cgroup names begin with this prefix.
 pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.cgroups, prefix))?;
     owner.runtimes.first().map(String::as_str)
 }
 
-/// The container runtime that keeps its containers' cgroups in a folder of this name.
+/// Returns the container runtime that keeps its containers' cgroups in a folder with this name.
 pub fn runtime_of_folder(folder: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.folders, folder))?;
     owner.runtimes.first().map(String::as_str)
@@ -154,12 +154,12 @@ impl OwnerEntry {
         OWNERS.iter().find(|owner| owner.is_run_by(ancestor))
     }
 
-    /// The owner that runs other people's programs in a unit, by the unit's name without `@...` and `.service`.
+    /// Returns the owner that runs other people's programs in a unit. `name` lacks `@...` and `.service`.
     pub fn of_unit(name: &str) -> Option<&'static Self> {
         OWNERS.iter().find(|owner| owner.units.iter().any(|unit| is_named(unit, name)))
     }
 
-    /// The entries for a place, in the order in which they count.
+    /// Returns the entries for a place, in order of precedence.
     pub fn in_place(
         place: OwnerPlace,
         container: Option<&Container>,
@@ -185,7 +185,7 @@ impl OwnerEntry {
         self.programs().any(|program| is_named(program, name))
     }
 
-    /// Whether the owner restarts programs or runs jobs. The others let people start programs, or are places.
+    /// Whether the owner restarts programs or runs jobs. Others let people start programs, or are environments.
     fn owns_programs(&self) -> bool {
         self.place.is_none() && (self.restarts || self.is_batch)
     }
@@ -241,7 +241,7 @@ pub struct OwnedProgram<'a> {
 }
 
 impl Process {
-    /// The owner that would restart the process or miss it. An orphan has lost its owner.
+    /// Returns the owner that would restart the process or notice its exit. An orphan no longer has an owner.
     pub fn program_owner(&self) -> Option<OwnedProgram<'_>> {
         if self.is_left_behind() {
             return None;
@@ -260,7 +260,7 @@ impl Process {
 }
 
 impl OwnedProgram<'_> {
-    /// Whether the owner is proved to run as root; rules then leave the process to it.
+    /// Whether the owner is proved to run as root. If so, rules leave the process alone.
     pub fn is_roots(&self) -> bool {
         self.process.supervisor.is_some() && self.process.supervisor_is_roots == Some(true)
     }
@@ -302,11 +302,11 @@ mod tests {
             for text in [&owner.says, &owner.also, &owner.unnamed].into_iter().flatten() {
                 assert_eq!(text.matches('`').count() % 2, 0, "{name}");
                 assert!(!text.ends_with('.'), "{name}");
-                // A command with a fact is the one to be checked and quoted.
+                // `says` must quote the `stop` command, if there is one.
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // People must be able to check a name that the process itself supplied.
+            // People must be able to check a name that comes from the process itself.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

@@ -10,7 +10,7 @@ use super::Process;
 use super::pool::{is_spawned, tool};
 
 impl Process {
-    /// The known placeholder that the process runs, or is a worker of.
+    /// Returns the known placeholder that the process runs, or whose worker it is.
     pub fn placeholder(&self) -> Option<&'static str> {
         let command = self.command.as_deref()?;
         named(command).or_else(|| {
@@ -20,7 +20,7 @@ impl Process {
     }
 }
 
-/// The known placeholder that a command line runs, by the name in its documentation.
+/// Returns the known placeholder that a command line runs, by the name in its documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {
@@ -44,7 +44,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Whether nVertake's arguments only fill memory, and none of them can be a command to run.
+/// Whether nVertake's arguments only make it fill memory, and cannot include a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

@@ -1,4 +1,4 @@
-//! Pools of workers. Ending a single worker is useless or harmful: the pool restarts it, or its work is lost.
+//! Pools of workers. Killing a single worker is useless or harmful: the pool restarts it, or its work is lost.
 //!
 //! `pools.toml` lists known pools, by their workers' titles or their starters' command lines. Waiting for work is
 //! normal for a pool's worker. Names are compared whole.
@@ -17,12 +17,12 @@ pub struct Pool {
     /// For example `Celery`.
     pub name: String,
     pub restarted_by: String,
-    /// How to end or empty the pool: one line, commands in backquotes, without a full stop.
+    /// How to stop or drain the pool: one line, with commands in backquotes and without a full stop.
     pub words: String,
-    /// The workers listen for each other and for their source of work, not for clients.
+    /// Whether the workers listen for each other and for their source of work, not for clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// The pool keeps idle workers, ends them itself, and starts new ones only for new work.
+    /// Whether the pool keeps idle workers, stops them itself, and starts new ones only for new work.
     #[serde(default)]
     pub keeps_the_idle: bool,
     /// The programs, scripts or modules that start the workers, if the starter is not part of the pool.
@@ -30,7 +30,7 @@ pub struct Pool {
     started_by: Vec<String>,
     #[serde(default)]
     titles: Vec<String>,
-    /// The workers' program, script or module, and words among its arguments.
+    /// The program, script or module of the workers, and words among its arguments.
     #[serde(default)]
     commands: Vec<String>,
 }
@@ -47,8 +47,8 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// The pool that the process is a worker or the starter of. A process can write its own title, so the title is
-    /// ignored if its starter is known not to belong to the pool.
+    /// Returns the pool to which the process belongs, as a worker or as the starter. A process can write its own
+    /// title, so the title is ignored if its starter is known not to belong to the pool.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
@@ -59,7 +59,7 @@ impl Process {
         })
     }
 
-    /// Whether the pool would replace the process if it ended, or keeps it and ends it itself.
+    /// Whether the pool would replace the process if it exited, or decides itself when to stop it.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         self.pool()
             .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
@@ -119,7 +119,7 @@ pub fn is_ray_idle(title: &str) -> bool {
     title.trim_end() == "ray::IDLE"
 }
 
-/// A command line's tool (a program, or an interpreter's script or module), and the arguments after it.
+/// Splits a command line into the tool (a program, or an interpreter's script or module) and its arguments.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());
@@ -130,7 +130,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
             "-c" => return None,
-            // Python's options that take a value.
+            // These options of Python take a value.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),
@@ -244,7 +244,7 @@ mod tests {
         assert!(process.is_restarted_by_its_pool());
         let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
         for (name, is_restarted) in [("raylet", true), ("bash", false)] {
-            // Without argv: a process can clear it.
+            // A process can clear its argv.
             process.parent = Some(Arc::new(comm(name)));
             assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{name}");
         }

@@ -14,9 +14,9 @@ use super::process_name::name_of_parent;
 use super::server_name::is_worker_command;
 use super::time::Time;
 
-/// A process as Linux reports it, identified by (boot_id, pid, start_ticks), never by pid alone. If
-/// start_ticks and start_time are absent, /proc does not list the process, or its entry could not be
-/// proved to belong to it.
+/// A process as Linux reports it, identified by (boot_id, pid, start_ticks), never by pid alone. start_ticks and
+/// start_time are absent if /proc does not list the process, or if its entry could not be proved to belong to the
+/// process.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
@@ -39,29 +39,28 @@ pub struct Process {
     pub session: Option<u32>,
     /// Whether the parent is PID 1 of the namespace or a child subreaper.
     pub parent_is_reaper: Option<bool>,
-    /// Whether the leader of the process group exists: a process with the group ID as its PID.
+    /// Whether the process group leader, whose PID is the group ID, still exists.
     pub group_leader_alive: Option<bool>,
-    /// Whether the session leader exists: a process with the session ID as its PID.
+    /// Whether the session leader, whose PID is the session ID, still exists.
     pub session_leader_alive: Option<bool>,
     /// State, by its letter in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
     pub state: Option<char>,
     /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads
     /// are in `D`.
     pub left_thread_state: Option<char>,
-    /// Kernel function in which the process is in uninterruptible sleep (`/proc/PID/wchan`), if that
-    /// may be read.
+    /// Kernel function in which the process is in uninterruptible sleep (`/proc/PID/wchan`), if it is readable.
     pub wchan: Option<Arc<str>>,
     /// PID in the process's own PID namespace, if that is not the snapshot's namespace.
     pub namespace_pid: Option<u32>,
     /// The process that started this one: its parent, unless the parent only adopted it.
     pub parent: Option<Arc<Parent>>,
-    /// The nearest ancestor that owns programs: a supervisor, which starts them again, or a scheduler's daemon;
-    /// preferably root's. Not above logins, terminals and notebook servers.
+    /// The nearest ancestor that owns programs: a supervisor, which restarts them, or a scheduler's daemon. One that
+    /// belongs to root is preferred. The search stops at logins, terminals and notebook servers.
     pub supervisor: Option<Arc<Parent>>,
-    /// Whether that ancestor is proved to be root's program, on this machine.
+    /// Whether the supervisor is proved to be a program of root on this machine.
     pub supervisor_is_roots: Option<bool>,
-    /// Real user ID. In a user namespace that a user created, such as a rootless container, that user's
-    /// ID.
+    /// Real user ID. In a user namespace that was created by a user, such as a rootless container, the ID of that
+    /// user.
     pub uid: Option<u32>,
     /// User name.
     pub user: Option<Arc<str>>,
@@ -103,12 +102,12 @@ pub struct Process {
     /// Total bytes read and written by read(2), write(2) and similar calls, plus bytes transferred over
     /// TCP connections. Read every 30 seconds; absent if not readable.
     pub io_bytes: Option<u64>,
-    /// Addresses that the process listens on: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`,
-    /// `unix:/run/x.sock`, `unix:@abstract`. TCP before Unix, by port; limited in number. Absent if
-    /// there are none, or if unknown.
+    /// Addresses that the process listens on: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`,
+    /// `unix:@abstract`. TCP comes before Unix, sorted by port. The number of addresses is limited. Absent if there
+    /// are none, or if unknown.
     pub listening_on: Option<Arc<[Arc<str>]>>,
-    /// Addresses of `listening_on` to which a process outside the job was seen connected, since gpumem
-    /// first saw the process. Empty if there was none; absent if unknown, as for Unix sockets.
+    /// Addresses of `listening_on` at which gpumem has seen connections from a process outside the job. Empty if
+    /// there were none; absent if unknown, as for Unix sockets.
     pub client_addresses: Option<Arc<[Arc<str>]>>,
     /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
@@ -116,8 +115,8 @@ pub struct Process {
     pub descendants: Option<Arc<Descendants>>,
     /// GPU device files that the process has open; absent if its file descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// Framework that holds the process's GPU memory, by its mapped libraries: `pytorch`, `tensorflow`,
-    /// `jax` …
+    /// Framework that holds the process's GPU memory (`pytorch`, `tensorflow`, `jax` …), judging by its mapped
+    /// libraries.
     pub framework: Option<Arc<str>>,
     /// Version of the framework, if the name of a mapped library contains it: `"2"`.
     pub framework_version: Option<Arc<str>>,
@@ -143,8 +142,7 @@ pub struct Process {
     pub asked: Option<Arc<AskedRelease>>,
 }
 
-/// When gpumem asked a process to release memory. Activity in this period is not the process's own
-/// work.
+/// When gpumem asked a process to release memory. Activity in this period is not counted as the process's own work.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct AskedRelease {
     /// Start of the request.
@@ -156,7 +154,7 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// Maximum difference, in seconds, between the clocks of a notebook's server and of the audit log.
+/// Maximum difference, in seconds, between the clocks of a notebook server and of the audit log.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
@@ -174,7 +172,7 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// The last activity of a kernel as reported by its server, except gpumem's own requests.
+    /// Returns the last activity of a kernel as reported by its server, excluding gpumem's own requests.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|asked| asked.explains(last)) {
@@ -192,7 +190,7 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// The process as last known, if it has exited and NVML still lists it.
+    /// Returns the last known process if it has exited but NVML still lists it; otherwise, the process itself.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |ended| {
             let (start_ticks, start_time) = (ended.start_ticks, ended.start_time);
@@ -200,14 +198,14 @@ impl Process {
         })
     }
 
-    /// The last known facts about a process that has exited but is still listed by NVML. `None` if /proc lists the
-    /// pid, or if the pid's owner is unknown.
+    /// Returns last known facts about a process that has exited but is still listed by NVML. `None` if /proc lists
+    /// the pid, or if it is unknown which process has the pid.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
     }
 
-    /// Whether only the first thread has ended: the state is zombie, but other threads still run (`pthread_exit` in
+    /// Whether only the first thread has exited: the state is zombie, but other threads still run (`pthread_exit` in
     /// `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
@@ -218,7 +216,7 @@ impl Process {
         matches!(self.state, Some('Z' | 'X' | 'x')) && !self.has_threads_left()
     }
 
-    /// The parent that must reap the zombie: `its parent python train.py (4100)`.
+    /// Names the parent that must reap the zombie: `its parent python train.py (4100)`.
     pub fn parent_words(&self) -> String {
         let Some(ppid) = self.ppid else {
             return "its parent".to_owned();
@@ -230,9 +228,9 @@ impl Process {
         }
     }
 
-    /// The state of the remaining threads if the first thread has ended, otherwise of the process. If that state is
-    /// unknown, assume uninterruptible sleep, because the threads did not end with the first one. A process in a
-    /// frozen cgroup is stopped, although the kernel reports it as sleeping.
+    /// Returns the state of the process, or of the remaining threads if the first thread has exited. If their state
+    /// is unknown, assumes uninterruptible sleep, because the threads did not exit with the first one. A process in a
+    /// frozen cgroup counts as stopped, although the kernel reports it as sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -246,23 +244,23 @@ impl Process {
         self.live_state() == Some('T')
     }
 
-    /// Whether the starter and the leader of the process group are both gone, so that nothing of the job remains.
-    /// False for a group leader, and if unknown.
+    /// Whether the starter and the leader of the process group are both gone, so that nothing remains of the job.
+    /// False for a group leader, or if unknown.
     pub fn is_left_behind(&self) -> bool {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
     }
 
-    /// The pid of the notebook kernel that this process was forked from. A fork keeps the kernel's argv, which
-    /// names a connection file that is unique to the kernel. `None` for the kernel itself and for other processes.
+    /// Returns the pid of the notebook kernel that this process was forked from. A fork keeps the kernel's argv,
+    /// which names a connection file that is unique to the kernel. `None` for other processes.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Whether a notebook kernel's server or editor is proved gone. VS Code starts kernels as direct children.
+    /// Whether a notebook kernel's server or editor is proved to be gone. VS Code starts kernels as direct children.
     pub fn has_lost_server(&self) -> bool {
         let is_adopted = self.parent_is_reaper == Some(true);
         self.jupyter.as_ref().is_some_and(|jupyter| {
@@ -273,16 +271,16 @@ impl Process {
 
     /// Whether the starter is proved to be gone, regardless of the group's leader.
     ///
-    /// Applies to notebook kernels (their server), workers of inference servers (the front end), and workers that
-    /// Python's `multiprocessing` spawned (the program); nothing else starts such processes. A starter that is its
-    /// container's first process also adopts orphans, but it leads its workers' group or is recorded as their parent.
+    /// Applies to notebook kernels (started by a server), workers of inference servers (by the front end), and
+    /// workers that Python's `multiprocessing` spawned (by the program). A starter that is its container's first
+    /// process also adopts orphans, but it leads its workers' group or is recorded as their parent.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // An engine's workers are orphaned together with it.
+        // The workers of an engine are orphaned together with it.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)
@@ -318,7 +316,7 @@ pub struct LastKnown {
 }
 
 impl LastKnown {
-    /// A process with only these names, for functions that compute names.
+    /// Returns a process with only these names, for functions that compute names.
     pub fn as_named(&self) -> Process {
         Process {
             user: self.user.clone(),
@@ -329,9 +327,8 @@ impl LastKnown {
     }
 }
 
-/// The process that started another one: its parent, unless the parent only adopted it. For a worker of
-/// an inference server also its parent if that is the first process of a container and may have done
-/// either.
+/// The process that started another one: its parent, unless the parent only adopted it. For a worker of an inference
+/// server, also a parent that is the first process of a container and may have either started or adopted it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
@@ -343,7 +340,7 @@ pub struct Parent {
     pub comm: Option<Arc<str>>,
     /// argv, limited in length; ends with `…` if it was cut.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// PID of its own parent, if it is a worker of an inference server.
+    /// PID of its own parent, if it is itself a worker of an inference server.
     pub ppid: Option<u32>,
     /// Whether that parent is an init program that adopts orphans.
     pub parent_is_reaper: Option<bool>,
@@ -357,8 +354,8 @@ pub struct Relative {
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// Relation to the process: `ancestor` in the same session, `descendant`, or `cgroup` for another
-    /// process of the same service or container; `other` is a relation of a later version.
+    /// Relation to the process: `ancestor` in the same session, `descendant`, or `cgroup` for another process of the
+    /// same service or container; `other` stands for a relation from a later version.
     #[schemars(with = "String")]
     pub relation: Relation,
     /// argv, limited in length, with secrets masked; absent if it has none.
@@ -367,7 +364,7 @@ pub struct Relative {
     pub working_directory: Option<Arc<str>>,
     /// Addresses that it listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
-    /// Those with clients, as in [`Process::client_addresses`].
+    /// Addresses that have clients, as in [`Process::client_addresses`].
     pub client_addresses: Option<Arc<[Arc<str>]>>,
 }
 
@@ -381,12 +378,12 @@ pub enum Relation {
     Descendant,
     /// Another process of the same service or container.
     Cgroup,
-    /// A relation of a later version.
+    /// A relation from a later version.
     #[serde(other)]
     Other,
 }
 
-/// Combined activity of a process's descendants, by parent links, and of the other processes in its
+/// Combined activity of a process's descendants, found through parent links, and of the other processes in its
 /// process group. Membership is read every five seconds, usage in each sample.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
@@ -400,8 +397,8 @@ pub struct Descendants {
     /// Total CPU time of all these processes, in seconds; never decreases. Absent if unknown.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// Total bytes read and written by the living ones, by read(2), write(2) and similar calls. Read
-    /// every 30 seconds; absent if not read.
+    /// Total bytes read and written by running processes with read(2), write(2) and similar calls. Read every 30
+    /// seconds; absent if not read.
     pub io_bytes: Option<u64>,
     /// PIDs of the descendants that are in this snapshot, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -428,8 +425,8 @@ pub struct Container {
     pub name: Option<Arc<str>>,
 }
 
-/// A Kubernetes pod. Its UID and QoS class come from the cgroup, names from the files of the kubelet
-/// and the runtime, never from the process's environment.
+/// A Kubernetes pod. Its UID and QoS class come from the cgroup, and its names from files of the kubelet and the
+/// runtime, never from the process's environment.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Kubernetes {
@@ -447,7 +444,7 @@ pub struct Kubernetes {
 
 /// A Slurm job and step. The IDs are text, because newer Slurm versions use IDs that are not numbers.
 ///
-/// They come from the kernel: from the cgroup, or from a step daemon (`slurmstepd`) among the ancestors. The
+/// The IDs come from the kernel: from the cgroup, or from a step daemon (`slurmstepd`) among the ancestors. The
 /// environment alone is not used, because it is inherited and copied.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
@@ -471,8 +468,7 @@ pub struct Slurm {
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_task_id: Option<Arc<str>>,
-    /// Whether no step of the job is left on this machine: none of its step daemons is running. Absent
-    /// if unknown.
+    /// Whether the job has no steps left on this machine: none of its step daemons is running. Absent if unknown.
     pub over: Option<bool>,
 }
 
@@ -486,7 +482,7 @@ impl Slurm {
     }
 }
 
-/// A Jupyter kernel, and what its server reports about it.
+/// A Jupyter kernel, with the information from its server.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
@@ -513,7 +509,7 @@ pub struct Jupyter {
     /// `true` while the kernel's files or its server are still being queried: unknown fields may be
     /// known in the next snapshot. Absent when the queries are complete.
     pub asking: Option<bool>,
-    /// Path of the notebook: relative to the server's root if there is a server, else as far as it is
+    /// Path of the notebook, relative to the server's root if there is a server; otherwise as much of the path as is
     /// known.
     pub notebook_path: Option<Arc<str>>,
     /// Execution state: `idle`, `busy` …
@@ -527,7 +523,7 @@ pub struct Jupyter {
 impl Jupyter {
     /// Describes the query about the kernel that is in progress; `None` if there is none.
     pub fn under_way(&self) -> Option<&'static str> {
-        // The kernel's files have been read: they name the server.
+        // The kernel's files, which name the server, have been read.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
@@ -540,7 +536,7 @@ impl Jupyter {
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Whether a server may know the kernel's activity and restart the kernel if it ends. An editor, a console, a
+    /// Whether a server may know the kernel's activity and restart the kernel if it exits. An editor, a console, a
     /// person who types `python -m ipykernel`, and a program without clients do neither.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();

@@ -13,8 +13,8 @@ use super::program::{file_name, is_interpreter};
 /// Maximum width of a name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
-/// A process's name in a sentence. Notebooks are named by file, scripts by interpreter and name, programs by name
-/// and subcommand. A process that has exited is named by its last known command.
+/// Returns a process's name for a sentence. Notebooks are named by file, scripts by interpreter and name, programs by
+/// name and subcommand. A process that has exited is named by its last known command.
 pub fn name_of(process: &Process) -> String {
     if let Some(ended) = process.ended() {
         return name_of(&ended.as_named());
@@ -47,8 +47,8 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started the process, with `!` or as a child. The server puts the notebook's name into the kernel's
-    // environment, and its children inherit it.
+    // A cell started the process, with `!` or as a child. The server puts the notebook's name into the environment of
+    // the kernel, and child processes inherit it.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|variables| variables.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
@@ -65,19 +65,19 @@ pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
     }
 }
 
-/// The file's name. A title that the process set (setproctitle) stays whole: `/` separates no folders there.
+/// Returns the file name. A title that the process set (setproctitle) stays whole, because `/` is no separator there.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
     if is_title { program } else { file_name(program) }
 }
 
-/// `python train.py`, `vllm serve`.
+/// Formats a program with its script or subcommand: `python train.py`, `vllm serve`.
 fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     let program = program_name(program);
     let subject = if is_interpreter(program) {
         script(program, arguments)
     } else {
-        // A subcommand, as in `vllm serve` and `ollama runner`.
+        // The first argument may be a subcommand, as in `vllm serve` and `ollama runner`.
         arguments
             .first()
             .map(ToString::to_string)
@@ -89,7 +89,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     }
 }
 
-/// The script of an interpreter: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
+/// Returns the script that an interpreter runs: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
 fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     let mut arguments = all.iter().map(|argument| &**argument).peekable();
     while let Some(argument) = arguments.next() {

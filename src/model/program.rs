@@ -1,7 +1,7 @@
 //! Classifies a process by its program's name: interpreter, monitor, display.
 //!
-//! Also lists the programs that are never killed. Root must own the files, because any user can give a program the
-//! same name, and no library may be preloaded, because a user could have written it.
+//! Also recognises the programs that are never killed. Root must own the program file, because any user can give a
+//! program the same name. No library may be preloaded, because a user could have written it.
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the
 //! name of the program file, or else of the process; a wrong guess only protects. Names are compared whole, because
@@ -54,7 +54,7 @@ impl Process {
         self.is_roots_program(&NAMES.displays)
     }
 
-    /// The hypervisor whose virtual machine this is, recognised like a display.
+    /// Returns the hypervisor if the process is a virtual machine, which is recognised like a display.
     pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
         NAMES.hypervisors.iter().find(|hypervisor| self.is_roots_program(&hypervisor.programs))
     }
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Whether the environment names a display of this machine, X11's (`:0`) or Wayland's, or is unknown.
+    /// Whether the environment names a display of this machine, of X11 (`:0`) or Wayland, or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -78,8 +78,8 @@ impl Process {
     }
 }
 
-/// The program's name if it is never killed: from the built-in list if root owns its file or the owner is unknown,
-/// or from the user's `configured` list. Compares whole names of the file, or else of the process.
+/// Returns the program's name if it is never killed: from the built-in list if root owns its file or the owner is
+/// unknown, or from the user's `configured` list. Compares whole names, preferably of the file.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -103,7 +103,7 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Whether a user can preload libraries, so that the program's name does not describe its behaviour.
+/// Whether a user can preload libraries. If so, the program's name does not describe its behaviour.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))

@@ -1,9 +1,9 @@
-//! The reclaimable memory and its processes: the first line of `check`, `ps` and the screen.
+//! Adds up the reclaimable memory and its processes, for the first line of `check`, `ps` and the screen.
 //!
-//! Reclaimable is the memory that `gpumem reap` frees by default, for all users. It includes findings of the kinds
-//! that `reap` includes by default if their rule offers more than a notice, their process is not kept, and a plan
-//! from the snapshot does not skip them. Facts that are read only while a plan is carried out are ignored. Suspected
-//! is the memory of suspects.
+//! Reclaimable memory is what `gpumem reap` frees by default, for all users. It includes findings of the kinds that
+//! `reap` includes by default, unless their rule offers only a notice, their process is exempt, or a plan from the
+//! snapshot skips them. Facts that are read only while a plan is carried out are ignored. Suspected memory is the
+//! memory of suspects.
 
 use std::sync::Arc;
 
@@ -32,37 +32,37 @@ pub struct Reclaimable {
     pub suspected_bytes: u64,
     /// Number of suspects.
     pub suspected_processes: usize,
-    /// The memory of one of these processes is unknown.
+    /// Whether the memory of one of these processes is unknown, so that the total is a lower bound.
     #[serde(skip)]
     is_least: bool,
     /// Number of findings, reclaimable or not.
     #[serde(skip)]
     pub findings: usize,
-    /// A rule whose findings `gpumem reap` includes by default could not be decided.
+    /// Whether a rule whose findings `gpumem reap` includes by default could not be decided.
     #[serde(skip)]
     pub is_undecided: bool,
 }
 
-/// How a plan treats a finding that its rule offers.
+/// How a plan treats a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMark {
     pub finding: Arc<str>,
     /// Why the plan skips the finding; `None` if the plan includes it.
     pub skipped: Option<Arc<str>>,
-    /// Bytes that the plan frees beyond the memory that NVML lists for the found processes: memory of their job's
-    /// dead processes, and of members without a finding. Set on one finding of a target.
+    /// Bytes that the plan frees beyond the memory that NVML lists for the process: memory of dead processes of its
+    /// job, and of members without a finding. Set on one finding per target.
     pub more_bytes: Option<u64>,
 }
 
 impl Finding {
-    /// Whether the finding's rule only notifies although other findings of the kind can be reclaimed. Rules never
-    /// offer more for stopped processes.
+    /// Whether the finding's rule only notifies although other findings of the kind can be reclaimed. Excludes
+    /// stopped processes, for which rules never offer more.
     pub fn is_only_notified(&self) -> bool {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Whether the rule offers the finding to `gpumem reap --all-users` by default, and the process is not kept.
+    /// Whether the rule offers the finding to `gpumem reap --all-users` by default, and the process is not exempt.
     pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
@@ -83,7 +83,7 @@ impl Finding {
 }
 
 impl Reclaimable {
-    /// Adds up all findings, including those merged into a worse finding on the same process, and the suspects.
+    /// Adds up the suspects and all findings, including those merged into a worse finding on the same process.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
@@ -122,7 +122,7 @@ impl Reclaimable {
         sum
     }
 
-    /// Whether the rules were decided, or something was found.
+    /// Whether the totals are known: all rules were decided, or something was found.
     pub fn is_known(&self) -> bool {
         self.processes > 0 || !self.is_undecided
     }
@@ -131,13 +131,13 @@ impl Reclaimable {
         self.processes + self.findings + self.suspected_processes == 0
     }
 
-    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; in ASCII, a comma replaces the dot.
+    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`. With `ascii`, a comma replaces the dot.
     pub fn headline(&self, ascii: bool) -> String {
         let [whole, ..] = self.headlines();
         whole.text(ascii)
     }
 
-    /// Headlines of decreasing length: complete, without users, and only the main figure.
+    /// Returns headlines of decreasing length: the complete one, one without users, and only the main figure.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
@@ -180,7 +180,7 @@ impl Reclaimable {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
-    /// `78.4 GiB reclaimable`; empty if there is only room for suspects.
+    /// For example `78.4 GiB reclaimable`. Empty if there is only room for suspects.
     pub found: String,
     pub suspected: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! A process's own report about memory that it freed. The numbers prove nothing; only NVML shows the effect.
-//! `reclaim::release` implements the requests, and `advice::recipe` the code that a process runs.
+//! A process's own report about memory that it freed. `reclaim::release` makes the requests, and `advice::recipe` has
+//! the code that runs in the process.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct ReleaseReport {
     /// Objects that hold memory, largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<Reference>,
-    /// Start and end of the request to a kernel: its server counts the request as activity.
+    /// Start and end of the request to a kernel, because the kernel's server counts the request as activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<(Time, Time)>,
 }

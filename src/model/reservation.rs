@@ -1,7 +1,7 @@
 //! GPUs allocated to a job or container, even if it runs nothing on them.
 //!
 //! The allocation is read from the environment of one process. This module maps the names in it to the GPUs of a
-//! snapshot, and computes whether a GPU is unused.
+//! snapshot, and determines whether a GPU is unused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// If a GPU without listed processes has at least this much memory in use, an unlisted process may be on it. A
-/// driver that does not report its reserve uses less.
+/// If a GPU without listed processes has at least this much memory in use, an unlisted process may be using it. If a
+/// driver does not report its reserve, the reserve is smaller than this.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names
@@ -51,8 +51,8 @@ const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// The allocation of the process's job or container, from its environment. `None` if the environment shows no
-    /// allocation, or if the process is in neither.
+    /// Returns the GPUs that were allocated to the process's job or container, according to its environment. `None`
+    /// if the environment shows no allocation, or if the process is in no job or container.
     ///
     /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). `SLURM_JOB_GPUS` is set for
     /// the batch script and interactive jobs; steps on other nodes inherit it, but there it is meaningless. NVIDIA
@@ -102,7 +102,7 @@ impl Reservation {
         })
     }
 
-    /// The indexes in a snapshot of the reserved GPUs, in order; unknown GPUs are left out.
+    /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Leaves out unknown GPUs.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
@@ -128,12 +128,12 @@ impl Reservation {
     }
 }
 
-/// Whether a variable's value may name GPUs that were given to this process alone.
+/// Whether a variable's value may name GPUs that were allocated to this process alone.
 pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// The GPUs in a list. `None` if it does not name individual GPUs: `all`, `none`, `void`, a CDI path.
+/// Parses a list of GPUs. `None` if it does not name individual GPUs: `all`, `none`, `void`, a CDI path.
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -214,14 +214,14 @@ mod tests {
         let step = of_job("0", &both);
         assert_eq!(given(&step).as_deref(), Some("SLURM_STEP_GPUS=3"));
         assert_eq!(given(&of_job("0", &both[..1])), None);
-        // Relative to the job, or by UUID.
+        // Numbers are relative to the job, so only a UUID identifies a GPU.
         let visible = |value| of_job("0", &[("CUDA_VISIBLE_DEVICES", value)]);
         assert_eq!(given(&visible("0")), None);
         assert_eq!(
             given(&visible("GPU-1,GPU-2")).as_deref(),
             Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
         );
-        // A copy of another job's environment, and a job that has ended.
+        // The environment may be copied from another job, and the job may have ended.
         let mut other = of_job("batch", &both);
         other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
         assert_eq!(given(&other), None);

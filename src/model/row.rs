@@ -1,6 +1,6 @@
-//! Rows: a process on a GPU, or an unlisted process that has GPU files open, with facts from one snapshot.
+//! A row is a process on a GPU, or an unlisted process that has GPU files open, with facts from one snapshot.
 //!
-//! Tables and selections consist of rows. [`field`](super::field) lists the facts about a row,
+//! Tables and selections consist of rows. [`field`](super::field) lists the facts about a row, and
 //! [`selector`](super::selector) is the filter language.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
 use super::suspect::Suspect;
 use super::{Identity, Start, Time};
 
-/// The user that runs gpumem.
+/// The user who runs gpumem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
     /// `None` for a recording, which may come from another machine.
@@ -20,10 +20,10 @@ pub struct Me {
     pub name: Option<String>,
 }
 
-/// The indexes of a row's parts in a snapshot and its findings.
+/// Indexes of a row's parts in the snapshot and in the findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// Index in [`Snapshot::gpus`]; for an unlisted process, of the first GPU that it has open.
+    /// Index in [`Snapshot::gpus`]. For an unlisted process, this is the first GPU that it has open.
     pub gpu: Option<usize>,
     /// Index in [`Gpu::processes`]; `None` if NVML does not list the process.
     pub entry: Option<usize>,
@@ -31,9 +31,9 @@ pub struct RowPlace {
     pub finding: Option<usize>,
 }
 
-/// A snapshot's rows: listed processes, GPU by GPU, then unlisted ones.
+/// Returns a snapshot's rows: listed processes, GPU by GPU, then unlisted ones.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // If two processes have one pid, use the first, like `Snapshot::process`.
+    // If two processes have the same pid, use the first, like `Snapshot::process`.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> =
         processes.map(|(index, process)| (process.pid, index)).collect();
@@ -74,7 +74,7 @@ pub struct ProcessRow<'a> {
     pub snapshot: &'a Snapshot,
     /// The identity, even if the process is unresolved; `None` for a whole GPU.
     pub identity: Option<Identity>,
-    /// The GPU; for an unlisted process, the first one that it has open.
+    /// The GPU. For an unlisted process, this is the first one that it has open.
     pub gpu: Option<&'a Gpu>,
     /// The process's entry on the GPU; `None` if NVML does not list it.
     pub entry: Option<&'a GpuProcess>,
@@ -91,7 +91,7 @@ pub struct ProcessRow<'a> {
 }
 
 impl<'a> ProcessRow<'a> {
-    /// The row at a place. The idle time requires several snapshots: see [`ProcessRow::idle`].
+    /// Builds the row for `place`. The idle time requires several snapshots: see [`ProcessRow::idle`].
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -131,7 +131,7 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// Adds the suspicion that `suspect_of` returns for the process.
+    /// Adds the suspect that `suspect_of` returns for the process.
     pub fn suspected(self, suspect_of: impl Fn(Identity) -> Option<&'a Suspect>) -> Self {
         let index = self.gpu.map(|gpu| gpu.index);
         let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
@@ -139,7 +139,7 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// Adds the idle time; `idle_since` returns when a process last used the GPU with an index.
+    /// Adds the idle time. `idle_since` returns when a process last used the GPU with this index.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {
             (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
@@ -154,7 +154,7 @@ impl<'a> ProcessRow<'a> {
         Some(self.identity?.pid)
     }
 
-    /// The owner's name, also of a process that has exited.
+    /// Returns the owner's name, also for a process that has exited.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -205,7 +205,7 @@ impl<'a> ProcessRow<'a> {
         gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
     }
 
-    /// The row's share of the memory of the GPU or MIG device.
+    /// Returns the row's share of the memory of its GPU or MIG device, in percent.
     pub fn memory_percent(&self) -> Option<f64> {
         let (gpu_instance, compute_instance) = self.instance();
         let memory = match gpu_instance {
@@ -216,7 +216,7 @@ impl<'a> ProcessRow<'a> {
         (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
     }
 
-    /// The GPU, the MIG device, or the GPUs whose files the process has open; `None` if none.
+    /// Names the GPU, the MIG device, or the GPUs whose files the process has open. `None` if there are none.
     pub fn place_on_gpus(&self) -> Option<String> {
         let (gpu_instance, compute_instance) = self.instance();
         let text = match self.process {
@@ -241,7 +241,7 @@ fn identity(pid: u32, process: Option<&Process>) -> Identity {
     process.map_or(unknown, Process::identity)
 }
 
-/// Why the facts from /proc about this pid are not trusted; `None` if they are.
+/// Returns why the facts from /proc about this pid are not trusted, or `None` if they are.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),

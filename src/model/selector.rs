@@ -1,14 +1,14 @@
 //! The selector language: words and terms that select rows.
 //!
 //! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`; all terms must match. A word matches if the
-//! row contains it anywhere, ignoring case. `:` searches for a part of a text, `=` for all of it; commas separate
+//! row contains it anywhere, ignoring case. `:` matches a part of a text, `=` the whole text; commas separate
 //! alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-` before a term negates
-//! it. In texts, `*` and `?` are wildcards; other pattern characters are rejected. In quotes all characters are
-//! plain; `\"` is a quote.
+//! it. In texts, `*` and `?` are wildcards; other pattern characters are rejected. Quoted characters are taken
+//! literally; `\"` is a quote.
 //!
 //! An unknown value matches no term, negated or not.
 //!
-//! Pure. [`field`](super::field) lists the fields, [`row`](super::row) the rows.
+//! Pure. [`field`](super::field) defines the fields, and [`row`](super::row) the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,10 +25,10 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// Minimum similarity, from 0 to 1, at which an existing name is suggested for an unknown one.
+/// Minimum similarity, from 0 to 1, at which an existing name is suggested instead of an unknown one.
 const ALIKE: f64 = 0.85;
 
-/// Conditions on a row. Displayed as typed.
+/// Conditions on a row, displayed as typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
     typed: String,
@@ -56,10 +56,10 @@ pub enum SelectorError {
     Quantity { name: &'static str, error: ParseError },
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
-    /// A value that is not among the possible ones.
+    /// The value is not one of the possible values.
     #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
     NoneSuch { name: &'static str, value: String, allowed: String },
-    /// Rejected, because the pattern would silently match nothing.
+    /// The pattern is rejected, because it would silently match nothing.
     #[error(
         "{name}: {sign:?} is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]
@@ -73,15 +73,15 @@ fn names() -> String {
     names.join(" ")
 }
 
-/// `; did you mean user?`, if there is a similar name.
+/// Returns `; did you mean user?` if there is a similar name.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
     near.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 
-/// The existing name that is most similar to an unknown one.
+/// Returns the existing name that is most similar to an unknown one.
 pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // A name longer than any field resembles none, so skip the comparison.
+    // A name this long is not similar to any field, so skip the comparison.
     let alike = names.filter(|_| name.len() <= 64);
     let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
@@ -92,7 +92,7 @@ pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k 
 pub struct Selected {
     /// Processes with a row on a GPU, or with GPU files open.
     pub processes: HashSet<Identity>,
-    /// The same, by pid and NVML's GPU index; without a pid, the whole GPU.
+    /// Pids and NVML GPU indexes of these rows. Without a pid, the whole GPU is selected.
     pub on_gpus: HashSet<(Option<u32>, u32)>,
     pub findings: HashSet<Arc<str>>,
 }
@@ -165,7 +165,7 @@ impl Selector {
     ///
     /// # Errors
     ///
-    /// The first invalid term, and what would be valid.
+    /// Reports the first invalid term, and what would be valid.
     pub fn parse(text: &str) -> Result<Option<Self>, SelectorError> {
         let mut terms = Vec::new();
         for (_, token) in tokens(text) {
@@ -174,7 +174,7 @@ impl Selector {
         Ok((!terms.is_empty()).then(|| Self { typed: text.trim().to_owned(), terms }))
     }
 
-    /// Selects rows whose field contains, or with `whole` equals, any of these texts; `None` without texts.
+    /// Selects rows whose field contains, or with `whole` equals, any of these texts; `None` if there are none.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
         let typed = any.iter().map(|value| match value.chars().all(is_plain) {
@@ -189,7 +189,7 @@ impl Selector {
         (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
-    /// Selects rows that match all of these; `None` without any.
+    /// Selects rows that match all of these selectors; `None` if there are none.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
         selectors.reduce(|one, other| Self {
@@ -203,7 +203,7 @@ impl Selector {
         self.answer(row, me) == Some(true)
     }
 
-    /// Whether a row matches; `None` if its known fields match and another requested field is unknown.
+    /// Whether a row matches; `None` if the known fields match, but another field in the selector is unknown.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -216,8 +216,8 @@ impl Selector {
         answer
     }
 
-    /// Whether a process with these `rows` is selected: a row for which `counts` is true matches, and no row is
-    /// excluded. Thus `!gpu:0` excludes a process on GPUs 0 and 1.
+    /// Whether a process with these `rows` is selected: at least one row for which `counts` is true matches, and no
+    /// row is excluded. Thus `!gpu:0` excludes a process on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -232,7 +232,7 @@ impl Selector {
         counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
     }
 
-    /// Selects processes of a snapshot by their `rows`, and findings of `found`.
+    /// Selects processes of a snapshot by their `rows`, and selects from the findings in `found`.
     pub fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -272,7 +272,7 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // The rows of an unlisted holder are not on its finding's GPUs.
+                    // An unlisted holder is not listed on the GPUs of its finding.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -288,13 +288,13 @@ impl Selector {
         selected
     }
 
-    /// Whether rows on a GPU can match, by the terms about GPUs.
+    /// Whether rows on a GPU can match, judging by the terms about GPUs.
     pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let mut of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
         of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
-    /// The GPU names in the selector, as typed, and the GPUs with these names. A unique prefix of a UUID is enough.
+    /// Returns the GPU names in the selector, as typed, and the matching GPUs. A unique UUID prefix is enough.
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
@@ -332,7 +332,7 @@ impl Selector {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
-    /// The fields of the terms; `None` for a word, which may match any field.
+    /// Returns the fields of the terms; `None` stands for a word, which may match any field.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.terms.iter().map(|term| match &term.test {
             Test::Word(_) => None,
@@ -340,7 +340,7 @@ impl Selector {
         })
     }
 
-    /// The fields with a partial match (`:`), which other texts may contain.
+    /// Returns the fields that are matched in part (`:`), so that longer texts match, too.
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
@@ -378,7 +378,7 @@ impl Test {
         }
     }
 
-    /// Whether a GPU has this name or, unless `all` is set, one of its MIG devices has.
+    /// Whether a GPU has this name. Unless `all` is set, the name of one of its MIG devices is enough.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,
@@ -393,7 +393,7 @@ impl Test {
     }
 }
 
-/// Whether any answer is true; `None` if none is and one is unknown.
+/// Whether any answer is true; `None` if none is true and at least one is unknown.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut all_known = true;
     for answer in answers {

@@ -1,7 +1,7 @@
 //! Whether a process's names suggest an inference server, a server's worker, or a notebook kernel.
 //!
-//! A name proves nothing. [`serves`](crate::rules::serves) decides, and also considers the addresses on which a
-//! process listens. Names are compared by whole words: `reserve.py` is not a server.
+//! A name proves nothing. [`serves`](crate::rules::serves) decides, and also considers the addresses that a process
+//! listens on. Names are compared by whole words: `reserve.py` is not a server.
 
 use std::sync::Arc;
 
@@ -72,12 +72,12 @@ pub fn is_server_command(command: &[Arc<str>]) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // The name of a user's script must contain a whole word from the list.
+    // The name of a user's script only needs to contain one of the listed words as a whole word.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }
 
-/// A name's words, in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
+/// Splits a name into words in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

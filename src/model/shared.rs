@@ -1,7 +1,7 @@
-//! Compares shared values, and skips the content if both are the same allocation.
+//! Compares shared values without reading the content if both are the same allocation.
 //!
-//! Samples share facts about processes. The standard library compares addresses first only for sized types; it
-//! reads two `Arc<str>` to the end.
+//! Samples share facts about processes. The standard library compares addresses first only for sized types; for two
+//! `Arc<str>`, it always compares the content.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
-//! One Rust type, one JSON shape: `gpumem ps --json` prints it, `gpumem record` writes one per line, and `--replay`
-//! reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`), because
-//! consecutive samples have most of them in common.
+//! It has one Rust type and one JSON format: `gpumem ps --json` prints it, `gpumem record` writes one per line, and
+//! `--replay` reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`),
+//! because consecutive samples have most of them in common.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -41,12 +41,12 @@ pub struct Snapshot {
     /// The GPUs, in the order of their NVML indices.
     #[serde(default, deserialize_with = "or_default")]
     pub gpus: Vec<Gpu>,
-    /// The processes that NVML lists on a GPU or that have a GPU device file open. Each is listed once,
-    /// however many GPUs it uses.
+    /// The processes that NVML lists on a GPU or that have a GPU device file open. A process is listed once, even if
+    /// it uses several GPUs.
     #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
-    /// GPUs allocated to jobs and containers, as far as the environments of their processes may be
-    /// read. Read every 30 seconds; absent if not read.
+    /// GPUs allocated to jobs and containers, as far as the environments of their processes are readable. Read every
+    /// 30 seconds; absent if not read.
     pub reservations: Option<Arc<[Reservation]>>,
     /// Read errors of this sample; the rest of the snapshot is valid.
     #[serde(default, deserialize_with = "or_default")]
@@ -72,7 +72,7 @@ impl Snapshot {
     }
 }
 
-/// The format's name and major version. Reading any other is an error that names both.
+/// The format's name and major version. Reading any other schema fails with an error that names both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Schema;
 
@@ -133,7 +133,7 @@ pub struct Host {
 pub enum PidNamespace {
     /// The initial pid namespace.
     Host,
-    /// Any other: NVML's pids may be numbers of another namespace.
+    /// Another namespace. The pids from NVML may be numbers of yet another namespace.
     #[serde(other)]
     Container,
 }
@@ -169,16 +169,15 @@ pub struct Gpu {
     /// Framebuffer memory.
     #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
-    /// Why `memory` is absent, if that is not an error: the GPU shares the machine's memory.
+    /// Why `memory` is absent, if that is not an error: the GPU shares system memory.
     pub memory_unavailable: Option<Arc<str>>,
-    /// Limit on `memory` for the cgroup that gpumem runs in, in bytes, if the driver enforces one (R615
-    /// and newer). `memory` is the whole GPU's, and that driver then does not report its
-    /// `reserved_bytes`.
+    /// Limit on `memory` for the cgroup that gpumem runs in, in bytes, if the driver enforces one (R615 and newer).
+    /// `memory` still describes the whole GPU, but without `reserved_bytes`, which that driver then does not report.
     pub memory_limit_bytes: Option<u64>,
     /// Memory left under that limit, in bytes.
     pub memory_limit_free_bytes: Option<u64>,
-    /// Why the rows of `processes` have no `used_bytes`, or why there are no rows, if that is not an
-    /// error: under WSL the driver does not report them.
+    /// Why the entries of `processes` have no `used_bytes`, or why there are no entries, if that is not an error:
+    /// under WSL, the driver does not report them.
     pub process_memory_unavailable: Option<Arc<str>>,
     /// Share of time in which any kernel was running, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
@@ -243,17 +242,17 @@ pub struct Gpu {
     pub performance_state: Option<u32>,
     /// Compute mode: `default`, `exclusive_thread`, `prohibited`, `exclusive_process`.
     pub compute_mode: Option<Arc<str>>,
-    /// Whether the GPU is drained: it accepts no new programs. Absent if the driver does not say.
+    /// Whether the GPU is drained, so that it accepts no new programs. Absent if the driver does not report this.
     #[serde(default)]
     pub is_drained: Option<bool>,
-    /// What the GPU needs before programs can use it, as the driver says (R570 and newer): `none`,
-    /// `gpu_reset`, `node_reboot`, `drain_p2p`, `drain_and_reset`; `other` is a later version's.
+    /// What the GPU needs before programs can use it, according to the driver (R570 and newer): `none`, `gpu_reset`,
+    /// `node_reboot`, `drain_p2p`, `drain_and_reset`; `other` stands for an action from a later version.
     #[serde(default)]
     pub recovery_action: Option<Arc<str>>,
-    /// Whether persistence mode is on: the driver stays loaded without clients.
+    /// Whether persistence mode is on, which keeps the driver loaded without clients.
     pub persistence_mode: Option<bool>,
-    /// Whether accounting mode is on: the driver keeps accounts of processes. Absent if the GPU does
-    /// not support it.
+    /// Whether accounting mode is on, in which the driver keeps statistics of processes. Absent if the GPU does not
+    /// support it.
     #[serde(default)]
     pub accounting_mode: Option<bool>,
     /// Whether MIG mode is on; absent if the GPU does not support MIG.
@@ -262,12 +261,12 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "or_default")]
     #[schemars(with = "Option<Vec<MigDevice>>")]
     pub mig_devices: Vec<MigDevice>,
-    /// Seconds since the driver last answered for this GPU; absent while it answers. While stale,
-    /// memory, power and the process list are the last known ones, and utilization is absent.
+    /// Seconds since the driver last answered for this GPU; absent while it answers. If present, memory, power and
+    /// the process list are the last known ones, and utilization is absent.
     #[schemars(range(min = 0))]
     pub stale_seconds: Option<f64>,
-    /// Part of the time since the last snapshot, in seconds, that the driver's utilization samples of
-    /// processes cover; the driver keeps about 10 s of them. Absent if unknown.
+    /// Part of the time since the last snapshot that the driver's utilization samples of processes cover, in seconds.
+    /// The driver keeps samples for about 10 s. Absent if unknown.
     #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
     /// The claim on the GPU; absent if there is none, or if unknown.
@@ -291,7 +290,7 @@ pub struct Claim {
 }
 
 impl fmt::Display for Claim {
-    /// `claimed by ann (4242)`, escaped.
+    /// Formats as `claimed by ann (4242)`, escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("claimed")?;
         match (&self.user, self.uid) {
@@ -304,7 +303,7 @@ impl fmt::Display for Claim {
 }
 
 impl Gpu {
-    /// The sum of the listed processes' memory; `None` if any is unknown.
+    /// Returns the total memory of the listed processes, or `None` if the memory of any process is unknown.
     pub fn process_bytes(&self) -> Option<u64> {
         self.processes
             .as_ref()?
@@ -312,14 +311,14 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// Memory that can be allocated: the lower of the GPU's free memory and what this cgroup's limit leaves.
+    /// Returns the memory that can be allocated: free memory of the GPU, or less if this cgroup's limit leaves less.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }
 }
 
-/// Framebuffer memory, in bytes; for a MIG device, that of its GPU instance. Used memory excludes
-/// reserved memory (NVML's memory info v2).
+/// Framebuffer memory, in bytes; for a MIG device, the memory of its GPU instance. Used memory excludes reserved
+/// memory (NVML's memory info v2).
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Memory {
@@ -353,7 +352,7 @@ pub struct MigDevice {
     pub memory: Option<Memory>,
 }
 
-/// Which of NVML's process lists a process was on.
+/// The NVML process list that contains a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub enum ProcessType {
     /// A CUDA context.
@@ -363,13 +362,13 @@ pub enum ProcessType {
     /// A graphics context.
     #[serde(rename = "graphics")]
     Graphics,
-    /// Both.
+    /// A CUDA context and a graphics context.
     #[serde(rename = "compute+graphics")]
     ComputeGraphics,
     /// A client of the Multi-Process Service.
     #[serde(rename = "mps")]
     Mps,
-    /// A type of a later version.
+    /// A type from a later version.
     #[serde(other, rename = "other")]
     Other,
 }
@@ -393,16 +392,15 @@ impl ProcessType {
 pub struct GpuProcess {
     /// PID as reported by NVML: a hint, not proof of identity.
     pub pid: u32,
-    /// NVML process list that the process was on: `compute`, `graphics`, `compute+graphics` or `mps`;
-    /// `other` is a type of a later version.
+    /// NVML process list that contains the process: `compute`, `graphics`, `compute+graphics` or `mps`; `other`
+    /// stands for a type from a later version.
     #[serde(rename = "type", default, deserialize_with = "or_default")]
     #[schemars(with = "String")]
     pub kind: ProcessType,
     /// GPU memory that the process holds, in bytes; absent if NVML reports it as not available.
     pub used_bytes: Option<u64>,
-    /// SM utilization: the highest sample since the last snapshot, in percent, 0 to 100. 0 if the
-    /// driver reports utilization by process but had no sample of this process; absent if the driver
-    /// does not report it.
+    /// SM utilization: the highest sample since the last snapshot, in percent, 0 to 100. 0 if the driver reports
+    /// utilization by process but has no sample for this process; absent if the driver does not report it.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_percent: Option<u32>,
@@ -418,9 +416,9 @@ pub struct GpuProcess {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
-    /// Share of the time since lifetime_since in which the process had a kernel running on the GPU,
-    /// according to the driver's accounting, which rounds it; in percent, 0 to 100. Read once a minute;
-    /// absent if accounting is off or has no record of the process.
+    /// Share of the time since `lifetime_since` in which the process had a kernel running on the GPU, in percent, 0
+    /// to 100, as rounded by the driver's accounting. Read once a minute; absent if accounting is off or has no
+    /// record of the process.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub lifetime_percent: Option<u32>,
@@ -434,10 +432,10 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// The driver's account of this process: its utilization in percent, and since when. An account that began
-    /// before the process belongs to an earlier process with the same pid.
+    /// Returns the driver's statistics of this process: its utilization in percent, and their start. Statistics that
+    /// began before the process belong to an earlier process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // The start is computed from boot, so it moves when the clock is set.
+        // The start time is computed from the boot time, so it moves when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -458,7 +456,7 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
-/// Reads `null` like an absent value.
+/// Treats `null` like an absent value.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -488,7 +486,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
     }))
 }
 
-/// Reads whole numbers that another writer may have written with a fraction.
+/// Reads whole numbers, which another writer may have written with a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<f64> = Option::deserialize(deserializer)?;
     let Some(number) = number else {
@@ -498,11 +496,11 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
         let number = de::Unexpected::Float(number);
         return Err(de::Error::invalid_value(number, &"a number"));
     }
-    // Round up: 0.4 % is use, and must not be read as 0.
+    // Round up, because 0.4 % is activity and must not be read as 0.
     Ok(Some(number.ceil() as u32))
 }
 
-/// An index of processes, built at the first lookup.
+/// Index of processes by pid, built at the first lookup.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,
@@ -514,7 +512,7 @@ impl<'a> ProcessesByPid<'a> {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// Like [`Snapshot::process`], which scans. If two processes have one pid, returns the first.
+    /// Like [`Snapshot::process`], but without a scan. If two processes have one pid, returns the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

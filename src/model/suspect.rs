@@ -1,7 +1,7 @@
 //! A suspect: a process that meets a rule's condition, but has not been observed for long enough.
 //!
-//! A suspect is not a finding and never a target. Code that ends processes, frees memory or computes exit codes
-//! ignores it. Plain data; `rules::suspect` creates it.
+//! A suspect is not a finding and never a target. Code that kills processes, frees memory or computes exit codes
+//! ignores suspects. Plain data; `rules::suspect` creates it.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub struct Suspect {
     pub kind: Kind,
     /// The process.
     pub process: FindingProcess,
-    /// GPUs on which the process holds memory, as far as the rule counts them.
+    /// GPUs on which the process holds memory, if the rule considers them.
     pub gpus: Vec<FindingGpu>,
-    /// Memory that the process holds there, in bytes; `null` if unknown.
+    /// Memory that the process holds on these GPUs, in bytes; `null` if unknown.
     pub memory_bytes: Option<u64>,
     /// When the condition was first observed; it may have begun earlier.
     pub since: Time,
@@ -36,7 +36,7 @@ pub struct Suspect {
     /// How long the condition has to last before the rule reports it, in seconds.
     #[schemars(range(min = 0))]
     pub needed_seconds: f64,
-    /// When the rule can decide at the latest, if sampling continues.
+    /// Latest time at which the rule can decide, if sampling continues.
     pub due: Time,
     /// Evidence so far.
     pub evidence: SuspectEvidence,
@@ -44,14 +44,14 @@ pub struct Suspect {
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub mark: SeenSoFar,
-    /// The suspicion in one sentence, for people. One line: control and invisible characters of names
-    /// in it are escaped.
+    /// The suspicion in one sentence, for people, on one line. Control characters and invisible characters in names
+    /// are escaped.
     pub message: Arc<str>,
     /// What is missing before the rule can decide.
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub missing: StillMissing,
-    /// Command that decides it.
+    /// Command that observes the process for long enough to decide.
     pub command: Arc<str>,
 }
 
@@ -70,7 +70,7 @@ pub struct SeenSoFar {
 
 impl fmt::Display for SeenSoFar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Use the largest unit.
+        // Use the largest unit that fits.
         let (number, unit) = match self.seconds {
             seconds @ 0..60 => (seconds, "s"),
             seconds @ 60..3600 => (seconds / 60, "m"),
@@ -84,9 +84,9 @@ impl fmt::Display for SeenSoFar {
 /// The time until a rule can decide: `decided in 9m 48s`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
-    /// In seconds, rounded up; 0 if the next samples decide.
+    /// In seconds, rounded up; 0 if the next samples can decide.
     pub seconds: u64,
-    /// The start of the condition was observed, or a recorder is running, so more history would not help.
+    /// Whether the start of the condition was observed or a recorder is running, so that more history would not help.
     pub is_recorded: bool,
 }
 
@@ -127,7 +127,7 @@ pub struct SuspectEvidence {
     /// Length of that lifetime, in seconds.
     #[schemars(range(min = 0))]
     pub lifetime_seconds: Option<f64>,
-    /// Last activity of the notebook, as reported by its server.
+    /// Last activity of the notebook kernel, as reported by its server.
     pub last_activity: Option<Time>,
     /// Time since that activity, in seconds.
     #[schemars(range(min = 0))]
@@ -138,7 +138,7 @@ pub struct SuspectEvidence {
     pub paused_seconds: Option<f64>,
     /// State of a stopped process, by its letter in /proc: `T`.
     pub state: Option<char>,
-    /// Whether its job is gone: the parent and the process group's leader, or the notebook's server.
+    /// Whether the job is gone: the parent and the process group leader, or the notebook's server.
     pub job_gone: Option<bool>,
 }
 

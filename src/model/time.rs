@@ -1,5 +1,5 @@
-//! An instant: milliseconds since the Unix epoch. Written as RFC 3339 in UTC, shown as local time, and parsed from
-//! typed text.
+//! An instant, in milliseconds since the Unix epoch. It is written as RFC 3339 in UTC, shown as local time, and
+//! parsed from typed text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,17 +28,17 @@ impl Time {
         self.0
     }
 
-    /// Rounded down.
+    /// Rounds down.
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// Negative if `earlier` is later.
+    /// Returns a negative number if `earlier` is the later instant.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self - earlier) as f64 / 1000.0
     }
 
-    /// The instant `seconds` later; earlier if negative.
+    /// Returns the instant `seconds` later, or earlier if `seconds` is negative.
     pub fn plus_seconds(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1000.0).round() as i64))
     }
@@ -99,10 +99,8 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-// Local time for people: date, time of day and zone.
-//
-// The zone is set once at start, before anything is shown; the default is UTC. File formats always use UTC, through
-// [`Time`]'s own `Display`.
+// Times are shown to people in local time, with date, time of day and zone. The zone is set once at start, before
+// anything is shown; the default is UTC. File formats always use UTC, through [`Time`]'s own `Display`.
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
@@ -119,7 +117,7 @@ fn zone() -> TimeZone {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalTime {
     time: Time,
-    /// `None` outside the calendar.
+    /// `None` if the calendar cannot represent the time.
     zoned: Option<Zoned>,
 }
 
@@ -133,8 +131,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// The instant at which the clock in the local zone shows this time; the first one if there are two. If the clock
-    /// skips the time, continues from the skip.
+    /// Returns the first instant when clocks in the local zone show this time. If clocks skip this time, the result
+    /// is later by the length of the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -146,7 +144,7 @@ impl Time {
 }
 
 impl LocalTime {
-    /// `2026-11-21`; empty outside the calendar.
+    /// Formats as `2026-11-21`; empty if the calendar cannot represent the time.
     pub fn date(&self) -> String {
         self.day().map_or_else(String::new, |date| date.to_string())
     }
@@ -155,7 +153,7 @@ impl LocalTime {
         Some(self.zoned.as_ref()?.date())
     }
 
-    /// `11:04:05`; outside the calendar, the whole time.
+    /// Formats as `11:04:05`, or as the whole time if the calendar cannot represent it.
     pub fn clock(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
@@ -163,7 +161,7 @@ impl LocalTime {
         }
     }
 
-    /// `CET`, or `+03` if the zone has no name.
+    /// Formats as `CET`, or as `+03` if the zone has no name.
     pub fn zone(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%Z").to_string(),
@@ -194,7 +192,7 @@ pub enum TypedTime {
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Parses a typed time. A time of day is on the day of `shown`; with `now`, it is the last one in the past.
+/// Parses a typed time. A time of day is on the day of `shown`; with `now`, it is the most recent such time.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Totals of the rows of each user, job, container or framework.
 //!
-//! Pure. Groups are values of a [`field`](super::field). `ps --by` and the screen's page of totals show the result.
+//! Pure. Groups are values of a [`field`](super::field). `ps --by` and the screen's page of totals show them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -15,11 +15,11 @@ pub struct Total {
     pub processes: usize,
     /// The GPUs that list the processes, by NVML's index.
     pub gpus: BTreeSet<u32>,
-    /// GPU memory of the rows with known memory, in bytes; `None` without any.
+    /// GPU memory of the rows with known memory, in bytes; `None` if there are no such rows.
     pub used_bytes: Option<u64>,
     /// Number of listed rows with unknown memory. If above 0, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Bytes of reclaimable rows; 0 without any, `None` if the memory of all of them is unknown.
+    /// Bytes of reclaimable rows; 0 if there are none, `None` if the memory of all of them is unknown.
     pub reclaimable_bytes: Option<u64>,
 }
 
@@ -128,8 +128,8 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// ann has three GPUs and a job. ben is in a container, with unknown memory on one GPU. Pid 9 has no known
-    /// owner.
+    /// Builds a machine. ann has three GPUs and a job. ben is in a container, with unknown memory on one GPU. Pid 9
+    /// has no known owner.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![

@@ -1,24 +1,24 @@
-//! The role of a systemd unit for its processes: their own work, or a host for other people's work.
+//! The role of a systemd unit: whether its processes are its own work, or other people's work that it hosts.
 //!
-//! `family` uses the role to decide whether a unit's processes belong together, the rule `orphan` whether an orphan
-//! may be the unit's own daemon, and `advice::owner` whether the unit may be stopped for one of its processes.
+//! With the role, `family` decides whether a unit's processes belong together, the rule `orphan` decides whether an
+//! orphan may be the unit's daemon, and `advice::owner` decides whether the unit may be stopped for one process.
 
 use super::owners::OwnerEntry;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The unit is the work: stopping it ends that work and no other.
+    /// The unit is a single piece of work. Stopping the unit stops nothing else.
     Work,
-    /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it would
-    /// end them all, or lock people out. A process that it started and left behind is not part of the daemon.
+    /// A daemon that runs many people's programs: logins, timers, jobs, notebooks, containers. Stopping it would stop
+    /// them all, or lock people out. A process that it started and left behind is not part of the daemon.
     Host { owner: &'static OwnerEntry },
-    /// The unit starts daemons at boot and exits. Processes in it were meant to stay.
+    /// The unit starts daemons at boot and exits. Its remaining processes were meant to stay.
     Starter,
     /// Not a service: a login, a terminal, a slice, or a user's service manager.
     Login,
 }
 
-/// The role of a unit by its name: `llm.service`, `session-3.scope`.
+/// Returns the role of a unit, judging by its name: `llm.service`, `session-3.scope`.
 pub fn role(unit: &str) -> Role {
     let Some(name) = unit.strip_suffix(".service") else {
         return Role::Login;

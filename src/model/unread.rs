@@ -1,11 +1,11 @@
-//! GPUs with unknown processes, and the processes that may be on one.
+//! Lists processes that may be on a GPU whose processes are unknown.
 //!
 //! If a GPU's list cannot be read, its processes and their activity are unknown. A process may be on that GPU if it
-//! has the GPU's device file open, was on it before, or is in the GPU's last list. So may the process's family,
-//! whose members wait for each other, and the ranks of a run with missing ranks. Unreadable descriptors alone do not
-//! put a process on every GPU.
+//! has the GPU's device file open, was on it before, or is in the GPU's last list. The same is true for the process's
+//! family, whose members wait for each other, and for the ranks of a run with missing ranks. A process with
+//! unreadable descriptors is not assumed to be on every GPU.
 //!
-//! Pure: nothing here reads or judges.
+//! Pure: this module does no I/O and judges no process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,12 +37,12 @@ impl Snapshot {
     }
 }
 
-/// Processes that may be on a GPU whose processes are unknown.
+/// Processes that may be on a GPU whose process list is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// By pid, the lowest of these GPUs (NVML's index) that the process itself may be on.
+    /// For each pid, the lowest NVML index among the GPUs that the process itself may be on.
     process_gpus: BTreeMap<u32, u32>,
-    /// The same for the process or a member of its family.
+    /// The same, if the process or a member of its family may be on such a GPU.
     family_gpus: BTreeMap<u32, u32>,
 }
 
@@ -86,18 +86,18 @@ impl Unread {
         Self { process_gpus, family_gpus }
     }
 
-    /// Whether the process itself may be on one of these GPUs.
+    /// Whether the process itself may be on a GPU whose processes are unknown.
     pub fn may_hold(&self, pid: u32) -> bool {
         self.process_gpus.contains_key(&pid)
     }
 
-    /// The GPU, by NVML's index, that a process or a member of its family may be on.
+    /// Returns the NVML index of the GPU that a process or a member of its family may be on.
     pub fn gpu_of(&self, pid: u32) -> Option<u32> {
         self.family_gpus.get(&pid).copied()
     }
 }
 
-/// Whether, by the launcher's variables, this machine has more ranks than the snapshot.
+/// Whether the launcher's variables show more ranks on this machine than the snapshot contains.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Two GPUs, the second unread. Each process is listed on the first.
+    /// Builds two GPUs, the second unread. Each process is listed on the first.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
         let rows = processes
             .iter()

@@ -1,6 +1,6 @@
 //! The cost of findings: bytes times duration, by kind, user and GPU.
 //!
-//! Pure: samples contain their time. The sums start at 0 and are not saved; readers of counters handle a restart.
+//! Pure: samples contain their time. Totals start at 0 and are not saved; readers of counters handle a restart.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// Maximum time between two samples that is counted, in seconds. Events in a longer gap are unknown.
+/// Maximum interval between two samples that counts, in seconds. Nothing is known about a longer gap.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
 /// How long, in seconds, a user's sums are kept after the user last held GPU memory. The number of series is
 /// therefore bounded by the users of one day.
@@ -18,7 +18,7 @@ const USER_SECONDS: f64 = 86_400.0;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WasteKey {
     pub kind: Kind,
-    /// The process's user; absent if the finding is about a GPU or the user is unknown.
+    /// User of the process; absent if the finding is about a GPU or the user is unknown.
     pub user: Option<Arc<str>>,
     pub uuid: Option<Arc<str>>,
 }
@@ -95,7 +95,7 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    /// A sample in which these users hold memory. Each PID is the position in the list.
+    /// Builds a sample in which these users hold memory. A user's PID is the position in the list.
     fn sample(seconds: f64, users: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));
         let row = |pid: u32| GpuProcess { pid, used_bytes: Some(10), ..GpuProcess::default() };
@@ -154,7 +154,7 @@ mod tests {
         };
         waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann", "ben"]);
-        // One of the users holds memory, without a finding.
+        // One of the users holds memory, but has no finding.
         waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann"]);
     }

@@ -1,11 +1,11 @@
 //! Carries out the steps for one target, as a state machine without a clock.
 //!
-//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. It takes
-//! the due steps through [`ProcessControl`] and returns when the next one is due. It never blocks.
+//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. That method
+//! takes the steps that are due through [`ProcessControl`], and returns when the next step is due. It never blocks.
 //!
-//! Only this module sends signals and requests. Before each one, it rechecks the identity of the process, its
-//! protection and the finding, and writes to the ledger. `handles` tracks the processes that may be signalled, and
-//! `step` implements the actions.
+//! Only this module sends signals and requests. Before each signal or request, it rechecks the process's identity,
+//! its protection and the finding, and writes to the ledger. `handles` tracks the processes that may be signalled,
+//! and `step` implements the actions.
 
 mod checks;
 
@@ -30,12 +30,12 @@ use crate::units::{Bytes, Span};
 /// before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
 const WATCH_SECONDS: f64 = 5.0;
 
-/// Interval, in seconds, between checks of a job that still works at the end of its grace period.
+/// Interval, in seconds, between checks of a job that is still working when its grace period ends.
 const SAVING_SECONDS: f64 = 5.0;
-/// Maximum time, in seconds, for a job that keeps working after the first signal.
+/// Maximum time, in seconds, that a working job gets after the first signal.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// How long, in seconds, the rule's verdict may stay unknown before the act is cancelled.
+/// How long, in seconds, the verdict of a rule may stay unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
 /// Whether a rule's finding about the living members still holds.
@@ -51,7 +51,7 @@ pub struct StepInput<'a> {
     /// The current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// Whether the rule still holds. Ignored if a person named the target.
+    /// Whether the finding still holds. Ignored if a person named the target.
     pub recheck: Recheck,
 }
 
@@ -79,20 +79,20 @@ pub struct Act {
     unknown_since: Option<Time>,
     /// Resource usage of the living members' job at the last signal or check.
     usage: JobUsage,
-    /// The activity for which the job gets more time.
+    /// What the job is still doing, if it gets more time because of that.
     saving: Option<String>,
     /// Whether gpumem sent SIGCONT to stopped members.
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
     /// Whether the server has shut the kernel down and so will not restart it.
     is_shut: bool,
-    /// The unanswered request.
+    /// The request that has not been answered yet.
     pending_request: Option<Deed>,
     answer: RequestResult,
     answered: Option<Time>,
     /// Measures the memory that the target has released.
     meter: ReleaseMeter,
-    /// The outcome of a step that did not end the processes.
+    /// Outcome of a step that left the processes running.
     settled: Option<Outcome>,
     /// Recent requests to release memory.
     releases: Vec<PastRelease>,
@@ -103,9 +103,9 @@ pub struct Act {
 enum ActStage {
     Fresh,
     Due(usize),
-    /// The step was taken and has until the given time.
+    /// The step with this index was taken, and has until this time to take effect.
     Taken(usize, Time),
-    /// The memory should be free. If a process allocates memory again, the act returns to `resume`.
+    /// The memory should be free by now. If a process allocates memory again, the act returns to `resume`.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -114,7 +114,7 @@ enum ActStage {
     Over(Outcome),
 }
 
-/// The next transition within one call.
+/// What to do next within the same call.
 enum NextMove {
     Go(ActStage),
     Wait(Time),
@@ -169,7 +169,7 @@ impl Act {
         }
     }
 
-    /// Describes the activity for which the target gets more time.
+    /// Describes what the target is still doing, if it gets more time because of that.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
@@ -267,7 +267,7 @@ impl Act {
         if self.family(input.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        // A named process may have released the GPU since the plan.
+        // A named process may have released the GPU since the plan was made.
         if self.target.call() == Call::Named
             && members_hold_memory(&self.target, input.snapshot) == Some(false)
         {
@@ -347,7 +347,7 @@ impl Act {
                 self.meter = ReleaseMeter::new(&self.target, input.snapshot);
                 taken
             }
-            // The server may restart a process that is signalled.
+            // The server may restart a process after a signal.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -407,7 +407,7 @@ impl Act {
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(index, outcome),
         }
-        // Activity cancels a step that ends processes. A release request is completed.
+        // New activity cancels a step that ends processes, but not a release request.
         if step.ends_processes()
             && input.recheck == Recheck::NoLonger
             && let Some(next) = self.recheck_finding(input, control)
@@ -492,8 +492,8 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Whether every member has exited or released the GPU. Children may continue without a GPU, for example to
-    /// save a checkpoint. A release is done when its step reports so.
+    /// Whether every member has exited or released the GPU. Children may continue without a GPU, for example to save
+    /// a checkpoint. A release is done when its step says so.
     fn is_done(
         &mut self,
         step: Option<&Step>,
@@ -542,7 +542,7 @@ impl Act {
         let ms_until = |freed_at: Time| {
             u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
         };
-        // The plan had no step that ends processes, so the process exited by itself when asked.
+        // No step of the plan ends processes, so the process exited by itself after the request.
         let only_asked = !self.target.steps.iter().any(Step::ends_processes);
         let released = |bytes, freed_at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
@@ -582,21 +582,21 @@ impl Act {
         }
     }
 
-    /// Bytes that a process holds on any GPU, according to a snapshot.
+    /// Bytes that a process holds on all GPUs, according to a snapshot.
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
         rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Compares a snapshot taken after the first action with the baseline. `None` for an older snapshot.
+    /// Compares a snapshot taken after the first action with the baseline. Returns `None` for an older snapshot.
     fn compare(&self, input: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_action = self.first_action?;
         (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))
     }
 
-    /// The outcome if processes survive every step.
+    /// Returns the outcome if processes survive every step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
             let Some(held) = self.held.get(handle) else {

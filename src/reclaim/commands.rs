@@ -1,9 +1,9 @@
-//! The commands that a user can run to act on each finding. Pure.
+//! Derives the commands that a user can run to act on each finding. Pure.
 //!
 //! The first command asks an idle process to release memory, if the process supports that. The second is `gpumem
-//! kill` with every process of the target, if a plan would end it by signals or requests. If a scheduler or service
-//! manager owns the process, its own command is shown instead. A process that `reap` would skip gets only a command
-//! that explains the finding.
+//! kill` with every process of the target, if the plan would send signals or requests to end it. If a scheduler or
+//! service manager owns the process, its own command is shown instead. For a process that `reap` would skip, the only
+//! command explains the finding.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ const ROOT: u32 = 0;
 /// Who runs a suggested command, and on which machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
-    /// The user with this uid, on this machine, now.
+    /// The user with this uid runs it now, on this machine.
     User(u32),
-    /// The owner of the processes, for a recording.
+    /// The owner of the processes runs it. Used for a recording, whose reader is unknown.
     Owner,
-    /// The owner, on another machine and later, when a pid may have been reused.
+    /// The owner runs it on another machine and later, when a pid may have been reused.
     Elsewhere,
 }
 
@@ -41,7 +41,7 @@ impl Typist {
         matches!(self, Self::User(uid) if uid != owner)
     }
 
-    /// The names of processes as command arguments. `None` if a process has no name that survives pid reuse.
+    /// Returns process names as command arguments. `None` if a process has no name that survives pid reuse.
     fn names(self, mut pids: Vec<u32>, snapshot: &Snapshot) -> Option<String> {
         pids.sort_unstable();
         pids.dedup();
@@ -54,18 +54,17 @@ impl Typist {
     }
 }
 
-/// The suggested commands for a finding.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
     pub commands: Vec<String>,
-    /// Advice to ask the owner, if gpumem only lacks permission.
+    /// Advice to ask the owner, if permission is all that gpumem lacks.
     ask_owner: Option<String>,
-    /// The plan ends nothing itself: it names the owner, whose command comes first.
+    /// The plan ends nothing itself. The owner's command comes first.
     is_left_to_owner: bool,
 }
 
 impl NextSteps {
-    /// Derives the commands from a plan of the snapshot.
+    /// Derives the commands from a plan for the snapshot.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
         let target = plan.targets.iter().find(|target| target.is_for(finding));
         let command = target.and_then(|target| {
@@ -105,17 +104,17 @@ pub struct CommandSource {
     configured: ConfiguredPolicy,
     /// Whether the commands are for this machine now, not for a recording.
     is_live: bool,
-    /// The other machine that the commands are for.
+    /// The other machine, if the commands are for one.
     host: Option<RemoteHost>,
 }
 
 impl CommandSource {
-    /// The rules supply the exemptions.
+    /// Takes the exemptions from the rules.
     pub fn new(rules: &RuleSet, is_live: bool) -> Self {
         Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
     }
 
-    /// Commands typed on this machine for another one.
+    /// Creates commands that are typed on this machine and take effect on another one.
     pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
@@ -133,7 +132,7 @@ impl CommandSource {
         }
     }
 
-    /// Commands for each finding, by its id. Empty if they cannot be determined.
+    /// Returns the commands for each finding, by finding id. Empty if they cannot be determined.
     pub fn next_steps(
         &self,
         findings: &[Finding],
@@ -159,7 +158,7 @@ impl CommandSource {
         steps
     }
 
-    /// The command to type on this machine so that `command` runs on the other one.
+    /// Returns the command to type on this machine so that `command` runs on the other machine.
     pub fn typed_here(&self, command: &str) -> String {
         self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
     }
@@ -172,7 +171,7 @@ impl CommandSource {
         }
     }
 
-    /// The plan, and the user who would run its commands. `None` if planning failed.
+    /// Returns the plan and the user who would run its commands. `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
         let source =
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
@@ -187,7 +186,7 @@ impl CommandSource {
     }
 }
 
-/// The command that ends a target with exactly these processes. `None` if no single command does.
+/// Returns the command that ends a target with exactly these processes. `None` if no single command does that.
 fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
@@ -206,7 +205,7 @@ fn kill_command(
     if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
         return Some(command.to_owned());
     }
-    // A launcher has no exact name, only a pid. On another machine its ranks are named instead.
+    // A launcher has no exact name, only a pid. On another machine, the command names the launcher's ranks instead.
     if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
@@ -214,8 +213,8 @@ fn kill_command(
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// The command that asks a process, and other processes of its target, to release memory. `None` if the process
-/// cannot be asked.
+/// Returns the command that asks a process, and other processes of its target, to release memory. `None` if the
+/// process cannot be asked.
 fn release_command(
     finding: &Finding,
     target: Option<&Target>,
@@ -245,14 +244,14 @@ fn release_command(
     Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Whether the process is a kernel that runs a cell. It can be asked only after the cell is interrupted.
+/// Whether the process is a kernel that is running a cell. Such a kernel can be asked only after an interrupt.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// The commands for a process that holds GPU memory, with or without a finding, if the user may run them. `policy`
-/// contains the exemptions.
+/// Returns the commands that the user may run for a process that holds GPU memory, with or without a finding.
+/// `policy` contains the exemptions.
 pub fn commands_for_process(
     process: &Process,
     snapshot: &Snapshot,
@@ -306,7 +305,7 @@ fn own_release_command(
     is_certain.then(|| format!("gpumem release{option} {name}"))
 }
 
-/// The commands for a process of a snapshot that the engine has judged.
+/// Returns the commands for a process in a snapshot that the engine has evaluated.
 pub fn own_commands(
     engine: &Engine,
     process: Option<&Process>,
@@ -318,7 +317,7 @@ pub fn own_commands(
     process.map_or_else(OwnCommands::default, commands_of)
 }
 
-/// The command that explains a finding. `None` if its subject is unknown.
+/// Returns the command that explains a finding. `None` if the finding's subject is unknown.
 fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {
@@ -330,7 +329,7 @@ fn explain_command(finding: &Finding) -> Option<String> {
     }
 }
 
-/// Advice to ask the owner, if gpumem only lacks permission.
+/// Returns advice to ask the owner, if permission is all that gpumem lacks.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|refused| refused.finding.as_ref() == Some(&finding.id))?;

@@ -1,9 +1,9 @@
 //! Carries out plans, one target after another, for every caller.
 //!
-//! The command line, the screen and the service supply samples with findings and receive events as an [`Observer`].
-//! This module and [`Act`] recheck the findings and write the ledger before every step. The executor holds the
-//! reaper lock for its lifetime. [`Executor::run`] is for callers that wait, [`Executor::advance`] for callers that
-//! are invoked with each sample.
+//! The command line, the screen and the service supply samples with findings, and receive events as an [`Observer`].
+//! This module and [`Act`] recheck the findings and write to the ledger before every step. The executor holds the
+//! reaper lock as long as it lives. Callers that can wait use [`Executor::run`]; callers that are invoked with each
+//! sample use [`Executor::advance`].
 //!
 //! The executor sends no signals itself (see `act`) and reads no clock.
 
@@ -33,7 +33,7 @@ use crate::model::{Snapshot, Time};
 /// Why an executor could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// Another reaper is running, or the lock cannot be taken.
+    /// Another reaper is running, or the lock could not be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
@@ -69,7 +69,7 @@ impl Tools {
         })
     }
 
-    /// Uses the given process control and ledger, without a lock.
+    /// Creates tools from process control and a ledger, without a lock.
     pub(crate) fn new(
         control: Box<dyn ProcessControl + Send>,
         record: Box<dyn LedgerSink + Send>,
@@ -83,7 +83,7 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// The earliest start of an unattended act at this pace, never before `now`.
+    /// Returns the earliest time at which an unattended act may start at this pace; never before `now`.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
@@ -95,20 +95,19 @@ impl std::fmt::Debug for Tools {
     }
 }
 
-/// A sample and its findings.
 #[derive(Clone, Debug)]
 pub struct FreshSample<'a> {
     /// The current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// All findings in the sample that are not exempt. `None` if they are unknown: the sample is old, or the
-    /// rules have changed.
+    /// All findings in the sample that are not exempt. `None` if the findings are unknown because the sample is old
+    /// or the rules have changed.
     pub found: Option<Vec<&'a Finding>>,
 }
 
 /// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
-    /// The newest sample. `None` if nothing more may be sent.
+    /// Returns the newest sample. `None` if nothing more may be sent.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
 
     /// Waits until the given time. May return early if a process exits or a newer snapshot arrives.
@@ -117,16 +116,16 @@ pub trait SampleSource {
 
 /// Receives an executor's events. `index` is the target's index in the plan.
 pub trait Observer {
-    /// The action is in the ledger and follows immediately.
+    /// The action has been written to the ledger and follows immediately.
     fn intended(&mut self, index: usize, deed: &Deed);
 
-    /// These parts of the last action failed.
+    /// Parts of the last action failed.
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
-    /// The target has until the given time to react.
+    /// The target has until this time to react.
     fn waiting(&mut self, index: usize, until: Time);
 
-    /// The target gets more time because it is still working. `words` describes its activity.
+    /// The target gets more time because it is still working. `words` describes what it is doing.
     fn saving(&mut self, index: usize, words: &str);
 
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome);
@@ -143,7 +142,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor for targets, in this order, with the guard of their plan. Takes no action yet.
+    /// Creates an executor that acts on the targets in this order, with the guard of their plan. Takes no action yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
         Self { targets, index: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
@@ -152,8 +151,8 @@ impl Executor {
         self.targets.get(self.index)
     }
 
-    /// Takes the due steps. Returns `None` if no target is left. The call after a target ends starts the next one. If
-    /// the ledger cannot be written, the pending action is skipped, and the caller must stop.
+    /// Takes the steps that are due. Returns `None` if no target is left. The call after a target ends starts the
+    /// next target. If the ledger cannot be written, the pending action is skipped, and the caller must stop.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
@@ -196,8 +195,8 @@ impl Executor {
         Ok(Some(progress))
     }
 
-    /// Carries out the next target to its end. `None` if no target is left, or the sample source stops. Fails like
-    /// [`advance`](Self::advance).
+    /// Acts on the next target until the act ends. Returns `None` if no target is left, or if the sample source
+    /// stops. Fails like [`advance`](Self::advance).
     pub fn run(
         &mut self,
         samples: &mut dyn SampleSource,
@@ -214,7 +213,7 @@ impl Executor {
     }
 }
 
-/// Whether the findings on a target still hold. Always true for a named target.
+/// Whether the findings on a target still hold. They always do for a named target.
 fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
@@ -223,7 +222,7 @@ fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     }
 }
 
-/// Writes to the ledger, and passes each entry to the observer.
+/// Writes to the ledger, and passes each ledger entry to the observer.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     index: usize,
@@ -252,13 +251,13 @@ impl LedgerSink for ObservedRecord<'_> {
 
 pub(super) const LOCK_FILE: &str = "reap.lock";
 
-/// Why the lock was not taken.
+/// Why the lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
-        /// The holder's pid, from the lock file.
+        /// PID of the holder, from the lock file.
         pid: Option<u32>,
     },
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
@@ -269,15 +268,15 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
-/// The lock. The kernel releases it when its holder exits for any reason.
+/// The reaper lock. The kernel releases it when its holder exits for any reason.
 #[derive(Debug)]
 pub struct Lock {
     _held: File,
 }
 
 impl Lock {
-    /// Locks a file, creating it if missing. Does not wait. Fails if another process holds the lock, or it cannot
-    /// be taken.
+    /// Locks a file, and creates it if missing. Does not wait. Fails if another process holds the lock, or if the
+    /// lock cannot be taken.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
         // Mode 0600: any user who can open the file, even for reading, could lock it and block the reaper.

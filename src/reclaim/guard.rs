@@ -1,8 +1,8 @@
 //! Decides which processes are protected, and why. Pure: [`crate::host`] reads the facts.
 //!
-//! The same checks run for the plan and again before each action. A program is matched by the whole file name of
-//! its executable, if root owns the file. If a rule found the process, an unknown fact protects it. If a person
-//! named it, only unknown facts that any user can read protect it, such as the owner and `oom_score_adj`.
+//! The same checks run for the plan and again before each action. If root owns a program's file, the program is
+//! matched by its whole file name. If a rule found the process, any unknown fact protects it. If a person named the
+//! process, it is protected only by unknown facts that any user can read, such as the owner and `oom_score_adj`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const NEVER: i32 = -1000;
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Protection {
-    /// The init process of the machine, or the kernel's first thread.
+    /// The machine's init process, or the kernel's first thread.
     Init,
     /// A kernel thread.
     KernelThread,
@@ -71,11 +71,11 @@ pub enum Protection {
         /// End of the exemption; `None` if unlimited.
         until: Option<Time>,
     },
-    /// The process is an inference server, which waits for requests.
+    /// The process is an inference server, which is normally idle while it waits for requests.
     Server,
-    /// The identity of the process is not certain.
+    /// The process's identity is uncertain.
     Unresolved,
-    /// The PID belongs to another process now.
+    /// The PID now belongs to another process.
     Replaced,
     /// A fact that could protect the process is unknown.
     Unknown {
@@ -87,8 +87,7 @@ pub enum Protection {
         /// Command to use instead.
         command: Arc<str>,
     },
-    /// Descendants of the process hold a GPU and are not in the plan. Killing the process may kill
-    /// them.
+    /// Descendants of the process hold a GPU but are not in the plan. Killing the process may also kill them.
     Descendants {
         /// PIDs of the descendants.
         pids: Vec<u32>,
@@ -177,15 +176,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The guard for release requests, which do not harm an inference server.
+    /// Returns the guard for release requests, which do not harm an inference server.
     pub fn for_release(&self) -> Self {
         let mut guard = self.clone();
         guard.policy.servers = true;
         guard
     }
 
-    /// Why a process must not be signalled, from current facts; `None` if it may be. `known_executable` is the last
-    /// readable path of its program.
+    /// Returns why current facts forbid signalling a process, or `None` if they allow it. `known_executable` is the
+    /// last path of its program that could be read.
     pub fn by_facts(
         &self,
         call: Call,
@@ -243,7 +242,7 @@ impl Guard {
         None
     }
 
-    /// Why a process must not be signalled, from a snapshot; `None` if it may be.
+    /// Returns why a snapshot forbids signalling a process, or `None` if it allows it.
     pub fn by_snapshot(
         &self,
         call: Call,
@@ -271,7 +270,7 @@ impl Guard {
         self.find_keep(call, process, snapshot.time)
     }
 
-    /// Why a run's launcher must not be signalled: exemptions of its owner and the configuration.
+    /// Returns the exemption of a run's launcher, by its owner or the configuration, if there is one.
     pub fn keeps_launcher(
         &self,
         call: Call,
@@ -318,7 +317,7 @@ pub(super) fn holds_gpu(process: &Process) -> bool {
     files.iter().any(|path| is_gpu_open(path))
 }
 
-/// Whether a device file belongs to a GPU, not to the driver's control interface.
+/// Whether a device file is for a GPU, not for the driver's control interface.
 pub(super) fn is_gpu_open(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let number = name.strip_prefix("nvidia");
@@ -326,7 +325,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
         || matches!(name, "dxg" | "nvmap")
 }
 
-/// Whether NVML lists a process only for graphics, or for an unknown type.
+/// Whether NVML lists a process only for graphics or without a type.
 fn is_graphics_only(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

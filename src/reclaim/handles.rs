@@ -1,8 +1,8 @@
-//! The processes that an act holds by pidfd: members of the target, its launcher, and their new children.
+//! Keeps pidfds for the processes that an act may signal: the target's members, its launcher, and their new children.
 //!
 //! A process outside the plan is added only if it is a child of a held, living process. It must also have started
 //! after the act opened its parents, hold a GPU, and pass every check that members pass. A shared session, process
-//! group, cgroup or name is not enough, because unrelated processes may share it. This module sends nothing; see `act`.
+//! group, cgroup or name is not enough, because unrelated processes may share it. This module sends nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// Minimum time, in seconds, from first seeing a process to adding it. Between fork and exec, a process still has
-/// its parent's environment and open files.
+/// Minimum time, in seconds, from first seeing a process to adding it. Between fork and exec, a process still has its
+/// parent's environment and open files.
 const MIN_AGE_SECONDS: f64 = 1.0;
 
-/// Maximum number of added processes. A user's process limit also bounds a fork bomb.
+/// Maximum number of added processes. The user's process limit also bounds a fork bomb.
 const MAX_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -28,11 +28,11 @@ pub(super) struct HeldProcess {
     pub start_ticks: u64,
     uid: u32,
     pub handle: Handle,
-    /// A member of the family, not its launcher.
+    /// Whether the process is a member of the family, and not its launcher.
     pub is_member: bool,
-    /// Started after the plan, and added by `adopt`.
+    /// Whether the process started after the plan, and `adopt` added it.
     is_adopted: bool,
-    /// The last readable path of its program.
+    /// Last path of the process's program that could be read.
     pub executable: Option<Arc<str>>,
 }
 
@@ -119,7 +119,7 @@ impl Handles {
         self.get(handle).is_some_and(|held| held.is_adopted)
     }
 
-    /// The living processes. Added processes count only if they hold a GPU.
+    /// Returns the living processes. Includes added processes only if they may hold a GPU.
     pub fn concerned(
         &mut self,
         snapshot: &Snapshot,
@@ -144,7 +144,7 @@ impl Handles {
         })
     }
 
-    /// The living processes, including the launcher.
+    /// Returns the living processes, including the launcher.
     pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
         for held in &self.all {
@@ -167,7 +167,7 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Checked after listing: a process that is still alive owned its pid during the listing.
+        // Checked after listing the processes: one that is still alive has owned its pid throughout the listing.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
@@ -215,7 +215,7 @@ impl Handles {
     }
 
     fn adopt_one(&mut self, child: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
-        // The child may have exited since.
+        // The child may have exited in the meantime.
         let Ok(handle) = control.open(&Approved {
             pid: child.pid,
             start_ticks: child.start_ticks,
@@ -235,7 +235,7 @@ impl Handles {
         });
     }
 
-    /// Living descendants without a handle that may hold a GPU. Ending their ancestors may end them.
+    /// Returns living descendants without a handle that may hold a GPU. Ending their ancestors may end them.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -270,7 +270,7 @@ impl Handles {
         found
     }
 
-    /// A new process that replaced a member.
+    /// Finds a new process that replaced a member.
     pub fn successor(
         &self,
         target: &Target,
@@ -288,8 +288,8 @@ impl Handles {
     }
 }
 
-/// Whether a process holds a GPU, according to NVML's list in the newest snapshot or an open device file. `None` if
-/// NVML does not list it and its descriptors cannot be read.
+/// Whether a process holds a GPU, according to NVML's list in the newest snapshot or to an open device file. `None`
+/// if NVML does not list it and its descriptors cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let shown = snapshot.process(pid).and_then(|process| process.start_ticks);
@@ -319,14 +319,14 @@ fn may_be_added(
         process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
-    // A named process may have an unreadable environment, but an added one may not.
+    // A named process may have an unreadable environment, but an added process may not.
     facts.environment.is_some()
         && !is_at_work
         && guard.by_snapshot(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
-/// A process as a snapshot would show it. Values that were not read come from its parent or remain unknown.
+/// Returns a process as a snapshot would show it. Missing values are copied from its parent or left unknown.
 fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(child.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(child.start_ticks)) {
@@ -349,7 +349,7 @@ fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // Its libraries were not read.
+        // The process's libraries were not read.
         gpu_files: None,
         framework: None,
         framework_version: None,

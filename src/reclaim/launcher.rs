@@ -1,8 +1,8 @@
 //! Finds the launcher of a distributed run and the leader of a family. Pure.
 //!
-//! When one rank ends, a launcher ends all ranks or restarts that one. It is recognised by name, or as the parent
-//! of several processes with rank numbers in their environment. Rank numbers also identify MPI's proxies, whose
-//! names are not listed.
+//! When one rank ends, a launcher ends all ranks or restarts the missing one. A launcher is recognised by its name,
+//! or as the parent of several processes with rank numbers in their environment. Rank numbers also identify MPI's
+//! proxies, whose names are not listed here.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::program::file_name;
 use crate::model::snapshot::Parent;
 use crate::model::{Process, Snapshot};
 
-/// Programs and Python modules that start the ranks of a run and end them when they are ended.
+/// Programs and Python modules that start a run's ranks, and end the ranks when they exit.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "deepspeed",
@@ -29,15 +29,15 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// Variables that contain a rank's number. Each launcher sets some of them.
+/// Variables that contain a rank's number. Each launcher sets only some of them.
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
 /// A shell does not end the ranks that it started, so it is not a launcher.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// The member that the others depend on: the parent of most members, else the leader of their group or session,
-/// else the oldest.
+/// Returns the member that the other members depend on: the parent of most members, otherwise the leader of their
+/// group or session, otherwise the oldest.
 pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|process| process.ppid == Some(pid));
@@ -57,7 +57,7 @@ pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> 
         .map_or(0, |member| member.pid)
 }
 
-/// The living launcher of a rank's run. Never a shell or a daemon.
+/// Returns the living launcher of a rank's run. A shell or Slurm's daemon is never a launcher.
 pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
     let parent = rank.parent.as_ref().filter(|parent| rank.ppid == Some(parent.pid))?;
     let is_launcher =
@@ -84,7 +84,7 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Whether a command is a launcher: the program itself, or an interpreter's script or module.
+/// Whether a command is a launcher, or an interpreter that runs a launcher's script or module.
 pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {

@@ -1,8 +1,8 @@
-//! The audit log: an append-only JSON Lines file of every action, its time, process and reason.
+//! The audit log: an append-only JSON Lines file that records every action with its time, process and reason.
 //!
 //! Each line is on disk before the action that it announces. If gpumem dies during an act, the ledger shows which
 //! actions were sent or about to be sent. If a line cannot be written, the act stops. The last line may be
-//! incomplete: the next writer starts a new line, and the reader skips it.
+//! incomplete. The next writer then starts a new line, and the reader skips the incomplete one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -26,9 +26,9 @@ use crate::model::{Snapshot, Time};
 pub const FILE_NAME: &str = "reap.jsonl";
 /// Maximum number of bytes read from the end of the file: a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
-/// The `schema` of each line.
+/// Value of `schema` in each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// Maximum length of a line, in bytes: twice as long as the line for a family of a thousand members.
+/// Maximum length of a line, in bytes: twice the length for a family of a thousand members.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +55,10 @@ pub struct LedgerEntry {
 pub enum LedgerEvent {
     Begun {
         actor: Actor,
-        /// The target, with the reason, its evidence and all steps.
+        /// The target, with its reason, evidence and steps.
         target: Box<Target>,
     },
-    /// An action is about to happen. A later line has the result, unless gpumem died first.
+    /// An action is about to happen. A later line records the result, unless gpumem died first.
     Intended(Deed),
     Done {
         #[serde(flatten)]
@@ -86,7 +86,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// This process and its user. The user name is taken from a snapshot's processes.
+    /// Describes this process and its user. The user name is taken from a snapshot's processes.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
         let process = snapshot.processes.iter().find(|process| process.uid == Some(uid));
@@ -100,7 +100,7 @@ impl Actor {
     }
 }
 
-/// A part of an action that failed.
+/// A failed part of an action.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Failure {
     /// PID of the process; `None` if the action is a request.
@@ -110,7 +110,7 @@ pub struct Failure {
 }
 
 pub trait LedgerSink {
-    /// Writes a line. It is on disk when this returns `Ok`.
+    /// Writes a line. The line is on disk when this returns `Ok`.
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
@@ -118,13 +118,13 @@ pub trait LedgerSink {
 pub struct Ledger {
     path: PathBuf,
     file: File,
-    /// The last line is incomplete.
+    /// Whether the last line is incomplete.
     is_torn: bool,
 }
 
 impl Ledger {
-    /// Opens a ledger, creating it if missing. Only its owner may read it, because it contains other users' command
-    /// lines. Fails if it cannot be opened, or is not a regular file.
+    /// Opens a ledger, and creates it if missing. Only its owner may read it, because it contains other users'
+    /// command lines. Fails if it cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = open_output(path, OFlags::APPEND, 0o600).map_err(failed)?;
@@ -133,7 +133,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // The directory entry must be on disk, too.
+        // The directory entry must be on disk as well.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
@@ -161,7 +161,7 @@ impl LedgerSink for Ledger {
         if line.len() > MAX_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
-        // Cleared once the whole line is written.
+        // Reset once the whole line is written.
         self.is_torn = true;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
@@ -171,11 +171,10 @@ impl LedgerSink for Ledger {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerSummary {
-    /// Oldest first.
     pub acts: Vec<PastAct>,
-    /// Incomplete lines, and lines of a later version.
+    /// Number of lines that are incomplete or of a later version.
     pub unread_lines: usize,
-    /// The file was too long, so earlier lines were not read.
+    /// Whether the file was too long, so that its first lines were not read.
     pub is_cut: bool,
 }
 
@@ -184,7 +183,7 @@ pub struct LedgerSummary {
 pub struct PastAct {
     /// Identifier of the act.
     pub id: Arc<str>,
-    /// When the act began, or the time of its first line.
+    /// When the act began; if that is not in the log, the time of the act's first line.
     pub time: Time,
     /// Who acted.
     pub actor: Option<Actor>,
@@ -192,7 +191,7 @@ pub struct PastAct {
     pub target: Option<Box<Target>>,
     /// The actions taken, in order.
     pub deeds: Vec<PastDeed>,
-    /// Outcome of the act; `None` if gpumem ended before it was known.
+    /// Outcome of the act; `None` if gpumem exited before it was known.
     pub outcome: Option<Outcome>,
 }
 
@@ -211,7 +210,7 @@ pub struct PastDeed {
     pub ended: Option<Time>,
 }
 
-/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Fails if the file cannot be read.
+/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Fails if it cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
     let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
@@ -233,7 +232,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
-        // Skip the rest of a partial line.
+        // Skips the rest of a partial line.
         lines.next();
     }
     let mut indexes = HashMap::new();
@@ -256,8 +255,8 @@ pub(super) fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// Start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace). Acts of unknown origin count;
-    /// acts that a person confirmed do not.
+    /// Returns the start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace). Acts of unknown
+    /// origin are included; acts that a person confirmed are not.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended =
             |act: &&PastAct| act.actor.as_ref().is_none_or(|actor| actor.is_unattended);

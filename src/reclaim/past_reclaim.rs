@@ -1,6 +1,6 @@
-//! Totals of past actions, from the audit log.
+//! Computes totals of past actions from the audit log.
 //!
-//! Each sample reads only what was appended to the log, so totals never decrease.
+//! Each sample reads only what was appended to the log, so the totals never decrease.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -16,14 +16,14 @@ use super::release::ReleaseBy;
 use super::target::Deed;
 use crate::model::waste::{How, Reclaimed};
 
-/// The totals of one audit log.
+/// Totals of one audit log.
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
     /// The inode of the file, and the offset of the first unread byte.
     inode: u64,
     read: u64,
-    /// Acts that have not ended.
+    /// Acts whose end is not in the log yet.
     open: HashMap<Arc<str>, OpenAct>,
     sums: Reclaimed,
 }
@@ -31,12 +31,12 @@ pub struct ReclaimLog {
 #[derive(Debug, Default)]
 struct OpenAct {
     user: Arc<str>,
-    /// The method of the last action. `None` before the first.
+    /// Method of the last action. `None` before the first action.
     method: Option<How>,
 }
 
 impl ReclaimLog {
-    /// The audit log may be missing.
+    /// Creates a reader for an audit log, which may be missing.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }
@@ -144,7 +144,7 @@ mod tests {
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
         assert_eq!(log.sums(), &Reclaimed::default(), "no log");
-        // An act may span two reads. An act without an action does not count.
+        // An act may span two reads. An act without an action is not counted.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());
         append(&path, "a", vec![freed()]);
@@ -163,7 +163,7 @@ mod tests {
         fs::write(&path, "").unwrap();
         assert_eq!(log.sums(), &expected(2));
         append(&path, "e", vec![begun(), term(), freed()]);
-        // An incomplete line affects only itself.
+        // An incomplete line affects no other line.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, [&whole[..], b"{\"schema\":\"gpu"].concat()).unwrap();
         assert_eq!(log.sums(), &expected(3));

@@ -1,8 +1,8 @@
 //! Creates a plan from findings and a policy: targets with their steps, and refusals with their reasons. Pure.
 //!
 //! The plan that is shown is the plan that is carried out; see `act`. [`crate::model::family`] groups related
-//! processes. A family is ended as a whole or not at all. If a rule requests it, the rule must have found every
-//! member that NVML lists. `select` applies the policy's selection, `step` chooses the steps, and `guard` protects
+//! processes. A family is ended as a whole or not at all. If a rule leads to an act, it must have found every member
+//! that NVML lists. `select` applies the policy's selection, `step` chooses the steps, and `guard` protects
 //! processes.
 
 mod release;
@@ -28,7 +28,7 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// Maximum number of generations between a process and a requested ancestor.
+/// Maximum number of generations to search for a requested ancestor of a process.
 const MAX_GENERATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,11 @@ pub struct PlanInput<'a> {
     pub snapshot: &'a Snapshot,
     /// Families in the snapshot.
     pub families: &'a [Family],
-    /// Facts about the processes of [`pids`], where /proc is readable.
+    /// Facts about the processes that [`pids`] returns, if /proc is readable.
     pub facts: &'a BTreeMap<u32, Guarded>,
 }
 
-/// The processes whose facts a plan needs.
+/// Returns the processes whose facts a plan needs.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
     let mut pids: Vec<u32> =
@@ -52,13 +52,13 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     pids
 }
 
-/// Targets of a plan, and refused processes.
+/// Targets of a plan, and the processes that it refuses.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
     pub time: Time,
     /// The targets, most memory first.
     pub targets: Vec<Target>,
-    /// Processes that were requested or found but are not included.
+    /// Processes that were requested or found, but are not part of any target.
     pub refused: Vec<Refused>,
 }
 
@@ -83,34 +83,34 @@ pub struct Refused {
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Why {
-    /// The process, or another one of its family, is protected.
+    /// The process, or another process in its family, is protected.
     Protected {
         /// PID of the protected process.
         pid: u32,
         /// What protects it.
         protection: Protection,
     },
-    /// Nothing can be signalled safely, or it would not help.
+    /// The process cannot be signalled safely, or a signal would not help.
     NeverTaken {
         /// Kind of the finding.
         kind: Kind,
     },
-    /// Findings of this kind are targeted only on request.
+    /// Findings of this kind lead to a target only on request.
     OnlyWhenAsked {
-        /// The kind.
+        /// The kind of finding.
         kind: Kind,
     },
-    /// The rule only notifies the owner, for example because the process is working elsewhere, or is
-    /// exempt on another GPU.
+    /// The rule only notifies the owner, for example because the process is working elsewhere, or is exempt on
+    /// another GPU.
     #[serde(rename = "only_told")]
     OnlyNotified,
-    /// Other processes of its family have no finding and would be ended with it.
+    /// Other processes in its family have no finding and would be ended with it.
     Family {
         /// PIDs of these processes.
         pids: Vec<u32>,
     },
-    /// The process is a rank of a run whose other ranks are not targets; its launcher would restart it
-    /// or end them all.
+    /// The process is a rank of a run whose other ranks are not targets. Its launcher would restart the rank or end
+    /// all ranks.
     Rank {
         /// PID of the launcher.
         launcher: u32,
@@ -119,31 +119,30 @@ pub enum Why {
         /// PIDs of the other ranks.
         pids: Vec<u32>,
     },
-    /// The process, or another one of its family, may be working on a GPU whose process list could not
-    /// be read.
+    /// The process, or another process in its family, may be working on a GPU whose process list could not be read.
     Unread {
         /// NVML index of the GPU.
         gpu: u32,
     },
-    /// NVML lists the process on no GPU, and it has none open.
+    /// NVML does not list the process on any GPU, and the process has no GPU open.
     NotOnGpu,
-    /// The process is a zombie, which gets no signal.
+    /// The process is a zombie, which receives no signals.
     Zombie {
-        /// The process that has to reap it. Chosen by that process: escape it for a terminal.
+        /// The process that has to reap the zombie. Chosen by that process: escape it for a terminal.
         parent: Arc<str>,
     },
     /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why each method is impossible. Contains text from others: escape it for a terminal.
+        /// Why each method is impossible. Contains untrusted text: escape it for a terminal.
         ways: Arc<str>,
     },
     /// The process is no longer in the snapshot.
     Gone,
     /// The finding is about a GPU, not a process.
     NoProcess,
-    /// The name matches nothing on a GPU: no GPU, notebook, kernel or server, and no finding.
+    /// The name matches no GPU, no notebook, kernel or server on a GPU, and no finding.
     NoTarget {
-        /// The name.
+        /// The name that was requested.
         name: Arc<str>,
     },
 }
@@ -235,7 +234,7 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|accused| accused.process.pid));
         match target(input, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
-            // Each requested process is listed, even if only one of them is the reason.
+            // If a family is refused, each requested process in it is listed, even if only one of them is the reason.
             Err(why) => {
                 let refused = together.iter().map(|accused| accused.refused(why.clone()));
                 plan.refused.extend(refused);
@@ -247,7 +246,7 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
-    /// Records the current usage of targets that a rule found, so that later work cancels the plan.
+    /// Records the current usage of targets that a rule found, so that later work cancels the act.
     pub fn note_usage(&mut self, roots: &Roots) {
         let reader = UsageReader::new(roots);
         for target in self.targets.iter_mut().filter(|target| target.is_found()) {
@@ -326,7 +325,7 @@ fn target(
         } else if descends(process, accused, input.snapshot) {
             processes.push(process);
         } else {
-            // A relative that survives the end of the requested processes.
+            // This relative keeps running when the requested processes end.
             unasked.push(pid);
         }
     }
@@ -359,7 +358,7 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
-            // The launcher started before its ranks.
+            // The launcher started before its ranks did.
             let started = processes.iter().filter_map(|process| process.start_time).min();
             let now = input.snapshot.time;
             let kept =
@@ -420,7 +419,7 @@ fn target(
     })
 }
 
-/// A target's process, or why it is protected. With `on_gpu`, the process must be on a GPU.
+/// Returns a target's process, or why it is refused. With `on_gpu`, the process must be on a GPU.
 fn target_process(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -463,7 +462,7 @@ fn target_process(
     })
 }
 
-/// Whether a process uses the CPU. Unknown usage counts as work.
+/// Whether a process is using the CPU. Unknown usage counts as work.
 fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
@@ -482,10 +481,10 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Whether a process descends from a requested one, according to the snapshot.
+/// Whether a process is a descendant of a requested one, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // In a recording, two processes may be each other's parents.
+    // In a recording, two processes may appear as each other's parent.
     for _ in 0..MAX_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older = |parent: &&Process| {
@@ -502,7 +501,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
     false
 }
 
-/// A process's memory by GPU, from NVML's process lists. Each GPU occurs once.
+/// Returns a process's memory by GPU, from NVML's process lists. Each GPU occurs once.
 fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found: Vec<MemberGpu> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -520,7 +519,7 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// The GPUs on which a process holds memory, or which it has open without being listed.
+/// Returns the GPUs on which a process holds memory, or which it has open without being listed there.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
@@ -534,7 +533,7 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Total memory that NVML reports for the members and the exited processes.
+/// Sums the memory that NVML reports for the members and the exited processes.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs =
         |pid: u32| dead.contains(&pid) || members.iter().any(|member| member.pid == pid);

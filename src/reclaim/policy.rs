@@ -1,4 +1,4 @@
-//! The request of a user or the configuration: targets, method, and pace. Plain data; `plan` and `guard` decide.
+//! What a user or the configuration requests: targets, method, and pace. Plain data; `plan` and `guard` decide.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// The CPU usage, in percent, from which a family member that NVML does not list counts as working.
+/// Minimum CPU usage, in percent, at which a family member that NVML does not list counts as working.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
 /// Whether a process in a snapshot is an inference server, which is normally idle.
@@ -24,7 +24,7 @@ pub type Serves = fn(&Process, &Snapshot) -> bool;
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub targets: Targets,
-    /// Only processes that a selector matched. `None` means everything.
+    /// If set, only the processes that a selector matched.
     pub selected: Option<Selected>,
     /// Include other users' processes.
     pub all_users: bool,
@@ -32,31 +32,31 @@ pub struct Policy {
     pub graphics: bool,
     /// Include inference servers that a rule found.
     pub servers: bool,
-    /// Signal processes that a scheduler, service manager or container runtime owns, instead of showing its
+    /// Signal processes that a scheduler, service manager or container runtime owns, instead of showing the owner's
     /// command.
     pub direct: bool,
     /// Include named processes that their owner or the configuration exempts.
     pub even_kept: bool,
     pub release: Release,
-    /// Rules whose findings only lead to release requests.
+    /// Names of rules whose findings lead to release requests only.
     pub releasing: Vec<Arc<str>>,
-    /// Replaces SIGTERM.
+    /// Signal to send instead of SIGTERM.
     pub signal: Option<Signal>,
-    /// The grace period after each signal, instead of the recipients' defaults.
+    /// Grace period after each signal, instead of the defaults for the recipients.
     pub grace: Option<Duration>,
     /// File names of additional protected programs.
     pub never: Vec<Arc<str>>,
-    /// Maximum time for which `GPUMEM_KEEP` protects a process.
+    /// Longest time for which `GPUMEM_KEEP` can protect a process.
     pub longest_keep: Option<Span>,
     /// Exemptions in the configuration.
     pub kept: Vec<Exempt>,
-    /// The same exemptions as a check, for processes that start after the plan.
+    /// The same exemptions, as a check for processes that start after the plan.
     pub keeps: Keeps,
     pub serves: Serves,
 }
 
 impl Policy {
-    /// The defaults: the caller's own processes, with SIGTERM first.
+    /// Returns the defaults: only the caller's own processes, with SIGTERM first.
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
@@ -79,20 +79,20 @@ impl Policy {
     }
 }
 
-/// Whether targets are asked to release memory.
+/// Whether gpumem asks targets to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Release {
     #[default]
     Never,
-    /// Idle targets of rules, except inference servers, are asked first, and ended if the finding still holds.
+    /// Asks idle targets of rules first, except inference servers, and ends them if the finding still holds.
     First(ReleaseOptions),
-    /// Targets are only asked; no process is ended.
+    /// Only asks targets, and ends no process.
     Only(ReleaseOptions),
 }
 
 type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
-/// The configuration's exemptions as a check for any time. The default exempts no process.
+/// Checks at any time whether the configuration exempts a process. The default exempts no process.
 #[derive(Clone, Default)]
 pub struct Keeps(Option<Arc<KeepCheck>>);
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// The processes to plan for. An empty list of names is invalid.
+/// The processes that a plan is about. An empty list of names is invalid.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
     Named(ProcessNames),
@@ -120,7 +120,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Processes by pid and by other names. `None` if both lists are empty.
+    /// Selects processes by pid and by other names. Returns `None` if both lists are empty.
     pub fn named(pids: Vec<u32>, words: Vec<Arc<str>>) -> Option<Self> {
         let has_names = !pids.is_empty() || !words.is_empty();
         has_names.then_some(Self::Named(ProcessNames { pids, words }))
@@ -138,7 +138,7 @@ impl Targets {
         }
     }
 
-    /// Whether findings of this rule or kind are requested.
+    /// Whether findings by this rule or of this kind are requested.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
@@ -154,21 +154,21 @@ impl Targets {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessNames {
     pub pids: Vec<u32>,
-    /// Names of GPUs, notebooks, kernels or inference servers, and ids of findings or their prefixes.
+    /// Names of GPUs, notebooks, kernels or inference servers, and ids or id prefixes of findings.
     pub words: Vec<Arc<str>>,
 }
 
-/// Selects findings that match every set field. A field matches if one of its values does.
+/// Selects findings that match every field that is set. A field matches if one of its values does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FindingSelector {
-    /// Pids of the processes. Empty for any process.
+    /// PIDs of the processes. If empty, any process matches.
     pub pids: Vec<u32>,
-    /// Kinds. If empty, those with [`Ends::Always`].
+    /// Kinds of findings. If empty, those with [`Ends::Always`] match.
     pub kinds: Vec<Kind>,
     pub rules: Vec<Arc<str>>,
 }
 
-/// The rate limit for unattended acts. The ledger has the times of earlier ones.
+/// The rate limit for unattended acts. The start times of earlier acts are in the ledger.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
     /// Pause after each act, so that the next sample shows its effect.
@@ -185,14 +185,14 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// The earliest start of the next act, given the start times of earlier ones in any order. A start in the
-    /// future, after the clock was set back, counts as now.
+    /// Returns the earliest start of the next act, based on the start times of earlier acts, in any order. A start in
+    /// the future, after the clock was set back, counts as now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
         let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
-            // No act is allowed, so the next one is always a period away.
+            // No act is allowed, so the next one is always a full period away.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
             Some(_) => acts
                 .iter()
@@ -250,7 +250,7 @@ impl Signal {
         Self::TABLE[self as usize].2
     }
 
-    /// For example `"SIGTERM"`.
+    /// Returns the name, for example `"SIGTERM"`.
     pub const fn name(self) -> &'static str {
         Self::TABLE[self as usize].1
     }
@@ -262,7 +262,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The text is not a signal that gpumem sends.
+/// The text does not name a signal that gpumem sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a signal that gpumem sends; use TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
 pub struct NoSignal(String);

@@ -1,8 +1,8 @@
-//! Prepares plans of this machine, with facts from /proc, or from a snapshot alone.
+//! Prepares plans, either for this machine with facts from /proc, or from a snapshot alone.
 //!
-//! A plan from a snapshot is what root would plan on that machine. Recordings use it to report how much memory
-//! `reap` would free and which processes `release` could ask. Facts that a snapshot lacks (`oom_score_adj`, an
-//! unread environment) protect no process there, because nothing is sent. [`mod@plan`] decides the contents.
+//! A plan from a snapshot is what root would plan on that machine. Recordings use it to report how much memory `reap`
+//! would free and which processes `release` could ask. Facts that a snapshot lacks (`oom_score_adj`, an unread
+//! environment) do not protect a process there, because nothing is sent. [`mod@plan`] decides what a plan contains.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet, serves};
 use crate::units::Span;
 
-/// The configuration's part of every policy: exemptions, and rules that release memory.
+/// The part of every policy that comes from the configuration: exemptions, and rules that release memory.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// Maximum time for which `GPUMEM_KEEP` protects a process.
+    /// Longest time for which `GPUMEM_KEEP` can protect a process.
     longest_keep: Option<Span>,
-    /// Rules whose findings only lead to release requests.
+    /// Names of rules whose findings lead to release requests only.
     releasing: Vec<Arc<str>>,
 }
 
@@ -48,7 +48,7 @@ impl ConfiguredPolicy {
         Self { releasing, ..self }
     }
 
-    /// Adds the exemptions to a policy, for the processes of a snapshot.
+    /// Adds the configured exemptions for the processes of a snapshot to a policy.
     pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.longest_keep = self.longest_keep;
@@ -64,11 +64,11 @@ pub struct PlanSource<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
     pub configured: &'a ConfiguredPolicy,
-    /// Selected processes. `None` means everything.
+    /// If set, only these processes.
     pub selected: Option<&'a Selected>,
 }
 
-/// The rules whose undecided findings affect the request.
+/// Returns the rules whose undecided findings affect the request.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -77,8 +77,8 @@ pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which processes it may
-/// include. Fails if /proc does not show gpumem's own identity.
+/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which processes the plan
+/// may include. Fails if /proc does not show gpumem's own identity.
 pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
     let PlanSource { snapshot, findings, configured, selected } = source;
     let roots = Roots::default();
@@ -96,7 +96,7 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     Ok((plan, guard))
 }
 
-/// Plans from a recording, as root on that machine would. Facts that were not recorded protect no process.
+/// Makes the plan that root would make on the recorded machine. Facts that were not recorded protect no process.
 pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
     source.configured.protect(&mut policy, source.snapshot);
     policy.selected = source.selected.cloned();
@@ -132,7 +132,7 @@ pub(super) fn plan_by_snapshot(
     (plan(&input, &guard), guard)
 }
 
-/// The facts about a process that a snapshot contains.
+/// Returns the facts about a process that a snapshot contains.
 fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
@@ -153,8 +153,8 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// The facts about a rank's launcher that a snapshot contains. A snapshot lacks the launcher's owner, so the rank's
-/// owner is assumed.
+/// Returns the facts about a rank's launcher that a snapshot contains. A snapshot lacks the launcher's owner, so the
+/// launcher is assumed to have the same owner as the rank.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = find_launcher(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
@@ -166,14 +166,14 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // As in plans from a snapshot, an unread environment protects no process.
+        // Here too, an unread environment protects no process.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))
 }
 
-/// Whether a plan for all users would reclaim the memory of each offered finding.
+/// Whether a plan for all users would reclaim the memory of each listed finding.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -182,12 +182,12 @@ pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     marks(&found, snapshot, judged_policy(engine, snapshot))
 }
 
-/// The default policy of `reap --all-users`.
+/// Returns the default policy of `reap --all-users`.
 pub fn default_policy() -> Policy {
     Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }
 
-/// The default policy of `reap --all-users`, with the configuration's exemptions.
+/// Returns the default policy of `reap --all-users`, with the configuration's exemptions.
 pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     let settings = engine.settings();
     Policy {
@@ -197,7 +197,7 @@ pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// Whether a plan with this policy would reclaim the memory of each offered finding.
+/// Whether a plan with this policy would reclaim the memory of each listed finding.
 fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
@@ -214,7 +214,7 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
             Some(why) => why.to_string().into(),
         }
     };
-    // Memory of a target's processes without a finding, counted once.
+    // Memory of the targets' processes that have no finding, counted once.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

@@ -21,18 +21,18 @@ pub fn recheck<'a>(
     recheck_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// Minimum share of a core that counts as work.
+/// Minimum share of a CPU core that counts as work.
 const WORK_SHARE: f64 = 0.1;
 /// Minimum I/O, in bytes per second, that counts as work, as in the rule `idle`.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
-/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O never counts as work.
+/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O therefore never counts as work.
 pub const MIN_SECONDS: f64 = 10.0;
-/// Maximum CPU averaging period, in seconds, for a job that may be saving. Saving may start late.
+/// Maximum CPU averaging period, in seconds, for a job that may be saving its work. It may begin to save late.
 const SAVING_SECONDS: f64 = 5.0;
 /// Minimum I/O, in bytes, that counts as saving a checkpoint.
 const MIN_SAVED_BYTES: u64 = 1 << 20;
 
-/// Whether a job that should be idle has worked.
+/// Whether a job that should be idle has done work.
 pub fn is_work(used: JobWork) -> bool {
     let seconds = used.seconds.max(MIN_SECONDS);
     used.cpu_seconds >= WORK_SHARE * seconds || used.bytes as f64 >= WORK_BYTES_PER_SECOND * seconds
@@ -44,7 +44,7 @@ pub(super) fn is_saving(used: JobWork) -> bool {
         || used.bytes >= MIN_SAVED_BYTES
 }
 
-/// The verdict holds while each living member that had findings still has one of them.
+/// The findings still hold if each living member that had findings still has one of them.
 fn recheck_members(
     alive: &[&TargetProcess],
     findings: &[Because],
@@ -54,7 +54,7 @@ fn recheck_members(
     let mut verdict = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
-        // If a family member's GPU cannot be read, the findings on all members are uncertain.
+        // If the process list of a family member's GPU cannot be read, the findings on all members are uncertain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
             verdict = Recheck::Unknown;
@@ -92,7 +92,7 @@ fn recheck_members(
     verdict
 }
 
-/// Processes that may be on a GPU whose process list is missing.
+/// Returns the processes that may be on a GPU whose process list is missing.
 fn unread(snapshot: &Snapshot) -> Unread {
     match snapshot.gpus.iter().any(Gpu::is_unread) {
         true => Unread::new(snapshot, &families(snapshot), |_, _| false),
@@ -100,7 +100,7 @@ fn unread(snapshot: &Snapshot) -> Unread {
     }
 }
 
-/// Whether the snapshot shows a member and each of its GPUs. Otherwise the findings are old.
+/// Whether the snapshot shows a member and each of its GPUs. If not, the findings are outdated.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_same = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));

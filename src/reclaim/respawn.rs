@@ -1,15 +1,15 @@
-//! Finds the successor of an ended process, which its parent, notebook server, service or container started.
+//! Finds the process that a parent, notebook server, service or container started to replace an ended process.
 //!
-//! Candidates are processes that did not exist before the first signal. A candidate with the ended process's
-//! command is its successor. With another command it must be listed by NVML on one of the target's GPUs, and
-//! started by the same parent, service or container. A successor is not in the plan, so it is never signalled.
+//! Candidates are processes that did not exist before the first signal. A candidate with the ended process's command
+//! is its successor. A candidate with another command must be listed by NVML on one of the target's GPUs, and started
+//! by the same parent, service or container. A successor is not in the plan, so it is never signalled.
 //!
 //! A process with the same user and command that allocates memory on one of the target's GPUs is also a successor,
 //! regardless of its parent. It may have forked on SIGTERM, or restarted itself in its own session.
 //!
-//! An orphan's adoptive parent also adopts unrelated processes. Of its children, only processes of the same user
-//! qualify, and only in their own session or the ended process's session. Leftovers of a login are in the login's
-//! session.
+//! A process that adopts orphans also adopts unrelated ones. If it is the ended process's parent, only children of
+//! the same user qualify, and only in their own session or the ended process's session. Leftovers of a login are in
+//! the login's session.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-/// The relations of a process before it was ended.
+/// How a process was related to others before it was ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// Its parent only adopted it, so the parent's other children are not successors.
+    /// The parent only adopted the process, so the parent's other children are not successors.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
-    /// The parent itself held a GPU.
+    /// Whether the parent itself held a GPU.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// The command identifies one notebook kernel, regardless of its parent. A server may use a different wrapper
-    /// each time.
+    /// Whether the command identifies one notebook kernel. Its parent may differ, because a server may use a
+    /// different wrapper each time.
     is_kernel: bool,
     manager: Option<Arc<str>>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Respawn {
 }
 
 impl Respawn {
-    /// Records the relations of a living member.
+    /// Records how a living member is related to other processes.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
         let shown = shown.filter(|process| process.start_ticks == Some(facts.start_ticks));
@@ -117,7 +117,7 @@ impl Respawn {
                 return Some(candidate.pid);
             }
         }
-        // A supervisor may allocate the memory itself.
+        // A supervisor may also allocate the memory itself.
         let supervisors =
             self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
         let mut supervisors = supervisors.filter_map(|former| former.ppid);
@@ -125,7 +125,7 @@ impl Respawn {
     }
 }
 
-/// The service or container that restarts a process.
+/// Returns the service or container that restarts a process.
 fn manager(process: &Process) -> Option<Arc<str>> {
     let container = process.container.as_deref().and_then(|container| container.id.clone());
     let unit = process.systemd_unit.as_ref();

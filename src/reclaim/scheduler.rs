@@ -1,8 +1,8 @@
 //! Decides from the newest snapshot which notices and unattended acts are due. Runs one act at a time.
 //!
 //! The caller supplies the time. Effects go through [`System`], which tests replace. The configuration selects the
-//! findings that lead to an act, and [`crate::reclaim`] decides which processes may be ended. `notices` chooses the
-//! recipients of notices, and [`crate::reclaim::warnings`] records past warnings.
+//! findings to act on, and [`crate::reclaim`] decides which processes may be ended. `notices` chooses the recipients
+//! of notices, and [`crate::reclaim::warnings`] records earlier warnings.
 
 mod notices;
 
@@ -36,11 +36,11 @@ use crate::units::{Bytes, Span, number_of};
 const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
-/// The service's log has many readers, and most of them cannot change anything.
+/// The service's log has many readers, most of whom cannot change anything.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
-    /// The current guard, with the configuration's exemptions.
+    /// Returns the current guard, with the configuration's exemptions.
     fn guard(
         &mut self,
         rules: &RuleSet,
@@ -91,14 +91,14 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// The configuration has changed, and the new one would not end the target.
+    /// Whether the configuration has changed, and the new one would not end the target.
     is_revoked: bool,
 }
 
 #[derive(Debug)]
 struct PendingRetry {
     retry_at: Time,
-    /// The last logged error.
+    /// Error that was logged last.
     error: String,
 }
 
@@ -110,19 +110,19 @@ pub struct ReapScheduler {
     warnings: Warnings,
     snapshot: Snapshot,
     acting: Option<RunningReap>,
-    /// Earliest start of the next act.
+    /// Earliest time at which the next act may start.
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Findings whose processes were asked to release memory, and when they may be asked again. `None` means never.
+    /// Findings whose processes were asked to release memory, and when to ask again. `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while working, and the earliest time to ask them again.
+    /// Processes that were asked while they were working, and when they may be asked again.
     cleaned: HashMap<Identity, Time>,
-    /// The usage of a warned target's job when it was last idle, by the target's first member.
+    /// Resource usage of a warned target's job when the job was last idle, by the target's first member.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
-    /// Findings whose reason for being skipped was logged.
+    /// Findings that were skipped, with the reason already logged.
     skip_logged: HashSet<Arc<str>>,
-    /// The last logged error that blocks all acts.
+    /// Last logged error that prevented all acts.
     last_error: Option<String>,
 }
 
@@ -177,7 +177,7 @@ impl ReapScheduler {
         self.acting.as_ref()?.executor.target()
     }
 
-    /// A one-line status.
+    /// Returns a one-line status.
     pub fn status(&self) -> String {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
@@ -223,8 +223,8 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// The findings to act on, including subordinate ones, and the findings to notify about. The first are those of
-    /// rules with `action = "reap"`.
+    /// Returns the findings to act on and the findings to notify about. The findings to act on are from rules with
+    /// `action = "reap"`, and include subordinate ones.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|finding| self.is_reaping(finding)).cloned().collect();
@@ -264,8 +264,8 @@ impl ReapScheduler {
         Ok((plan(&input, &guard), guard))
     }
 
-    /// Warns about targets that would be ended, and starts the next due one, most memory first. Owners of skipped
-    /// processes are not warned.
+    /// Warns about targets that would be ended, and starts the act on the first target that is due, most memory
+    /// first. Owners of skipped processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -315,7 +315,7 @@ impl ReapScheduler {
                         let now = Arc::new(system.usage(&target));
                         let when_idle =
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
-                        // The baseline advances while the job is idle, so that averages do not hide recent work.
+                        // The baseline advances while the job is idle, so that averaging does not hide recent work.
                         let used = now.since(when_idle);
                         if used.seconds >= MIN_SECONDS && !is_work(used) {
                             *when_idle = now;
@@ -335,7 +335,7 @@ impl ReapScheduler {
     }
 
     /// Asks processes to release memory if their rule says so, most memory first. No process is ended, so the owner
-    /// gets a notice without an earlier warning.
+    /// gets a notice but no earlier warning.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut still_asked = std::mem::take(&mut self.asked);
         still_asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
@@ -398,7 +398,7 @@ impl ReapScheduler {
         processes.map(finding_about).collect()
     }
 
-    /// Whether an earlier run of gpumem asked the process since the finding began.
+    /// Whether an earlier run of gpumem has asked the process since the finding began.
     fn was_asked(&self, finding: &Finding) -> bool {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
@@ -407,7 +407,7 @@ impl ReapScheduler {
             && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
-    /// Whether all warnings were sent and the act was not tried yet.
+    /// Whether all warnings were sent and the act has not been tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
         warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
@@ -430,7 +430,7 @@ impl ReapScheduler {
         })
     }
 
-    /// Logs the reason for skipping findings, once.
+    /// Logs once why findings are skipped.
     fn log_skipped(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
         let is_new = findings.iter().any(|finding| !self.skip_logged.contains(finding));
         if is_new {
@@ -487,8 +487,8 @@ impl ReapScheduler {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        // The findings count as unknown here. "No longer true" would be ignored for a process that runs because of
-        // SIGCONT.
+        // If the act was revoked, findings count as unknown. "No longer true" would be ignored for a process that
+        // runs only because of SIGCONT.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
         let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
@@ -501,7 +501,7 @@ impl ReapScheduler {
             return;
         };
         if response == Response::Release {
-            // On a nearly full GPU, the interval applies to each process, not to the finding.
+            // If the finding is about a nearly full GPU, the interval applies to each process, not to the finding.
             let ids = self.engine.findings().iter().filter(|finding| finding.process.is_none());
             let gpu_findings: Vec<Arc<str>> = ids.map(|finding| Arc::clone(&finding.id)).collect();
             let findings = findings.into_iter().filter(|id| !gpu_findings.contains(id));
@@ -510,7 +510,7 @@ impl ReapScheduler {
             let asked = findings.map(|finding| (finding, retry_at));
             return self.asked.extend(asked);
         }
-        // If the process resumed work, warnings start over; otherwise the attempt counts.
+        // If the process resumed work, warnings start over; otherwise the act is not tried again.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),
@@ -518,14 +518,14 @@ impl ReapScheduler {
         self.log_error(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Stops the act: gpumem must not act without an audit log, so a full disk stops the reaper.
+    /// Stops the act. gpumem must not act without an audit log, so a full disk stops it.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.log_error(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
-    /// Logs an error that blocks all acts, once.
+    /// Logs once an error that prevents all acts.
     fn log_error(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
             && self.last_error.as_ref() != Some(&error)
@@ -536,8 +536,8 @@ impl ReapScheduler {
     }
 }
 
-/// Whether a snapshot shows a finding's process and GPUs. Otherwise the finding is based on older data, and gpumem
-/// does not act on it.
+/// Whether a snapshot shows a finding's process and GPUs. If not, the finding is based on older data, and gpumem does
+/// not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);
@@ -559,13 +559,13 @@ fn finding_ids(target: &Target) -> Vec<Arc<str>> {
     }
 }
 
-/// The command for the owner.
+/// Returns the command that the owner can run instead.
 fn owner_command(target: &Target) -> &str {
     let mut commands = target.steps.iter().filter_map(Step::advice);
     commands.next().map_or("gpumem reap --direct", |command| &**command)
 }
 
-/// A one-line description of a target.
+/// Describes a target in one line.
 fn describe_target(target: &Target) -> String {
     let leader = text::lead(target);
     let name = leader.map_or_else(String::new, |process| format!(" ({})", escape(&process.name)));

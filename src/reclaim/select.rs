@@ -1,4 +1,4 @@
-//! Selects the processes of a plan: named by a person, or found by rules. Pure.
+//! Selects the processes for a plan: those that a person named, or those that rules found. Pure.
 
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ pub(super) fn select_named<'a>(
     accused
 }
 
-/// The processes that a word names: those of a GPU, notebook, kernel, inference server or finding, or the process
-/// with this [exact name](crate::model::Identity::exact_name).
+/// Returns the processes that a word selects: all processes of a GPU, notebook, kernel, inference server or finding,
+/// or the process with this [exact name](crate::model::Identity::exact_name).
 pub fn called<'a>(
     word: &str,
     snapshot: &'a Snapshot,
@@ -115,7 +115,7 @@ pub fn called<'a>(
     let has_prefix = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(has_prefix).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // A prefix of several ids is ambiguous and matches none.
+    // A prefix of several ids is ambiguous and selects none.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -126,7 +126,7 @@ pub fn called<'a>(
     found
 }
 
-/// The processes that rules found and the selector requests.
+/// Returns the processes that rules found and the selector requests.
 pub(super) fn select_found<'a>(
     input: &PlanInput<'a>,
     guard: &Guard,
@@ -142,7 +142,7 @@ pub(super) fn select_found<'a>(
             continue;
         }
         let is_asked = selector.kinds.contains(&finding.kind);
-        // Naming a rule requests all its findings.
+        // A selector that names a rule requests all findings of the rule.
         let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
         let is_released = guard.policy.releasing.contains(&finding.rule);
         if !(by_name || selector.kinds.is_empty()) {
@@ -182,7 +182,7 @@ pub(super) fn select_found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // No user expects an idle server to be killed, so it is not listed as refused.
+                // No user expects an idle server to be killed, so it is not listed among the refused processes.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
@@ -228,7 +228,7 @@ pub(super) fn select_found<'a>(
 }
 
 /// Whether a process is not a placeholder, or placeholders are requested. Other findings on a placeholder, such as
-/// idle, do not count.
+/// idle, are not enough.
 fn is_asked_for_as_placeholder(
     input: &PlanInput<'_>,
     selector: &FindingSelector,
@@ -251,7 +251,7 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
     })
 }
 
-/// Whether the pid of a process, or of its run's launcher, is listed.
+/// Whether `pids` contains the pid of a process or of its run's launcher.
 fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
     let is_rank =
         || find_launcher(process, snapshot).is_some_and(|launcher| pids.contains(&launcher.pid));
@@ -263,7 +263,7 @@ fn is_kernel(process: &Process, id: &str) -> bool {
     kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
 }
 
-/// Whether a path is the notebook's path, or its last components.
+/// Whether a path is the notebook's path or its last components.
 fn is_notebook(process: &Process, path: &str) -> bool {
     let Some(kernel) = process.jupyter.as_deref() else {
         return false;

@@ -1,5 +1,5 @@
-//! A target: the processes to end together, the reason, and the steps with their actions and requests. Plain data,
-//! as shown and logged; `step` has the behaviour.
+//! A target: the processes to end together, the reason, and the steps with their actions and requests. This is the
+//! plain data that is shown and logged; `step` has the behaviour.
 
 use std::sync::Arc;
 
@@ -14,35 +14,34 @@ use crate::model::finding::{Finding, Kind};
 use crate::model::process::AskedRelease;
 use crate::model::{Identity, Start, Time};
 
-/// Processes that are ended, or asked to release memory, together.
+/// Processes that are ended together, or asked together to release memory.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Target {
-    /// Identifier: `pid:start` of the leader.
+    /// Identifier: PID and start ticks of the leader, as `pid:start`.
     pub id: Arc<str>,
-    /// Boot of the start ticks.
+    /// ID of the boot that the start ticks count from.
     pub boot_id: Option<Arc<str>>,
-    /// Why it is a target.
+    /// Why the processes are a target.
     pub reason: Reason,
     /// The processes to act on, oldest first; never empty.
     pub members: Vec<TargetProcess>,
-    /// The process that started the members and would start them again; killed before them.
+    /// The process that started the members and would restart them; killed before them.
     pub launcher: Option<TargetProcess>,
-    /// PID of the member that the others depend on.
+    /// PID of the member that the other members depend on.
     pub leader: u32,
-    /// PIDs that NVML lists whose processes have exited; the members hold their memory.
+    /// PIDs that NVML lists although the processes have exited; the members hold their memory.
     pub dead: Vec<u32>,
-    /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the
-    /// processes.
+    /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the processes.
     pub bytes: Option<u64>,
-    /// The supervisor or scheduler that owns the processes, and the command to end them there; `None`
-    /// if there is none, or if a step shows it. Contains untrusted names: escape it for a terminal.
+    /// The supervisor or scheduler that owns the processes, and its command to end them; `None` if there is no owner,
+    /// or if a step shows the command. Contains untrusted names: escape it for a terminal.
     #[serde(default)]
     pub owner: Option<Arc<str>>,
-    /// Steps to take, gentlest first, until one helps.
+    /// The steps, gentlest first. The act stops at the first step that helps.
     pub steps: Vec<Step>,
-    /// How long to watch for a process started in its place, in seconds.
+    /// How long to watch for a replacement of an ended process, in seconds.
     pub respawn_seconds: f64,
-    /// The job's usage at the plan or the last warning. Later work cancels the act.
+    /// The job's usage when the plan was made or the last warning was sent. Later work cancels the act.
     #[serde(skip)]
     pub used_at_plan: Option<Arc<JobUsage>>,
 }
@@ -61,7 +60,7 @@ impl Target {
         self.call() == Call::Rule
     }
 
-    /// Pid and start ticks of each member.
+    /// Returns the pid and start ticks of each member.
     pub fn identities(&self) -> Vec<(u32, u64)> {
         self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
@@ -96,13 +95,13 @@ impl Target {
     }
 }
 
-/// Why something is a target.
+/// Why processes are a target.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Reason {
-    /// A person named it.
+    /// A person named the processes.
     Named,
-    /// Rules found it.
+    /// Rules found the processes.
     Found {
         /// The findings.
         findings: Vec<Because>,
@@ -122,8 +121,7 @@ pub struct Because {
     pub pid: u32,
     /// When the condition began.
     pub since: Time,
-    /// The finding in one sentence. One line: control and invisible characters of names in it are
-    /// escaped.
+    /// The finding in one sentence on one line. Control and invisible characters in names are escaped.
     pub message: String,
     /// Evidence for the finding.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
@@ -158,7 +156,7 @@ pub struct TargetProcess {
     pub user: Option<Arc<str>>,
     /// Name of the process, as in findings. Chosen by the process: escape it for a terminal.
     pub name: Arc<str>,
-    /// GPUs on which NVML lists the process, or that it has open.
+    /// GPUs on which NVML lists the process, or which the process has open.
     pub gpus: Vec<MemberGpu>,
     /// Whether NVML lists the process.
     pub is_listed: bool,
@@ -166,8 +164,8 @@ pub struct TargetProcess {
     pub process_group: Option<u32>,
     /// Session ID.
     pub session: Option<u32>,
-    /// Whether the process is stopped. SIGCONT then follows a signal that asks it to terminate, because
-    /// a stopped process handles no such signal.
+    /// Whether the process is stopped. A signal that asks it to terminate is then followed by SIGCONT, because a
+    /// stopped process does not handle signals.
     #[serde(default)]
     pub is_stopped: bool,
 }
@@ -185,7 +183,7 @@ pub struct MemberGpu {
     pub index: u32,
     /// UUID: `"GPU-…"`.
     pub uuid: Option<Arc<str>>,
-    /// Memory that the process holds there, in bytes; `None` if NVML does not report it.
+    /// Memory that the process holds on the GPU, in bytes; `None` if NVML does not report it.
     pub used_bytes: Option<u64>,
 }
 
@@ -197,7 +195,7 @@ pub enum Step {
     Release {
         /// How the process is asked.
         way: ReleaseWay,
-        /// What the process is asked to do.
+        /// Options of the request.
         options: ReleaseOptions,
         /// How long to wait, in seconds.
         grace_seconds: f64,
@@ -220,7 +218,7 @@ pub enum Step {
     },
     /// Only show a command to run.
     Advise {
-        /// The command. Contains names chosen by others: escape it for a terminal.
+        /// The command. Contains untrusted names: escape it for a terminal.
         command: Arc<str>,
     },
 }
@@ -234,8 +232,8 @@ pub struct KernelAtServer {
     pub pid: u32,
     /// Start time of the kernel in clock ticks since boot.
     pub start_ticks: u64,
-    /// Last activity of the kernel, as reported by the server; later activity is not covered by the
-    /// plan.
+    /// Last activity of the kernel, as reported by the server. Later activity means that the kernel has worked since
+    /// the plan.
     pub last_activity: Option<Time>,
     /// URL of the server.
     pub server_url: Arc<str>,
@@ -251,7 +249,7 @@ pub struct KernelAtServer {
 pub enum Recipients {
     /// The process that started the members.
     Launcher,
-    /// The member that the others depend on.
+    /// The member that the other members depend on.
     Leader,
     /// All members.
     Family,
@@ -261,7 +259,7 @@ pub enum Recipients {
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "deed", rename_all = "snake_case")]
 pub enum Deed {
-    /// Signals are sent to processes: all signals to each process, in this order.
+    /// Signals are sent to processes. Each process gets all signals, in this order.
     Signal {
         /// The signals.
         signals: Vec<Signal>,
@@ -301,14 +299,14 @@ pub enum Request {
     Release { way: ReleaseWay, options: ReleaseOptions },
     ShutKernel {
         kernel: KernelAtServer,
-        /// Also if the kernel is busy.
+        /// Whether to shut the kernel down even if it is busy.
         even_at_work: bool,
-        /// Times of gpumem's release requests, which do not count as work.
+        /// Times of gpumem's own release requests, which do not count as work.
         asked: Vec<AskedRelease>,
     },
 }
 
-/// Formats pids for a sentence.
+/// Formats pids for use in a sentence.
 pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
     let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
     words.join(", ")

@@ -22,7 +22,7 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// A process of the owner, alone in its session and group. Its start ticks are ten times its pid.
+/// Returns a process of the owner, alone in its session and group. Its start ticks are ten times its pid.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -48,7 +48,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// A GPU with rows of (pid, bytes) and unattributed bytes.
+/// Returns a GPU with rows of (pid, bytes), and `loose` unattributed bytes.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -84,7 +84,7 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
     snapshot
 }
 
-/// A two-hour-old finding about a process on GPU 0.
+/// Returns a two-hour-old finding about a process on GPU 0.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
     if matches!(kind, Kind::Idle | Kind::Orphan) {
@@ -125,7 +125,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
     }
 }
 
-/// The facts about a snapshot's processes, as read from Linux.
+/// Returns the facts about a snapshot's processes, as if they were read from Linux.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     let facts_by_pid = snapshot.processes.iter().filter_map(|process| {
         let facts = Guarded {
@@ -169,14 +169,14 @@ pub fn guard() -> Guard {
     }
 }
 
-/// The owner's guard, with these pids as named targets.
+/// Returns the owner's guard, with these pids as named targets.
 pub fn guard_naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
 }
 
-/// The plan of a snapshot, with its own families and facts.
+/// Returns the plan for a snapshot, with its own families and facts.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
     plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
@@ -195,18 +195,18 @@ pub fn plan_with(
 #[derive(Debug, Default)]
 pub struct FakeControl {
     pub processes: BTreeMap<u32, Guarded>,
-    /// Processes that cannot be opened.
+    /// Errors for processes that cannot be opened.
     pub refuses: HashMap<u32, NotOpened>,
-    /// Processes that cannot be signalled.
+    /// Errors for processes that cannot be signalled.
     pub rejects: HashMap<u32, NotSent>,
     /// The signals that end each process.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// The processes that a process starts when it receives a signal.
+    /// The children that each process starts when it receives a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
-    /// Processes in uninterruptible sleep, and the kernel function.
+    /// Processes in uninterruptible sleep, each with the kernel function that blocks it.
     pub wait_channels: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
-    /// The usage of every job.
+    /// Resource usage of every job.
     pub usage: JobUsage,
     pub asked: Vec<Request>,
     pub sent: Vec<(u32, Signal)>,
@@ -232,7 +232,7 @@ impl FakeControl {
     }
 }
 
-/// A value that a test can read while an executor owns it.
+/// A value that a test can still read after an executor takes ownership.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 
@@ -337,7 +337,7 @@ impl LedgerSink for Shared<MemoryLedger> {
     }
 }
 
-/// An in-memory ledger with a limited number of lines.
+/// An in-memory ledger that accepts a limited number of lines.
 #[derive(Debug)]
 pub struct MemoryLedger {
     pub lines: Vec<LedgerEntry>,

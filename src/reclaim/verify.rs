@@ -1,8 +1,8 @@
 //! Verifies whether NVML shows the memory as freed, and derives the outcome of an act. Pure.
 //!
-//! An exit proves nothing: a blocked driver or a fork that inherited the descriptors may keep the memory. Memory is
+//! An exit proves nothing: a blocked driver, or a fork that inherited the descriptors, may keep the memory. Memory is
 //! freed when NVML no longer lists the processes *and* unattributed memory has not grown. The GPU's total usage is
-//! weaker evidence, because another process may allocate in the same second.
+//! weaker evidence, because another process may allocate memory in the same second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::target::{Target, TargetProcess, listed};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
-/// The time limit for the driver to free memory after the last exit, in seconds.
+/// Time limit, in seconds, for the driver to free memory after the last exit.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Minimum tolerated variation of unattributed memory. The tolerance is a share of the expected bytes.
+/// Minimum tolerated growth of unattributed memory, in bytes. The tolerance is a share of the expected bytes.
 const MIN_SLACK: u64 = 16 * MIB;
-/// Minimum release that counts, in bytes. GPU memory is allocated in blocks of some MiB.
+/// Minimum release that counts, in bytes. GPU memory is allocated in blocks of a few MiB.
 pub const MIN_RELEASED: u64 = 16 * MIB;
-/// The number of samples that must agree on the released memory.
+/// Number of samples that must agree on the released memory.
 const RELEASE_SAMPLES: usize = 3;
-/// Maximum tolerated variation of unattributed memory.
+/// Maximum tolerated growth of unattributed memory, in bytes.
 const MAX_SLACK: u64 = 256 * MIB;
 
-/// Outcome of an act.
+/// How an act ended.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
@@ -36,28 +36,28 @@ pub enum Outcome {
     Freed {
         /// Memory that was freed, in bytes.
         bytes: u64,
-        /// Time from the first action until the memory was seen to be free, in milliseconds.
+        /// Time from the first action until NVML showed that the memory is free, in milliseconds.
         ms: u64,
     },
     /// All processes have exited, but the memory is not free.
     ExitedNotFreed {
-        /// PIDs that may hold the memory: processes that have the GPU open and are not listed by NVML,
-        /// or PIDs that NVML lists and no process has.
+        /// PIDs that may hold the memory: processes that have the GPU open but are not listed by NVML, or PIDs that
+        /// NVML lists although no such process exists.
         holders: Vec<u32>,
     },
-    /// Another process was started in its place.
+    /// Another process was started to replace an ended one.
     Respawned {
         /// PID of the new process.
         pid: u32,
-        /// Memory that was freed nevertheless, in bytes, minus what the new process holds by now.
+        /// Memory that was freed nevertheless, in bytes, minus the memory that the new process holds.
         #[serde(default)]
         bytes: u64,
     },
     /// The processes had already exited or released the memory.
     AlreadyGone,
-    /// A PID of the plan belongs to another process now; nothing was sent.
+    /// A PID of the plan now belongs to another process; nothing was sent.
     IdentityChanged,
-    /// The finding no longer holds, or is no longer certain.
+    /// The finding no longer holds, or is no longer certain to hold.
     RuleNoLongerTrue,
     /// The process is protected.
     Protected {
@@ -68,20 +68,20 @@ pub enum Outcome {
     NotPermitted,
     /// A thread is blocked in the kernel. Not even SIGKILL has an effect until the driver releases it.
     StuckInDriver {
-        /// Kernel function in which the thread is blocked; `"?"` if the kernel does not report it.
+        /// Kernel function that blocks the thread; `"?"` if the kernel does not report it.
         wchan: Arc<str>,
     },
     /// The process survived everything that was sent.
     StillAlive,
     /// The PIDs are not the host's.
     OtherNamespace,
-    /// The process released memory according to NVML, and keeps running or has exited by itself.
+    /// According to NVML, the process released memory. It is still running, or has exited by itself.
     Released {
-        /// Memory that was released, in bytes: the lowest of three samples after the request was done.
+        /// Memory that was released, in bytes: the minimum of three samples after the request was done.
         bytes: u64,
-        /// Time from the request until that much was free, in milliseconds.
+        /// Time from the request until NVML first showed that much memory as free, in milliseconds.
         ms: u64,
-        /// The process's own report, which proves nothing.
+        /// What the process itself reported, which proves nothing.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
@@ -89,31 +89,31 @@ pub enum Outcome {
     NothingToRelease {
         /// Memory that was released, in bytes; less than 16 MiB.
         bytes: u64,
-        /// The process's own report; `why` says why nothing was released.
+        /// What the process itself reported; `why` says why nothing was released.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
     /// The process is working and was left alone.
     Busy {
-        /// Evidence that it is working. Contains text from others: escape it for a terminal.
+        /// Evidence that the process is working. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
     /// The process cannot be asked to release memory.
     NoWayIn {
-        /// Why each method is impossible. Contains text from others: escape it for a terminal.
+        /// Why each method is impossible. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
-    /// The process can be asked but must not be, or it refused.
+    /// The process can be asked but must not be, or the process refused.
     Refused {
-        /// Why, and what to do. Contains text from others: escape it for a terminal.
+        /// The reason, and what to do. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
     /// The process did not answer in time.
     TimedOut {
-        /// Whether it may still answer. Contains text from others: escape it for a terminal.
+        /// Whether the process may still answer. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
-    /// The process exited while it was asked to release memory; any memory was freed by its exit.
+    /// The process exited while gpumem asked it to release memory; any memory was freed by the exit.
     Exited,
 }
 
@@ -123,7 +123,7 @@ impl Outcome {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
 
-    /// The outcome's name in the audit log.
+    /// Returns the outcome's name in the audit log.
     pub fn name(&self) -> Arc<str> {
         let value = serde_json::to_value(self).ok();
         value.as_ref().and_then(|value| value["outcome"].as_str()).unwrap_or_default().into()
@@ -138,7 +138,7 @@ impl Outcome {
         }
     }
 
-    /// The command that wakes a released process.
+    /// Returns the command that wakes a released process.
     pub fn wake(&self) -> Option<&Arc<str>> {
         match self {
             Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
@@ -148,7 +148,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome of a failed release.
+    /// Returns the outcome of a failed release.
     pub fn of_release(error: &NotReleased) -> Self {
         let why = error.why().into();
         match error {
@@ -159,7 +159,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome for a protected process.
+    /// Returns the outcome for a protected process.
     pub fn of(protection: Protection) -> Self {
         match protection {
             Protection::OtherNamespace => Self::OtherNamespace,
@@ -231,7 +231,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Writes a process's own report of a release.
+/// Formats what a process itself reported about a release.
 fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
     if let Some(live) = report.live_bytes {
         write!(f, "; it has {} in use", Bytes(live))?;
@@ -246,17 +246,17 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReleaseMeter {
     before: Option<u64>,
-    /// Held bytes after the release, oldest first.
+    /// Bytes held after the release, oldest first.
     after: Vec<(Time, u64)>,
 }
 
 impl ReleaseMeter {
-    /// Records the held bytes before the request.
+    /// Records the bytes held before the request.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
-    /// Adds a snapshot taken after the release. A repeated snapshot counts once.
+    /// Adds a snapshot taken after the release. A snapshot that is added again is ignored.
     pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
         let last = self.after.last().map(|(time, _)| *time);
         if last.is_none_or(|last| last < snapshot.time)
@@ -266,13 +266,12 @@ impl ReleaseMeter {
         }
     }
 
-    /// Whether NVML reported the held bytes before the release, and often enough after.
+    /// Whether NVML reported the bytes held before the release, and often enough afterwards.
     pub fn is_known(&self) -> bool {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// The released bytes that stayed free, as the minimum of the last three samples, and when they were first
-    /// free.
+    /// Returns the minimum number of bytes released in the last three samples, and when that much was first free.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -282,7 +281,7 @@ impl ReleaseMeter {
     }
 }
 
-/// Bytes that NVML lists for the members. `None` if a value is unknown.
+/// Sums the bytes that NVML lists for the members. `None` if a value is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let is_on_gpu = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|member| &member.gpus);
@@ -305,9 +304,9 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Memory without a listed process. `None` if unknown.
+    /// Used memory that belongs to no listed process, in bytes. `None` if unknown.
     unattributed: Option<u64>,
-    /// The sum of the target's rows. `None` if a value is unknown.
+    /// Bytes that NVML lists for the target. `None` if a value is unknown.
     held: Option<u64>,
 }
 
@@ -315,7 +314,7 @@ struct BytesBefore {
 pub enum Back {
     /// Bytes that were freed.
     Yes(u64),
-    /// Not yet freed, or unknown. Contains the pids of processes that may hold it.
+    /// Not freed yet, or unknown. Contains the pids of processes that may hold the memory.
     NotYet(Vec<u32>),
 }
 
@@ -371,7 +370,7 @@ impl BytesBefore {
         snapshot.gpus.iter().find(is_same_gpu)
     }
 
-    /// Bytes freed on this GPU. `None` if they are still held, or it is unknown.
+    /// Returns the bytes freed on this GPU. `None` if they are still held, or if that is unknown.
     fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
         let gpu = self.gpu(snapshot)?;
         if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
@@ -427,7 +426,7 @@ impl BytesBefore {
     }
 }
 
-/// Whether NVML's row with this pid is the target's, not that of a later process with a reused pid.
+/// Whether a pid that NVML lists belongs to the target, not to a later process that reuses the pid.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is_member = |member: &TargetProcess| {
@@ -436,7 +435,7 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     target.members.iter().any(is_member) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Whether a pid is one of the target's. Ignores pid reuse.
+/// Whether a pid belongs to the target. Ignores pid reuse.
 fn belongs_to(pid: u32, target: &Target) -> bool {
     target.members.iter().any(|member| member.pid == pid) || target.dead.contains(&pid)
 }

@@ -1,9 +1,9 @@
-//! The warnings given before unattended acts, stored on disk so that a restart keeps them.
+//! Stores on disk the warnings given before unattended acts, so that they survive a restart.
 //!
-//! A warning concerns one finding on one process of one boot. It is given when the finding appears, and again
-//! shortly before the act. If a finding ends and returns, the warnings start over. After a restart, a finding that
-//! began after its warning shows that this happened. The file is replaced atomically. An unreadable file loses all
-//! warnings, which only delays acts. This module reads no clock and sends nothing.
+//! A warning concerns one finding on one process of one boot. It is given when the finding appears, and again shortly
+//! before the act. If a finding ends and returns, the warnings start over. If that happened during a restart, the
+//! finding began after its stored warning. The file is replaced atomically. If it cannot be read, all warnings are
+//! lost, which only delays acts. This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -20,13 +20,13 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// The `schema` of the file. In version 1, undelivered warnings count as given.
+/// Value of `schema` in the file. Version 1 counted undelivered warnings as given.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// Maximum number of warnings, more than any machine needs.
+/// Maximum number of warnings. No machine needs that many.
 const MAX_WARNINGS: usize = 4096;
 /// Maximum file size, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// A warning from before a restart expires after this many seconds without its finding.
+/// Number of seconds after which a warning from before a restart expires, if its finding has not returned.
 const EXPIRY_SECONDS: f64 = 2.0 * 86_400.0;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +37,12 @@ pub enum WarningsError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// The waiting times before an act.
+/// How long to wait before an act.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
-    /// From the first warning to the last.
+    /// Time from the first warning to the last.
     pub warn: Duration,
-    /// From the last warning to the act.
+    /// Time from the last warning to the act.
     pub grace: Duration,
 }
 
@@ -60,19 +60,19 @@ pub enum WarningDue {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// The boot of the start ticks.
+    /// ID of the boot that the start ticks count from.
     pub boot_id: Arc<str>,
-    /// The process. `None` if the finding is about a GPU.
+    /// PID of the process. `None` if the finding is about a GPU.
     pub pid: Option<u32>,
     /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
-    /// The warning announced an end, not only the finding.
+    /// Whether the warning announced that the process will be ended, and not only the finding.
     pub is_of_end: bool,
-    /// The due action was taken and is not repeated.
+    /// Whether the due action was taken, and is not to be repeated.
     pub is_over: bool,
-    /// Loaded from an earlier run. Whether the finding has lasted since is not yet known.
+    /// Whether the warning is from an earlier run, and its finding has not been seen again yet.
     #[serde(skip)]
     is_old: bool,
 }
@@ -140,15 +140,15 @@ impl Warnings {
         &self.warnings
     }
 
-    /// The warning about a finding: the one that announces a kill if `is_of_end`, otherwise the notice.
+    /// Returns the warning about a finding: the one that announces a kill if `is_of_end`, otherwise the notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Updates the warnings from all current findings, and whether each leads to an end. Drops a warning if its
-    /// finding is gone, if the finding began after a restart, or if its time is in the future. Fails if the file
-    /// cannot be written.
+    /// Updates the warnings. `found` has all current findings, and whether each leads to a kill. Drops a warning if
+    /// its finding is gone, if its time is in the future, or if it is from an earlier run and the finding began
+    /// later. Fails if the file cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
@@ -160,7 +160,7 @@ impl Warnings {
             let lasts = match finding {
                 Some(finding) if warning.is_old => finding.since <= warning.first,
                 Some(_) => true,
-                // Rules find nothing until they have a history again.
+                // Rules find nothing until they have collected history again.
                 None => warning.is_old && now.seconds_since(warning.first) < EXPIRY_SECONDS,
             };
             warning.is_old &= finding.is_none();
@@ -172,7 +172,7 @@ impl Warnings {
         }
     }
 
-    /// Records the first or last warning, or a notice. Fails if the file cannot be written. The warning then does
+    /// Records the first or last warning, or a notice. If the file cannot be written, this fails and the warning does
     /// not count.
     pub fn note(
         &mut self,
@@ -217,7 +217,7 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Makes the warnings of findings start over. Fails if the file cannot be written.
+    /// Deletes the warnings about findings, so that they start over. Fails if the file cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|warning| !findings.contains(&warning.finding));
@@ -319,7 +319,7 @@ mod tests {
         let found = found();
         warnings.note(&found, false, at(0.0)).unwrap();
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        // The rule now ends the process.
+        // The rule now leads to a kill.
         warnings.update(&[(&found, true)], at(2000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
         assert!(warnings.all().is_empty());
@@ -334,7 +334,7 @@ mod tests {
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
-        // Even if two ids were equal.
+        // This holds even if two ids are equal.
         other.id = Arc::clone(&found.id);
         assert!(warnings.of(&other, true).is_none());
     }

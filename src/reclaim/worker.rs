@@ -1,8 +1,8 @@
 //! The screen's worker thread: creates plans and carries them out as `gpumem reap` does.
 //!
-//! It makes every call that can hang (/proc, a server, a disk), so that the screen never waits. Requests arrive
-//! through a [`mailbox`]. It passes each evaluated sample to the executor and reports progress. For a recording it
-//! only plans.
+//! This thread makes every call that can hang (/proc, a server, a disk), so that the screen never waits. Requests
+//! arrive through a [`mailbox`]. The worker passes each evaluated sample to the executor and reports progress. For a
+//! recording it only plans.
 
 pub mod mailbox;
 
@@ -35,23 +35,23 @@ use crate::units::Span;
 
 /// Interval between checks for exited processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Samples older than this are too old for rules.
+/// Maximum age of a sample whose findings still count.
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
-/// How long a confirmation is valid. A later action would surprise the user.
+/// How long a confirmation remains valid. A later action would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// The processes to end or release, and the method.
+/// Which processes to end or release, and how.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     pub scope: PlanScope,
-    /// Only ask for a release, and keep the processes running.
+    /// Ask for a release only, and keep the processes running.
     pub release: bool,
     pub signal: Option<Signal>,
     /// Include processes of other users.
     pub all_users: bool,
-    /// Include processes of a scheduler, service manager or container runtime.
+    /// Include processes that a scheduler, service manager or container runtime owns.
     pub direct: bool,
 }
 
@@ -69,7 +69,7 @@ pub enum ReclaimRequest {
         number: u64,
         plan: Arc<Plan>,
     },
-    /// Take the actions that are due by this sample.
+    /// Take the actions that are due at this sample.
     Observe(ObservedSample),
     /// Send nothing more for this plan.
     Stop {
@@ -77,13 +77,13 @@ pub enum ReclaimRequest {
     },
     Environment(Identity),
     Commands(ObservedSample),
-    /// Send nothing more, and report earlier actions.
+    /// Send nothing more, and report the actions that were taken.
     Leave,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// Repeated in the answer.
+    /// Number of the request, which the answer repeats.
     pub number: u64,
     pub options: PlanOptions,
     pub snapshot: Arc<Snapshot>,
@@ -91,7 +91,6 @@ pub struct PlanRequest {
     pub undecided: Vec<Undecided>,
 }
 
-/// A sample with its findings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
     pub snapshot: Arc<Snapshot>,
@@ -101,9 +100,9 @@ pub struct ObservedSample {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
-    /// A plan, or the reason why there is none.
+    /// A plan, or the reason for not making one.
     Planned {
-        /// The number of the request.
+        /// Number of the request.
         number: u64,
         plan: Result<Proposal, String>,
     },
@@ -112,7 +111,7 @@ pub enum ReclaimProgress {
         /// Variables by name, with secrets masked, or the reason why they cannot be read.
         variables: Result<Vec<(String, String)>, String>,
     },
-    /// The commands for each finding, by its id.
+    /// Commands for each finding, by finding id.
     Commands(Vec<(Arc<str>, NextSteps)>),
     /// A plan is running and needs samples.
     Begun { number: u64 },
@@ -128,10 +127,10 @@ pub enum ReclaimProgress {
         place: usize,
         words: String,
     },
-    /// The plan is over: every target has ended, or an error stopped it.
+    /// The plan is over: every target has ended, or the plan was stopped.
     Finished {
         number: u64,
-        /// Why the plan is incomplete.
+        /// Why the plan was stopped, if it was.
         error: Option<String>,
     },
 }
@@ -139,9 +138,9 @@ pub enum ReclaimProgress {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
     pub plan: Arc<Plan>,
-    /// The output of `gpumem reap` for the plan.
+    /// Output that `gpumem reap` would print for the plan.
     pub lines: Vec<String>,
-    /// One line per target: the process, and the memory to free.
+    /// One line per target with the process and the memory to free.
     pub titles: Vec<String>,
 }
 
@@ -150,7 +149,7 @@ pub enum TargetStage {
     /// The target has time to react.
     Waiting {
         until: Time,
-        /// The activity for which the target gets more time, in words.
+        /// What the target is still doing, if it gets more time because of that.
         saving: Option<Arc<str>>,
     },
     Ended {
@@ -166,11 +165,11 @@ pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    /// `None` for a recording or another machine, where no plan is carried out.
+    /// `None` for a recording or another machine, because plans for them cannot be carried out.
     open_tools: Option<OpenTools>,
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
-    /// The newest sample, and when it arrived.
+    /// The newest sample, and the time when it arrived.
     sample: Option<(ObservedSample, Instant)>,
 }
 
@@ -187,7 +186,7 @@ impl ReclaimWorker {
         }
     }
 
-    /// A worker for another machine. It returns commands to run there.
+    /// Creates a worker for another machine. It only returns commands to run there.
     pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
         Self { commands, ..Self::new(config, None) }
@@ -254,7 +253,7 @@ impl ReclaimWorker {
         })
     }
 
-    /// Starts a plan that was confirmed at the time `asked`.
+    /// Starts a plan that the user confirmed at the time `asked`.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> Result<RunningBatch, String> {
         let open_tools = self
             .open_tools
@@ -268,7 +267,7 @@ impl ReclaimWorker {
         Ok(RunningBatch::new(number, executor, asked))
     }
 
-    /// Takes the due actions. Returns the time until the next one.
+    /// Takes the actions that are due. Returns the time until the next action.
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
@@ -276,7 +275,7 @@ impl ReclaimWorker {
             let limit = Span(CONFIRMATION_TIME);
             Some(format!("nothing was sent: no sample came for {limit}; try again"))
         } else {
-            // No action without a current sample.
+            // Without a current sample, no action is taken.
             let Some((sample, arrived)) = &self.sample else {
                 return Some(CHECK_INTERVAL);
             };
@@ -322,8 +321,8 @@ impl ReclaimWorker {
         Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
 
-    /// Handles a request, given with its age, or continues pending work, and reports results. Returns the time
-    /// until the next call without a request; `None` means never. May block.
+    /// Handles a request of this age, or continues pending work, and reports results. Returns how long to wait for a
+    /// request before the next call; `None` means forever. May block.
     pub fn handle(
         &mut self,
         request: Option<(ReclaimRequest, Duration)>,
@@ -341,7 +340,7 @@ impl ReclaimWorker {
             Some(ReclaimRequest::Begin { number, plan }) => {
                 match self.begin(number, &plan, asked) {
                     Ok(batch) => {
-                        // Samples from before the start do not count.
+                        // Samples from before the start of the plan do not count.
                         (self.batch, self.sample) = (Some(batch), None);
                         report(ReclaimProgress::Begun { number });
                     }
@@ -369,8 +368,8 @@ impl ReclaimWorker {
     }
 }
 
-/// Reads the variables of a process, with a time limit. A blocked process may hold the lock on its memory, and a
-/// running plan must not wait for it.
+/// Reads the variables of a process, with a time limit. If a process is blocked, its memory may be locked, and a
+/// running plan must not wait for the lock.
 fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = process.start else {
         return Err("it is not known which process this is".to_owned());
@@ -387,9 +386,9 @@ struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// Time of the confirmation.
+    /// When the user confirmed the plan.
     asked: Instant,
-    /// Time of the newest sample. `None` before the first.
+    /// Latest estimate of the current time. `None` before the first sample.
     now: Option<Time>,
 }
 
@@ -404,15 +403,15 @@ impl RunningBatch {
         }
     }
 
-    /// Takes the actions that are due by a sample of the given age. Returns the time until the next one, or `None`
-    /// if all are done.
+    /// Takes the actions that are due at a sample of this age. Returns the time until the next action, or `None` if
+    /// all targets are done.
     fn advance(
         &mut self,
         sample: &ObservedSample,
         age: Duration,
         report: &mut dyn FnMut(ReclaimProgress),
     ) -> Result<Option<Duration>, ledger::LedgerError> {
-        // Sampling takes time, so this sample may be older than the time estimated from the previous one.
+        // Sampling takes time, so this sample's time may be before the time estimated from the previous sample.
         let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
@@ -435,7 +434,7 @@ impl RunningBatch {
     }
 }
 
-/// Events for the screen, sent after an act has taken its due actions.
+/// Events for the screen, which are sent after an act has taken the actions that are due.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
@@ -443,7 +442,7 @@ struct ScreenObserver {
     last_stage: Option<TargetStage>,
     sent: Vec<String>,
     has_sent: bool,
-    /// The activity for which the target gets more time.
+    /// What the target is still doing, if it gets more time because of that.
     saving: Option<Arc<str>>,
 }
 
@@ -496,7 +495,7 @@ impl Observer for ScreenObserver {
     }
 }
 
-/// The unchanged processes of a scope, and refusals for the others.
+/// Returns the pids in a scope, and refusals for processes that are gone or replaced.
 fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
     let (identities, is_family) = match scope {
         PlanScope::Findings => return (Vec::new(), Vec::new()),
@@ -517,7 +516,7 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         }
         pids.push(pid);
         let relatives = member(&families, pid).map(|family| &family.members);
-        // The plan adds members without a GPU; see `plan`.
+        // The plan adds members without a GPU by itself; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

@@ -1,9 +1,9 @@
 //! Recordings: files with one JSON snapshot per line, which `gpumem record` writes and `--replay` reads.
 //!
-//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damage. [`Writer`]
-//! appends them, so that an interruption loses at most the current line. [`store`] is a persistent ring of such
-//! files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings. This module
-//! does not interpret snapshots.
+//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damaged lines.
+//! [`Writer`] appends snapshots, so that an interruption loses at most the current line. [`store`] is a persistent
+//! ring of such files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings.
+//! This module does not interpret snapshots.
 
 mod reader;
 pub mod store;
@@ -22,7 +22,7 @@ use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
 ///
-/// Messages contain the system's error, so there is no [`source`](std::error::Error::source) to print.
+/// Messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", system_message(.cause))]
@@ -33,11 +33,11 @@ pub enum RecordingError {
     #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
-        /// Number of the last line read, counted from 1; 0 if none.
+        /// Number of the last line that was read, counted from 1; 0 if none was.
         line: u64,
         cause: io::Error,
     },
-    /// The format has another major version.
+    /// The format of the recording has another major version.
     #[error(
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
@@ -46,14 +46,14 @@ pub enum RecordingError {
     #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage; `None` if the file is empty.
+        /// The first damage in the file; `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// Too much input without a snapshot. It may be endless.
+    /// There was too much input without a snapshot. The input may be endless.
     #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
-        /// The line at which reading stopped, counted from 1.
+        /// Number of the line where reading stopped, counted from 1.
         line: u64,
         /// The line of the last snapshot; 0 if there was none.
         found: u64,
@@ -63,7 +63,7 @@ pub enum RecordingError {
     /// Opening or creating the file for writing failed.
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
-    /// A compressed file cannot be appended to a line at a time.
+    /// A compressed file cannot be extended line by line.
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
@@ -77,20 +77,20 @@ pub enum RecordingError {
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
     )]
     Busy { name: String },
-    /// A line could not be written whole.
+    /// A line could not be written completely.
     #[error("cannot write {name}: {}; {}; {}", system_message(.cause), describe_remains(*.whole, *.torn), writer::remedy(.cause))]
     Write {
         name: String,
         cause: io::Error,
-        /// The time of the last snapshot that this writer wrote whole; `None` if there is none.
+        /// Time of the last snapshot that this writer wrote completely; `None` if there is none.
         whole: Option<Time>,
-        /// Part of the line remains at the end of the file and could not be removed.
+        /// Whether part of the line remains at the end of the file because it could not be removed.
         torn: bool,
     },
-    /// The reader of a pipe has exited. Not a failure: end without a message.
+    /// The reader of a pipe has exited. This is not a failure: exit without a message.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
-    /// A directory cannot become a store, or cannot be written to.
+    /// A directory cannot become a store, or is not writable.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), system_message(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
     #[error(
@@ -99,10 +99,10 @@ pub enum RecordingError {
     )]
     StoreBusy {
         folder: PathBuf,
-        /// The pid, if known.
+        /// PID of the other writer, if known.
         pid: Option<u32>,
     },
-    /// A frame could not be written; all earlier frames are whole.
+    /// A frame could not be written; all earlier frames are complete.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     /// A directory cannot be listed.
@@ -113,7 +113,7 @@ pub enum RecordingError {
     Damaged {
         name: String,
         damage: Damage,
-        /// How many more lines of the segment are damaged.
+        /// Number of other damaged lines in the segment.
         more: u64,
     },
 }
@@ -122,7 +122,7 @@ fn describe_holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
 
-/// Mentions damage beyond the first.
+/// Mentions the number of damaged lines after the first.
 fn count_more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -130,7 +130,7 @@ fn count_more(more: u64) -> String {
     }
 }
 
-/// The system's error message, in lower case and without the number.
+/// Returns the system's error message, in lower case and without the number.
 fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
@@ -138,12 +138,12 @@ fn system_message(error: &io::Error) -> String {
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-/// Why a file has no snapshot.
+/// Describes why a file contains no snapshot.
 fn describe_damage(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
 }
 
-/// Describes the content without snapshots, and what to do next.
+/// Describes the content without snapshots, and says what to do next.
 fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
     let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
     match found {
@@ -157,7 +157,7 @@ fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
     }
 }
 
-/// Describes what a failed write left behind.
+/// Describes what a failed write left in the file.
 fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
         Some(time) => format!("the recording is whole up to {}", time.local()),
@@ -169,7 +169,7 @@ fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     text
 }
 
-/// Whether bytes begin like zstd: a frame, or a skippable frame that some compressors write first.
+/// Whether the bytes begin with a zstd frame, or with a skippable frame, which some compressors write first.
 fn is_zstd(head: &[u8]) -> bool {
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

@@ -14,31 +14,31 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// Maximum length of a line. A snapshot of a thousand processes takes about one MiB.
+/// Maximum length of a line. A snapshot with a thousand processes takes about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum number of bytes without a snapshot. A longer stretch cannot be a recording and may be endless: a device,
-/// a pipe, or zeros that were compressed to a few kilobytes.
+/// Maximum number of bytes without a snapshot. Longer input is not a recording and may be endless: a device, a pipe,
+/// or zeros that were compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of objects in a line. A process described in ten bytes takes a hundred times as much memory. A
-/// snapshot of a thousand processes has a few thousand objects.
+/// Maximum number of objects in a line. A process written in ten bytes of JSON takes a hundred times as much memory.
+/// A snapshot with a thousand processes has a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
-/// Maximum number of commas in a line. Limits lists of empty strings.
+/// Maximum number of commas in a line. This limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
-/// Maximum zstd window: 128 MiB, the default limit of `zstd`. The decoder allocates it at the start.
+/// Maximum zstd window: 128 MiB, the default limit of `zstd`. The decoder allocates the window at the start.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Maximum number of damaged lines kept. Further ones are only counted.
+/// Maximum number of damaged lines to list. Further damaged lines are only counted.
 const DAMAGE_LIMIT: usize = 100;
-/// The size of the read buffer: a few snapshots of a busy host.
+/// Size of the read buffer: a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// The start of gpumem's own lines, for finding a whole line after a torn one without a newline.
+/// The start of gpumem's own lines. It helps to find a whole line after a torn one that has no newline.
 const START: &[u8] = br#"{"schema":"#;
 
 /// Yields the snapshots of a recording of any size, in bounded memory.
 ///
-/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration: reading
-/// failed, the recording has another major version, or it contains no snapshot.
+/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration if reading
+/// failed, if the recording has another major version, or if it contains no snapshot.
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
@@ -49,7 +49,7 @@ pub struct RecordingReader {
     bytes: u64,
     /// Bytes read since the last snapshot, or since the start.
     barren: u64,
-    /// The line of the last snapshot; 0 if there was none.
+    /// Line of the last snapshot; 0 if there was none.
     found: u64,
     ended: bool,
     damage: Vec<Damage>,
@@ -57,7 +57,7 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording; `-` is standard input. Detects compression by the first bytes, not by the name.
+    /// Opens a recording; `-` is standard input. Compression is detected by the first bytes, not by the file name.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Reads a recording embedded in the program. Errors contain `name`.
+    /// Reads a recording that is embedded in the program. `name` appears in errors.
     pub fn from_bytes(
         bytes: &'static [u8],
         name: impl Into<String>,
@@ -121,13 +121,13 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// The share of the recording that has been read, from 0 to 1; `None` if its length is unknown, as for a pipe
-    /// or a small compressed file.
+    /// Returns the share of the recording that has been read, from 0 to 1; `None` if its length is unknown, as for a
+    /// pipe or a small compressed file.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
 
-    /// Reads a recording from any reader. Errors contain `name`.
+    /// Reads a recording from any reader. `name` appears in errors.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl RecordingReader {
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // Four bytes are enough; a pipe may deliver them one by one.
+        // Four bytes are enough. A pipe may deliver them one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));
@@ -173,17 +173,17 @@ impl RecordingReader {
         })
     }
 
-    /// The file's name as given, or `standard input`.
+    /// Returns the file's name as given by the caller, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The damage so far, up to a hundred lines.
+    /// Returns the damage so far, up to a hundred lines.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// The number of damaged lines so far, including those not kept.
+    /// Returns the number of damaged lines so far, including those that are not listed.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }
@@ -192,7 +192,7 @@ impl RecordingReader {
         self.bytes
     }
 
-    /// Reads one line. `None` if it has no snapshot or was the last.
+    /// Reads one line. Returns `None` if the line has no snapshot, or if there are no more lines.
     fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
@@ -204,7 +204,7 @@ impl RecordingReader {
                 self.check_barren()
             }
             Ok(RecordingLine::End) => self.end(None),
-            // An error without an errno is from the decompressor. The text before it is valid.
+            // An error without an errno comes from the decompressor. The text before it is valid.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
@@ -363,7 +363,7 @@ pub struct Damage {
     pub flaw: Flaw,
 }
 
-/// What is wrong with a line. Text from the line is bounded and safe for a terminal.
+/// Describes what is wrong with a line. Text from the line is bounded and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     /// The file ends within the line.
@@ -372,7 +372,7 @@ pub enum Flaw {
     /// The file ends within a compressed frame.
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
-    /// The decompressor failed; nothing after this can be read.
+    /// The decompressor failed. Nothing after this point can be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
     /// Decompression needs more memory than is allowed.
@@ -395,10 +395,10 @@ pub enum Flaw {
 
 const TOO_FAR_BACK: &str = "requires too much memory";
 
-/// Whether a line would take far more memory than its text. Also counts braces and commas inside strings; no
-/// command line has that many.
+/// Whether a line would take far more memory than its text. The count includes braces and commas inside strings, but
+/// no command line has that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // Short lines, the common case, cannot.
+    // A short line, the common case, has too few bytes for that.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -410,7 +410,7 @@ fn is_overfull(text: &[u8]) -> bool {
     objects > OBJECT_LIMIT || values > VALUE_LIMIT
 }
 
-/// The schema of a line, if it is a snapshot of another major version.
+/// Returns the schema of a line, if the line is a snapshot of another major version.
 fn foreign_schema(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct RecordingHead<'a> {
@@ -426,7 +426,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// The whole snapshot at the end of a line that begins with a torn one.
+/// Extracts the whole snapshot at the end of a line that begins with a torn snapshot.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let start = text.windows(START.len()).rposition(|window| window == START)?;
     if start == 0 {
@@ -435,14 +435,14 @@ fn salvage(text: &[u8]) -> Option<Snapshot> {
     serde_json::from_slice(&text[start..]).ok()
 }
 
-/// The parser's reason, with the column instead of a line number that is always 1.
+/// Returns the parser's reason, with the column instead of the line number, which is always 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let words = text.rsplit_once(" at line ").map_or(&*text, |(w, _)| w);
     format!("{} (column {})", bounded(words), error.column())
 }
 
-/// Text from a recording, shortened and safe for a terminal.
+/// Shortens text from a recording and makes it safe for a terminal.
 fn bounded(text: &str) -> String {
     const CHARS: usize = 160;
     let mut out = String::new();
@@ -460,22 +460,22 @@ fn bounded(text: &str) -> String {
     out
 }
 
-/// Minimum size of a compressed file whose position shows progress. The decoder reads too far ahead in smaller files.
+/// Minimum size of a compressed file for showing progress. In smaller files, the decoder reads too far ahead.
 const MIN_COMPRESSED_BYTES: u64 = 4 * MIB;
 
 #[derive(Debug)]
 pub(super) enum Rewind {
-    /// An open file, which renames do not affect. It shares its position with the reader.
+    /// An open file, which a rename does not affect. It shares its position with the reader.
     File {
         file: File,
-        /// The offset at which the recording begins.
+        /// Offset of the recording's start in the file.
         start: u64,
     },
     Bytes(&'static [u8]),
 }
 
 impl Rewind {
-    /// How to rewind a file that is about to be read; `None` if that is impossible.
+    /// Returns how to rewind a file that is about to be read; `None` if that is impossible.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -483,7 +483,7 @@ impl Rewind {
         Some(Self::File { file, start })
     }
 
-    /// Opens the recording at its start. Earlier readers must not be used again.
+    /// Opens the recording at its start. Earlier readers must not be used after this.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {
@@ -495,7 +495,7 @@ impl Rewind {
         })
     }
 
-    /// The share that has been read, from 0 to 1, after `lines` bytes of text.
+    /// Returns the share that has been read, from 0 to 1, after `lines` bytes of text.
     pub(super) fn share(&self, compressed: bool, lines: u64) -> Option<f64> {
         let (read, length) = match self {
             Self::File { file, start } => {

@@ -1,13 +1,13 @@
 //! The store: a ring of recordings in a directory.
 //!
 //! [`StoreWriter`] limits the age and size of the store; [`Store`] reads it. A segment is a `.jsonl.zst` file named
-//! after the time of its first snapshot. It is a sequence of zstd frames, each complete and with a checksum. A crash
-//! damages at most the last frame, so a reader loses only the last seconds. `--replay` and `zstd` read segments
-//! without conversion.
+//! after the time of its first snapshot. Each segment is a sequence of zstd frames, which are complete and have
+//! checksums. A crash damages at most the last frame, so a reader loses only the last seconds. `--replay` and `zstd`
+//! read segments without conversion.
 //!
 //! Reader and writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
-//! reader tolerates a segment that is gone, or that ends within a frame being written. Only the time of a snapshot
-//! matters here; `cli::store` chooses the directory and how far back to read.
+//! reader tolerates a segment that is gone or ends with an incomplete frame. This module only uses the times of
+//! snapshots; `cli::store` chooses the directory and how far back to read.
 
 mod ring;
 
@@ -28,24 +28,24 @@ use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
 const SUFFIX: &str = ".jsonl.zst";
-/// The latest time that can name a segment, in milliseconds: the end of the year 9999.
+/// Latest time that a segment's name can contain, in milliseconds: the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments to search for the latest snapshot. The last one may be torn or empty.
+/// Number of segments to search for the latest snapshot. The newest segment may be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
-/// Maximum number of bytes read from a segment. Segments are smaller.
+/// Maximum number of bytes to read from a segment. Segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
-/// Maximum number of bytes read from an unpacked frame. Frames are smaller.
+/// Maximum number of bytes to read from an unpacked frame. Frames are smaller.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Segment {
-    /// The time in the name. The first snapshot is not older, unless the clock was set back.
+    /// Time in the segment's name. The first snapshot is not older, unless the clock was set back.
     start: Time,
     path: PathBuf,
     bytes: u64,
 }
 
-/// The segments of a store when its directory was listed.
+/// The segments that a store had when its directory was listed.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -55,14 +55,14 @@ pub struct Store {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latest {
     pub time: Time,
-    /// The machine and its boot.
+    /// The machine and the boot that the snapshot is from.
     pub host: Host,
-    /// Seconds since the previous snapshot; `None` if that one could not be read.
+    /// Seconds since the previous snapshot; `None` if the previous snapshot could not be read.
     pub interval_seconds: Option<f64>,
 }
 
 impl Store {
-    /// Lists the segments in a directory, and ignores other files. Takes no lock and writes nothing.
+    /// Lists the segments in a directory, ignoring other files. Takes no lock and writes nothing.
     ///
     /// # Errors
     ///
@@ -82,15 +82,15 @@ impl Store {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The latest complete snapshot; `None` if there is none. Reads one segment and decodes its end.
+    /// Returns the latest complete snapshot; `None` if there is none. Reads one segment and decodes only its end.
     pub fn latest(&self) -> Option<Latest> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// The snapshots from `time` on, in the order in which they were written. Opens each file when the iteration
-    /// reaches it. An error concerns one segment, and the iteration continues after it.
+    /// Returns the snapshots from `time` on, in the order in which they were written. Each file is opened when the
+    /// iteration reaches it. An error concerns one segment; the iteration continues with the next.
     pub fn since(&self, time: Time) -> Since {
-        // A segment ends when the next one begins.
+        // A segment ends when the next segment begins.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
         Since { time, segments: self.segments[skip.count()..].to_vec().into(), reader: None }
@@ -106,8 +106,8 @@ pub struct Since {
 }
 
 impl Since {
-    /// Drops the oldest segments until the rest has at most `bytes`, compressed; the newest always stays. Returns
-    /// whether any was dropped. Call before reading the first snapshot.
+    /// Drops the oldest segments until the others have at most `bytes`, compressed. The newest segment always stays.
+    /// Returns whether any was dropped. Call this before reading the first snapshot.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -120,7 +120,7 @@ impl Since {
         left_out > 0
     }
 
-    /// The error for a damaged segment that has been read. The newest segment may still be growing.
+    /// Returns the error for a damaged segment after reading it. The newest segment may still be growing.
     fn damage_error(
         &self,
         name: &str,
@@ -154,7 +154,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // Empty; its damage gives the reason, if any.
+                // The segment is empty. Its damage gives the reason, if any.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
@@ -178,7 +178,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // Read metadata of the entry itself, not of a link's target. The entry may have disappeared.
+        // This reads the metadata of the entry itself, not of a link's target. The entry may have disappeared.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
@@ -190,7 +190,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// `20261121T130500.123Z.jsonl.zst`; names sort by time.
+/// Returns a name like `20261121T130500.123Z.jsonl.zst`. Names sort by time.
 fn name_of(start: Time) -> String {
     let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
     let mut name = Time::from_unix_milliseconds(nameable).to_string();
@@ -204,7 +204,7 @@ fn start_of(name: &str) -> Option<Time> {
     (name_of(start) == name).then_some(start)
 }
 
-/// Opens a segment without following a link or waiting for a pipe; `None` if it is gone.
+/// Opens a segment without following a link or waiting for a pipe; `None` if the segment is gone.
 fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {
@@ -220,7 +220,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// The latest complete snapshot of a segment. Decodes only the last two frames.
+/// Returns the latest complete snapshot of a segment. Decodes only the last two frames.
 fn latest_of(path: &Path) -> Option<Latest> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;

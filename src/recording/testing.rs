@@ -1,4 +1,4 @@
-//! A small disk for tests that fill it.
+//! Provides a small disk for tests that fill it.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Prints the reason and returns `None` if it cannot be mounted.
+    /// Mounts a small disk. If that fails, prints the reason and returns `None`.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

@@ -15,22 +15,22 @@ use crate::model::{Snapshot, Time};
 
 /// Writes snapshots, one `write(2)` per line.
 ///
-/// Never changes existing content, and removes the remains of a failed write, so that callers may retry.
+/// Existing content is never changed. The remains of a failed write are removed, so that callers may retry.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
     file: File,
-    /// `None` for standard output.
+    /// Path of the file. `None` for standard output.
     path: Option<PathBuf>,
-    /// The file does not end with a whole line, so a newline must come first.
+    /// Whether the file ends with a torn line, so that a newline must come first.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
 }
 
 impl Writer {
-    /// Appends to a file, and creates it if missing. A torn last line, as after a crash, stays and is terminated by
-    /// a newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
+    /// Appends to a file, which is created if missing. If a crash left a torn last line, it stays and is terminated
+    /// by a newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
     ///
     /// # Errors
     ///
@@ -67,12 +67,12 @@ impl Writer {
         }
     }
 
-    /// Writes one snapshot as one line.
+    /// Writes one snapshot as a line.
     ///
     /// # Errors
     ///
     /// For example, if the disk is full. The file then still ends with a whole line, and the caller may try again.
-    /// [`RecordingError::Closed`] for a pipe whose reader has exited.
+    /// Returns [`RecordingError::Closed`] for a pipe whose reader has exited.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
         self.line.push(b'\n');
@@ -108,17 +108,17 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes this writer's last `written` bytes, unless other data was appended since.
+    /// Removes this writer's last `written` bytes, unless other data was appended after them.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
-            // An appending write leaves the position after its own last byte.
+            // An append leaves the position just after the last byte that this writer wrote.
             let end = self.file.stream_position()?;
             let metadata = self.file.metadata()?;
             if !metadata.is_file() || metadata.len() != end || written > end {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // Standard output may be a file that was not opened for appending.
+            // If standard output is a file, it may not have been opened for appending.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };
@@ -142,7 +142,7 @@ impl Writer {
     }
 }
 
-/// Opens a file for appending and locks it. Also returns whether it ends with a torn line.
+/// Opens a file for appending and locks it. Also returns whether the file ends with a torn line.
 fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
     let file = open_output(path, OFlags::APPEND, 0o666).map_err(create_error)?;
@@ -150,7 +150,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     if !metadata.is_file() {
         return Ok((file, false));
     }
-    // Two writers would mix their lines. File systems without locks lack this protection.
+    // Two writers would mix their lines. File systems without locks offer no protection from that.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -158,7 +158,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // A write-only descriptor cannot be read, so assume a torn last line. An empty line does no harm.
+        // A write-only descriptor cannot be read, so assume that the last line is torn. An empty line does no harm.
         let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
@@ -171,7 +171,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     Ok((file, is_torn))
 }
 
-/// Whether a file with this start is a recording, even if its first line is torn.
+/// Whether a file that begins with `head` is a recording, even if its first line is torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
@@ -186,7 +186,7 @@ fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     Ok((head[..length].to_vec(), last[0]))
 }
 
-/// Writes everything, if possible in one call, and returns how much was written.
+/// Writes everything, if possible in one call. Returns how many bytes were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -226,7 +226,7 @@ mod tests {
         snapshot
     }
 
-    /// A file's snapshots, and its number of damaged lines.
+    /// Returns a file's snapshots and its number of damaged lines.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
         let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(read(&path), (vec![snapshot_at(0)], 1));
     }
 
-    /// Fills a file until writing fails. Asserts that it is whole then, and after space was freed.
+    /// Fills a file until writing fails. Asserts that it is whole at that point, and again once there is space.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();
@@ -366,7 +366,7 @@ mod tests {
         assert!(whole.ends_with(b"\n"));
         assert_eq!(read(path), ((0..n).map(snapshot_at).collect(), 1));
 
-        // Repeated errors while the disk stays full.
+        // While the disk is full, the error repeats.
         writer.write(&snapshot_at(n)).unwrap_err();
         assert_eq!(fs::read(path).unwrap(), whole);
         make_space();

@@ -83,16 +83,16 @@ pub struct CheckReport {
     pub rules_applied: bool,
     /// Active findings, most severe first, followed by resolved ones, most recent first.
     pub findings: Vec<Finding>,
-    /// Conditions that become findings if they last as long as their rule requires.
+    /// Conditions that become findings if they last as long as the rule requires.
     pub pending: Vec<Pending>,
     /// Suspected processes, most memory first: they look unused, but no rule has proved it. They do not affect the
     /// exit code, and gpumem does not act on them.
     pub suspects: Vec<Suspect>,
-    /// Findings that an exemption in the configuration covers.
+    /// Findings that the configuration exempts.
     pub kept: Vec<Kept>,
-    /// Rules that could not be decided; they produce no findings.
+    /// Rules that could not be decided and therefore produce no findings.
     pub undecided: Vec<Undecided>,
-    /// Result of each requested limit on each GPU; empty if none was requested.
+    /// Result for each requested limit and GPU; empty if no limit was requested.
     pub limits: Vec<LimitVerdict>,
     /// Results of waiting for free memory; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
@@ -150,7 +150,7 @@ pub struct LimitVerdict {
     pub limit_bytes: Option<u64>,
     /// The measured value, in bytes; `null` if unknown.
     pub actual_bytes: Option<u64>,
-    /// Whether the measured value exceeds the limit; `null` if unknown. The status is then not `ok`.
+    /// Whether the measured value exceeds the limit; `null` if unknown, in which case the status is not `ok`.
     pub exceeded: Option<bool>,
 }
 
@@ -167,7 +167,7 @@ pub struct NewHolder {
     pub name: String,
     /// User name of the owner; `null` if unknown.
     pub user: Option<String>,
-    /// Memory that the process holds there, in bytes; `null` if unknown.
+    /// Memory that the process holds on the GPU, in bytes; `null` if unknown.
     pub used_bytes: Option<u64>,
 }
 
@@ -197,7 +197,7 @@ pub struct WaitVerdict {
 }
 
 impl CheckReport {
-    /// The report of a check that failed with this error.
+    /// Creates the report of a check that failed with this error.
     pub fn failed(error: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -206,7 +206,7 @@ impl CheckReport {
         }
     }
 
-    /// The report as text, wrapped at the width if one is given.
+    /// Formats the report as text, wrapped at the width if one is given.
     pub fn to_text(&self, options: TextLook) -> String {
         let TextLook { style, width, ascii, verbose } = options;
         let mut out = String::new();
@@ -259,7 +259,7 @@ impl CheckReport {
         writeln!(out, "{}", self.summary())
     }
 
-    /// The result in one line, without untrusted text.
+    /// Summarizes the result in one line, without untrusted text.
     fn summary(&self) -> String {
         let counts = self.counts;
         let mut found = Vec::new();
@@ -347,7 +347,7 @@ pub struct TextLook {
 }
 
 impl fmt::Display for LimitVerdict {
-    /// The GPU compared with the limit.
+    /// Shows how the GPU compares with the limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
         let quantity = match self.limit {
@@ -401,7 +401,7 @@ fn is_wait_error(error: &ReadError) -> bool {
     &*error.call == "--wait-free"
 }
 
-/// A read error in one line.
+/// Formats a read error in one line.
 pub fn error_line(error: &ReadError) -> String {
     let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
     format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
@@ -494,7 +494,7 @@ fn summarize(equal: &[&Finding]) -> String {
     format!("{} processes{bytes}: {}", equal.len(), pids.join(", "))
 }
 
-/// Severity and kind, and the rule if its name differs from the kind.
+/// Formats the severity and kind, and the rule if its name differs from the kind.
 fn headline(finding: &Finding, style: Style) -> String {
     let severity = style.severity(finding.severity);
     let kind = style.heading(finding.kind.name());
@@ -505,12 +505,12 @@ fn headline(finding: &Finding, style: Style) -> String {
     format!("{severity}: {kind}{rule}")
 }
 
-/// A finding in one line.
+/// Formats a finding in one line.
 pub fn finding_line(finding: &Finding, style: Style) -> String {
     format!("{}: {}", headline(finding, style), escape(&finding.message))
 }
 
-/// An undecided rule in one line.
+/// Formats an undecided rule in one line.
 pub fn undecided_line(undecided: &Undecided) -> String {
     format!("undecided: {}: {}", undecided.rule, escape(&undecided.reason))
 }

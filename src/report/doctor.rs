@@ -35,7 +35,7 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
-    /// The word in the report as text.
+    /// The word for this status in the text report.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -77,7 +77,7 @@ pub struct Topic {
     /// Group of the check: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
     #[schemars(with = "String")]
     pub group: CheckGroup,
-    /// Title for people.
+    /// Title to display.
     pub title: &'static str,
 }
 
@@ -111,32 +111,32 @@ impl Topic {
 }
 
 impl Topic {
-    /// Works as it should.
+    /// Creates a check of something that works as it should.
     pub fn ok(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Ok, observed)
     }
 
-    /// gpumem works, but with limitations because of the observation.
+    /// Creates a check of something that limits gpumem.
     pub fn limited(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Limited, observed)
     }
 
-    /// Something does not work because of the observation.
+    /// Creates a check of something that is broken.
     pub fn broken(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Broken, observed)
     }
 
-    /// Could not be determined.
+    /// Creates a check whose result could not be determined.
     pub fn unknown(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Unknown, observed)
     }
 
-    /// Does not exist on this machine.
+    /// Creates a check of something that does not exist on this machine.
     pub fn not_applicable(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::NotApplicable, observed)
     }
 
-    /// A check with an observation.
+    /// Creates a check with this result and observation.
     pub fn check(self, verdict: CheckStatus, observed: impl Into<String>) -> DoctorCheck {
         DoctorCheck {
             topic: self,
@@ -161,9 +161,9 @@ pub struct DoctorCheck {
     /// `ok`; `limited`: gpumem works, but with limitations because of this; `broken`: something does not work because
     /// of this; `unknown`: could not be determined; `not-applicable`: does not exist on this machine.
     pub verdict: CheckStatus,
-    /// The observation.
+    /// What was observed.
     pub seen: String,
-    /// Meaning for gpumem; absent if it is obvious.
+    /// What this means for gpumem; absent if it is obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub means: Option<String>,
@@ -239,7 +239,7 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
     merged
 }
 
-/// Numbers in order, with ranges: `0-3,5`.
+/// Formats numbers in order, with ranges: `0-3,5`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut out = String::new();
     let mut rest = numbers;
@@ -280,7 +280,7 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// The report as text: one line per check, more lines if it needs attention, and a summary at the end.
+    /// Formats the report as text: one line per check, more lines if it needs attention, and a summary at the end.
     pub fn to_text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -321,7 +321,7 @@ impl DoctorReport {
     }
 }
 
-/// Title of a check, with its GPUs.
+/// Formats the title of a check, with its GPUs.
 fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.topic.title.to_owned()

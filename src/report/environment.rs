@@ -8,7 +8,7 @@ const LINES_MAX: usize = 40;
 /// Indentation of a variable's continuation lines, in columns.
 const HANG: usize = 4;
 
-/// A page of the variables, in lines of at most `width` columns. `variables` is `None` while they are being read.
+/// Formats the variables in lines of at most `width` columns. `variables` is `None` while they are being read.
 pub fn page(
     title: &str,
     variables: Option<&Result<Vec<(String, String)>, String>>,

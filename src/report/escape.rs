@@ -26,8 +26,8 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// A program without its directory. An argv of a single string can be a title of several words that the process set.
-/// Only the first word is then a path.
+/// The name of a program without its directory. If an argv is a single string, it can be a title of several words, of
+/// which only the first is a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -42,7 +42,7 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     }
 }
 
-/// The escaped command line of a process, or else its `comm` in brackets.
+/// Returns the escaped command line of a process, or else its `comm` in brackets.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }

@@ -28,13 +28,13 @@ const ITEM_LINES_MAX: usize = 8;
 pub struct PageStyle {
     /// Width in columns.
     pub width: usize,
-    /// Colour.
+    /// Colours of the text.
     pub style: Style,
     /// Whether charts use only ASCII.
     pub ascii: bool,
 }
 
-/// The page as text. Lines have at most `options.width` columns, clamped to 40 to 120.
+/// Formats the page as text. Lines have at most `options.width` columns, clamped to between 40 and 120.
 pub fn text(page: &ExplainPage, options: PageStyle) -> String {
     let options = PageStyle { width: options.width.clamp(WIDTH_MIN, WIDTH_MAX), ..options };
     let mut sheet = PageText { out: String::new(), options };
@@ -116,7 +116,7 @@ impl PageText {
         self.put(&format!("{label}{padding}{line}"));
     }
 
-    /// Writes a list item: its mark as `shown`, and its text, with continuation lines aligned below the first.
+    /// Writes a list item: its mark as `shown`, and its text. Continuation lines are aligned with the text.
     fn item(&mut self, mark: &str, shown: &str, text: &str) {
         const INDENT: usize = 2;
         let columns = mark.width();
@@ -162,9 +162,9 @@ impl PageText {
 //
 // Each column shows the maximum memory in its time span, so that no peak is lost. Times without samples are blank.
 
-/// A space, and eighths of a cell from the bottom.
+/// A space, and blocks that fill one to eight eighths of a cell.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The same for terminals without Unicode.
+/// Like `BLOCKS`, for terminals without Unicode.
 const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
 const EIGHTHS: u64 = 8;
 /// Size of a chart, and its characters.
@@ -203,7 +203,7 @@ pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
         let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
-        // Any memory that is held is visible.
+        // Even small amounts of memory are visible.
         let min = u64::from(bytes > 0);
         ((share * steps as f64).round() as u64).clamp(min, steps)
     };
@@ -284,7 +284,7 @@ mod tests {
             assert!(lines.iter().all(|line| line.chars().count() == 40));
             assert!(!ascii || lines.iter().all(|line| line.is_ascii()));
         }
-        // Times that go backwards must not panic.
+        // Times that go backwards must not cause a panic.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
         assert!(draw(&back, size(10, 1)).is_some());
     }

@@ -10,7 +10,7 @@ pub enum Level {
     Notice,
 }
 
-/// A line that annotates the job, including the newline. The message can have several lines. The runner never
+/// Formats a line that annotates the job, with a newline. The message can have several lines. The runner never
 /// interprets text in it as another command.
 pub fn annotation(level: Level, title: &str, message: &str) -> String {
     let command = match level {

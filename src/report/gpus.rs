@@ -19,7 +19,7 @@ use crate::units::{Bytes, Span};
 
 pub(super) use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 
-/// The GPUs and their MIG devices.
+/// Formats the table of GPUs and their MIG devices.
 pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
     if snapshot.gpus.is_empty() {
         return "The driver reports no GPU. `gpumem doctor` looks for the reason; --demo works without one.\n".to_owned();

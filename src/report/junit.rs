@@ -1,6 +1,6 @@
 //! JUnit XML, which CI servers show as a page of tests.
 //!
-//! The format has no official schema. The output is valid according to the two common ones: that of Jenkins' xUnit
+//! The format has no official schema. The output is valid according to two common schemas: the one of Jenkins' xUnit
 //! plugin (`junit-10.xsd`), and Windy Road's for Ant (`JUnit.xsd`). The latter requires all attributes and empty
 //! elements.
 
@@ -50,7 +50,7 @@ pub enum CaseResult {
 }
 
 impl Suite {
-    /// The document.
+    /// Formats the document as XML.
     pub fn to_xml(&self) -> String {
         let count =
             |is: fn(&CaseResult) -> bool| self.cases.iter().filter(|case| is(&case.result)).count();
@@ -110,13 +110,13 @@ impl Case {
     }
 }
 
-/// Text as an attribute's value. [`escape`] has replaced characters that XML cannot contain.
+/// Escapes text for an attribute's value. [`escape`] has replaced characters that XML cannot contain.
 fn attribute(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Text between tags, escaped line by line.
+/// Escapes text between tags, line by line.
 fn lines(text: &str) -> String {
     text.split('\n').map(attribute).collect::<Vec<String>>().join("\n")
 }

@@ -1,8 +1,8 @@
 //! The page that Prometheus scrapes: series from one sample and its findings.
 //!
-//! A pure conversion; the `prometheus-client` crate encodes the series. Unknown values have no series. Labels contain
-//! the name of a process's program, but no other text that the process controls, such as its command line. The number
-//! of processes with series is limited; the rest is summed.
+//! This is a pure conversion; the `prometheus-client` crate encodes the series. Unknown values have no series. Labels
+//! contain the name of a process's program, but no other text that the process controls, such as its command line.
+//! The number of processes with series is limited; the rest is summed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -205,13 +205,13 @@ pub struct MetricsInput<'a> {
     pub is_live: bool,
 }
 
-/// Series: name of the metric, values of its labels, and value.
+/// Series, each with the name of the metric, the values of its labels, and its value.
 #[derive(Debug, Default)]
 struct Page {
     series: Vec<(&'static str, Vec<String>, f64)>,
 }
 
-/// The page as OpenMetrics.
+/// Formats the page as OpenMetrics.
 pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page::from_input(input)));
@@ -220,7 +220,7 @@ pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// The page in the older text format, the only format that node_exporter's textfile collector reads.
+/// Converts the page to the older text format, the only one that node_exporter's textfile collector reads.
 pub fn classic(openmetrics: &str) -> String {
     let mut page = String::new();
     for line in openmetrics.lines().filter(|line| *line != "# EOF") {
@@ -460,7 +460,7 @@ impl Page {
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
         }
-        // With several GPUs, the evidence does not name the one that it describes.
+        // If a finding covers several GPUs, its evidence does not say which one it describes.
         if let [only] = &finding.gpus[..] {
             let forecast = finding.evidence.forecast();
             self.put_known(&FULL, &process_labels(only), forecast.map(|forecast| forecast.seconds));

@@ -1,6 +1,6 @@
 //! `gpumem ps` as text: the GPU tables, and a table of the processes that hold GPU memory.
 //!
-//! A process that holds a GPU's device file but is not listed by NVML is a row with this evidence and without bytes.
+//! If a process has a GPU's device file open but is not listed by NVML, its row shows this fact and no bytes.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::units::Bytes;
 
 /// Maximum width of an owner on a terminal, in columns. A daemon's long name must not displace other columns.
 const OWNER_MAX: usize = 12;
-/// Maximum width of a place, in columns, on a narrow terminal and otherwise.
+/// Maximum widths of a place, in columns, on narrow and wide terminals.
 const PLACE_MAX_NARROW: usize = 16;
 const PLACE_MAX: usize = 32;
 /// Terminals with fewer columns are narrow.
@@ -32,7 +32,7 @@ pub struct ProcessesOptions {
     /// Width of the terminal in columns; `None` disables truncation.
     pub width: Option<usize>,
     pub style: Style,
-    /// Whether the rows include all processes. If not, they do not show all holders of the memory.
+    /// Whether the rows include all processes. If not, some holders of memory are missing.
     pub everyone: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct RuleResults<'a> {
     pub headline: Option<&'a str>,
 }
 
-/// The page: free and reclaimable memory, the GPUs, their processes, and missing data.
+/// Formats the page: free and reclaimable memory, the GPUs, their processes, and missing data.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let table = gpus::table(snapshot, width, style);
@@ -82,7 +82,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out
 }
 
-/// The text that explains why there are no rows, for `everyone` or the selected processes.
+/// Explains why there are no rows.
 pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
@@ -148,13 +148,13 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
     }
 }
 
-/// Description of a process that has exited.
+/// Describes a process that has exited.
 fn describe_ended(ended: &LastKnown) -> String {
     let command = program(ended.command.as_deref(), ended.comm.as_deref());
     command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Description of a process, most informative words first. On a terminal, the program's directory is omitted, to
+/// Describes a process, most informative words first. On a terminal, the program's directory is omitted, to
 /// leave room for the script. On a narrow terminal, a notebook is described only by its path.
 fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
@@ -288,7 +288,7 @@ mod tests {
         write(snapshot, RuleResults::default(), ProcessesOptions { width, ..OPTIONS })
     }
 
-    /// The process table and the notes below it.
+    /// Formats the process table and the notes below it.
     fn below_gpus(snapshot: &Snapshot, width: Option<usize>) -> String {
         let text = text(snapshot, width);
         text.splitn(3, "\n\n").nth(2).unwrap().to_owned()
@@ -314,7 +314,7 @@ GPU 0: 15.0 GiB are unattributed: no listed process holds them.
 312 processes' files could not be read; only root on the host can see hidden holders.
 "
         );
-        // From some users' processes alone, unattributed memory cannot be determined.
+        // Without the processes of all users, unattributed memory cannot be determined.
         let options = ProcessesOptions { sort: Field::Pid, everyone: false, ..OPTIONS };
         let partial = write(&snapshot, RuleResults::default(), options);
         assert!(!partial.contains("unattributed"));

@@ -32,7 +32,7 @@ pub enum ReapStatus {
     /// A plan was made, and nothing was sent.
     #[default]
     Planned,
-    /// Everything requested was done, and its memory is free.
+    /// Everything requested was done, and the memory is free.
     Done,
     /// Part of what was requested was not done.
     Incomplete,
@@ -65,7 +65,7 @@ pub struct ReapReport {
     pub targets: Vec<Planned>,
     /// Processes that were requested or found, but are skipped.
     pub refused: Vec<Refused>,
-    /// Requested rules that could not be decided; they produce no findings.
+    /// Requested rules that could not be decided and therefore produce no findings.
     pub undecided: Vec<Undecided>,
     /// Read errors, and the reason for a failure.
     pub errors: Vec<ReadError>,
@@ -77,12 +77,12 @@ pub struct Planned {
     /// The target.
     #[serde(flatten)]
     pub target: Target,
-    /// Outcome of the target; `null` if the plan was not carried out for it, or not completed.
+    /// Outcome for the target; `null` if the plan was not carried out for it, or not completed.
     pub outcome: Option<Outcome>,
 }
 
 impl ReapReport {
-    /// A plan that has not been carried out.
+    /// Creates the report of a plan that has not been carried out.
     pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
         let expected = plan.targets.iter().map(|target| target.bytes);
         Self {
@@ -103,7 +103,7 @@ impl ReapReport {
         }
     }
 
-    /// The report if there is no plan.
+    /// Creates the report if there is no plan.
     pub fn failed(error: &str) -> Self {
         let mut report = Self { schema: SCHEMA, ..Self::default() };
         report.fail(error);
@@ -214,7 +214,7 @@ fn write_plan(
     writeln!(out, "{}", words.join("; "))
 }
 
-/// The question before a plan is carried out.
+/// The question to ask before a plan is carried out.
 pub fn question(targets: &[&Target]) -> String {
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());
@@ -254,7 +254,7 @@ pub fn expected(targets: &[&Target]) -> String {
     }
 }
 
-/// A line with the target, the memory that should be freed, and the GPUs.
+/// Formats a line with the target, the memory that should be freed, and the GPUs.
 pub fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
@@ -312,7 +312,7 @@ fn write_target(
     Ok(())
 }
 
-/// A line for one of several receiving processes: its name and the memory that it holds.
+/// Formats a line for one of several receiving processes: its name and the memory that it holds.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
@@ -326,7 +326,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
     format!("kills {pid} {owner}: {holds}: {name}")
 }
 
-/// The reason for a target, in one or a few words.
+/// Why a process is a target, in a few words.
 pub fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),
@@ -338,7 +338,7 @@ pub fn why(target: &Target) -> String {
     }
 }
 
-/// The member that represents the others.
+/// The process that represents a target: the leader, or else the first one.
 pub fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|member| member.pid == target.leader);
     leader.or(target.members.first())
@@ -388,12 +388,12 @@ pub fn failures(failures: &[Failure]) -> String {
     words.join("; ")
 }
 
-/// A line with the outcome of a target.
+/// Describes the outcome for one target in a line.
 pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// A line with the overall result.
+/// Formats a line with the overall result.
 pub fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());

@@ -31,14 +31,14 @@ pub struct RefusalReader {
 }
 
 impl RefusalReader {
-    /// The user who runs gpumem.
+    /// Creates a reader for the user who runs gpumem.
     pub fn at(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }
 }
 
-/// A line with the skipped process or finding, and the reason.
+/// Formats a line with the skipped process or finding, and the reason.
 pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
@@ -56,7 +56,7 @@ pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     words.join(": ")
 }
 
-/// Only the reason.
+/// Only the reason why something is skipped.
 pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -82,7 +82,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes the protection of a process with this owner, and what the reader can do about it.
+/// Explains why a process with this owner is protected, and what the reader can do about it.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
@@ -96,7 +96,7 @@ pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalRe
     }
 }
 
-/// Describes the outcome of a target, and what the reader can do about it.
+/// Describes the outcome for a target, and what the reader can do about it.
 pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),

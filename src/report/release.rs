@@ -44,12 +44,12 @@ pub struct ReleaseDocument {
 }
 
 impl ReleaseDocument {
-    /// A plan that has not been carried out, with the results of probing its targets.
+    /// Creates a plan that has not been carried out, with the results of probing its targets.
     pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
         Self { schema: SCHEMA, time: Some(time), targets: probed, refused, ..Self::default() }
     }
 
-    /// The document if there is no plan.
+    /// Creates the document if there is no plan.
     pub fn failed(error: &str) -> Self {
         let mut document = Self { schema: SCHEMA, ..Self::default() };
         document.fail(error);
@@ -68,7 +68,7 @@ impl ReleaseDocument {
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
-    /// Whether everything requested has released memory.
+    /// Whether every requested process has released memory.
     pub fn is_all(&self) -> bool {
         let is_released =
             |probed: &ProbedTarget| probed.outcome.as_ref().is_some_and(Outcome::is_success);
@@ -76,8 +76,8 @@ impl ReleaseDocument {
     }
 }
 
-/// The plan as text: the processes to ask, the steps and what was verified; then the skipped processes, the reasons
-/// and the alternatives.
+/// Formats the plan as text: the processes to ask, the steps and what was verified; then the skipped processes, with
+/// reasons and alternatives.
 pub fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
@@ -125,7 +125,7 @@ pub fn plan(
     out
 }
 
-/// Targets that would be asked.
+/// The targets that the plan would ask to release memory.
 pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|probed| probed.is_due());
     due.map(|probed| &probed.target).collect()

@@ -1,4 +1,4 @@
-//! The report of `gpumem run` on a command, as text, JSON, JUnit XML, Markdown and annotations.
+//! The report of `gpumem run` about a command, as text, JSON, JUnit XML, Markdown and annotations.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub struct RunReport {
     pub gpus: Vec<RunGpu>,
     /// For each process and GPU, the use by the process, most memory first.
     pub processes: Vec<RunProcess>,
-    /// Whether the run was long enough to rule out leaks where none was found.
+    /// Whether the run was long enough to rule out leaks if none were found.
     pub leaks_decided: bool,
     /// Leaks of the command and its descendants.
     pub leaks: Vec<Finding>,
@@ -77,12 +77,12 @@ pub enum RunStatus {
     Findings,
     /// The command succeeded, but an assertion could not be measured.
     Error,
-    /// The command was not started, or gpumem ended before it.
+    /// The command was not started, or gpumem ended before the command did.
     #[default]
     Incomplete,
 }
 
-/// Figures over the samples of a run.
+/// Figures computed from the samples of a run.
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct RunFigures {
@@ -101,7 +101,7 @@ pub struct RunFigures {
     /// Whether memory was unknown in any sample.
     #[serde(skip)]
     pub has_unknown: bool,
-    /// Sum and number of the known values, for the means: bytes, and SM utilization.
+    /// Sum and count of the known values, to compute the means of bytes and SM utilization.
     #[serde(skip)]
     sums: [(u64, u64); 2],
 }
@@ -174,7 +174,7 @@ pub struct HeldMemory {
     pub name: String,
     /// NVML index of the GPU.
     pub gpu: u32,
-    /// Memory that the process holds there, in bytes.
+    /// Memory that the process holds on the GPU, in bytes.
     pub used_bytes: Option<u64>,
     /// Command that frees the memory, or shows details.
     pub command: String,
@@ -220,12 +220,12 @@ pub struct OtherHolder {
 pub struct RunAssertion {
     /// The assertion as given on the command line: `--max-peak 20GiB`, `--fail-on leak`.
     pub name: String,
-    /// Whether it passed; `null` if unknown.
+    /// Whether the assertion passed; `null` if unknown.
     #[serialize_always]
     pub passed: Option<bool>,
-    /// Why it passed, failed, or is unknown.
+    /// Why the assertion passed, failed, or is unknown.
     pub message: String,
-    /// Whether it was measured, but the evidence is insufficient. JUnit then counts it as skipped.
+    /// Whether the assertion was measured, but the evidence is insufficient. JUnit then counts it as skipped.
     #[serde(skip)]
     pub is_undecided: bool,
 }
@@ -301,8 +301,8 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Three lines, then one for each leak, remaining process, failed assertion and read error. If the command
-    /// failed, also one for each of the fullest GPUs.
+    /// Formats three lines, then one for each leak, remaining process, failed assertion and read error. If the
+    /// command failed, also one for each of the fullest GPUs.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -319,7 +319,7 @@ impl RunReport {
         fullest.chain(leaks).chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
-    /// The report as Markdown, for a step's summary.
+    /// Formats the report as Markdown, for a step's summary.
     pub fn to_markdown(&self) -> String {
         let cell = |text: &str| {
             let is_markup = |c: char| matches!(c, '\\' | '|' | '`' | '<' | '&' | '*' | '_' | '[');
@@ -354,7 +354,7 @@ impl RunReport {
         out
     }
 
-    /// The report as JUnit test cases: the command, and each assertion.
+    /// Formats the report as JUnit test cases: the command, and each assertion.
     pub fn to_junit(&self) -> String {
         let case = |name: &str, result: CaseResult| Case {
             class: "gpumem.run".to_owned(),
@@ -393,7 +393,7 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// Annotations for a GitHub workflow step: leaks, memory that is still held, and failed assertions.
+    /// Formats annotations for a GitHub workflow step: leaks, memory that is still held, and failed assertions.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
         let leaks =

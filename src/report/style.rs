@@ -23,7 +23,7 @@ pub enum Emphasis {
     Heading,
     /// A chart of memory.
     Chart,
-    /// The word of a severity.
+    /// The word for a severity.
     Severity(Severity),
 }
 
@@ -42,9 +42,9 @@ fn code(severity: Severity) -> &'static str {
     }
 }
 
-/// Maximum number of lines that one line is wrapped to.
+/// Maximum number of lines into which a line is wrapped.
 const LINES_MAX: usize = 64;
-/// Minimum columns of a wrapped line, on a terminal of any width.
+/// Minimum width of a wrapped line, in columns, even on a narrower terminal.
 const COLUMNS_MIN: usize = 8;
 /// Indentation of continuation lines, in columns.
 const HANG: usize = 4;
@@ -120,12 +120,12 @@ impl Style {
         self.paint("2", text)
     }
 
-    /// The word for a severity, in its colour.
+    /// Formats the word for a severity, in its colour.
     pub fn severity(self, severity: Severity) -> String {
         self.paint(code(severity), &severity.to_string())
     }
 
-    /// Text in the colour of a verdict.
+    /// Formats text in the colour of a verdict.
     pub fn verdict(self, verdict: CheckStatus, text: &str) -> String {
         let code = match verdict {
             CheckStatus::Ok => "32",

@@ -33,7 +33,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), giving_way: Vec::new(), rows: Vec::new() }
     }
@@ -56,8 +56,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as lines of at most `width` columns, if given; the last column is truncated. Columns without text
-    /// are omitted.
+    /// Formats the table as lines of at most `width` columns, if given, and truncates the last column. Columns
+    /// without text are omitted.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {

@@ -36,7 +36,7 @@ pub struct TotalsReport {
     pub errors: Vec<ReadError>,
 }
 
-/// Total of the processes of one user, job, container or framework.
+/// Totals for one user, job, container or framework.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct GroupTotal {
     /// Name of the group; `null` for processes without a group, or if the group is unknown. The name is untrusted:
@@ -54,12 +54,12 @@ pub struct GroupTotal {
     pub reclaimable_bytes: Option<u64>,
     /// Number of processes.
     pub processes: usize,
-    /// NVML indices of the GPUs that the processes are on.
+    /// NVML indices of the processes' GPUs.
     pub gpus: Vec<u32>,
 }
 
 impl TotalsReport {
-    /// The totals of a snapshot's rows by this field. If no rules were applied, reclaimable memory is unknown.
+    /// Creates the totals of a snapshot's rows by this field. Without rules, reclaimable memory is unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,
@@ -83,8 +83,8 @@ impl TotalsReport {
     }
 }
 
-/// One line per total, in order, with at most `width` columns if given; empty without totals. If no rules were
-/// applied, the column of reclaimable memory is omitted.
+/// Formats one line per total, in order, with at most `width` columns if given; empty without totals. If no rules
+/// were applied, the column of reclaimable memory is omitted.
 pub fn table(
     by: Field,
     totals: &[Total],
@@ -123,7 +123,7 @@ pub fn table(
     }
 }
 
-/// A page of totals by several fields. Fields that no row has are omitted.
+/// Formats a page of totals by several fields. Fields that no row has are omitted.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {
@@ -143,7 +143,7 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
     out
 }
 
-/// Heading of the column of groups.
+/// Heading of the column with the names of the groups.
 fn heading(by: Field) -> &'static str {
     match by {
         Field::Job => "JOB",

@@ -48,7 +48,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// A single sample can show a process that is just exiting.
+/// Minimum number of samples. A single sample can show a process that is just exiting.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that NVML lists a process that is defunct or does not exist.
@@ -118,8 +118,8 @@ fn unresolved_row(
     }
 }
 
-/// All GPUs that list a pid without a process, with the earliest streak. `None` if an earlier row has already
-/// reported them.
+/// Finds all GPUs that list a pid without a process, with the earliest streak. Returns `None` if an earlier row has
+/// already reported them.
 fn collect_unlisted_gpus(
     input: RuleInput<'_>,
     gpu: &Gpu,

@@ -1,10 +1,10 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
 //! A finding is *pending* until its condition has held long enough, then *active* while the condition holds, and
-//! finally *resolved*. It keeps its id. While a GPU does not answer, findings on it neither start nor end.
+//! finally *resolved*. Its id stays the same. While a GPU does not answer, findings on it neither start nor end.
 //!
 //! If several rules match a process, only the most severe finding is reported. Between equally severe findings, the
-//! order of kinds decides. The others are attached to it, and are reported when it resolves.
+//! order of kinds decides. The other findings are attached to the reported one, and are reported when it resolves.
 //!
 //! Findings on exempt processes are listed separately.
 
@@ -55,7 +55,7 @@ impl Engine {
         &self.settings
     }
 
-    /// Drops the history; keeps the settings.
+    /// Clears the history but keeps the settings.
     pub fn forget(&mut self) {
         let (settings, has_recorder) = (std::mem::take(&mut self.settings), self.has_recorder);
         *self = Self { has_recorder, ..Self::new(settings) };
@@ -101,8 +101,8 @@ impl Engine {
         // Look up each process once for all rules.
         for process in &snapshot.processes {
             if let Some(process_history) = self.history.process(process.identity()) {
-                // A desktop waits for its user, and a virtual machine for its guest. Such a process can only be dead,
-                // stuck or leaking.
+                // Desktops wait for their user, and virtual machines for their guest. Only `dead`, `stuck` and `leak`
+                // apply to them.
                 let waits = process_history.is_desktop_or_machine();
                 for &(rule_index, rule) in &run {
                     if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
@@ -184,7 +184,7 @@ impl Engine {
             .collect()
     }
 
-    /// Decides for each earlier finding whether it stays, cannot be observed, or is resolved.
+    /// Decides whether each earlier finding persists, cannot be observed, or is resolved.
     fn carry_over(
         &mut self,
         mut found: Vec<Finding>,
@@ -280,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Whether the subject of a finding may still exist, because a GPU did not answer.
+    /// Whether the process or GPU of a finding may still exist, because a GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
@@ -334,7 +334,7 @@ impl Engine {
         &self.suspects
     }
 
-    /// Like `suspects`, without a copy.
+    /// Like `suspects`, but without copying.
     pub fn shared_suspects(&self) -> Arc<[Suspect]> {
         Arc::clone(&self.suspects)
     }
@@ -343,7 +343,7 @@ impl Engine {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// The reclaimable amounts of the selected findings and suspects.
+    /// Sums up the reclaimable memory of the selected findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,
@@ -361,7 +361,7 @@ impl Engine {
         sum
     }
 
-    /// The rules that are undecided, with reasons.
+    /// Undecided rules, with reasons.
     pub fn undecided(&self) -> Vec<Undecided> {
         self.undecided.clone()
     }
@@ -375,7 +375,7 @@ impl Engine {
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
     reported: Vec<Finding>,
-    /// Findings attached to a reported one on the same process.
+    /// Findings attached to the reported finding on the same process.
     attached: Vec<Finding>,
     kept: Vec<Kept>,
     /// The position of each finding in the concatenation of the three lists.

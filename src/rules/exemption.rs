@@ -1,8 +1,8 @@
 //! Exemptions exclude processes from findings, with a reason and an optional expiry date.
 //!
 //! An unknown value counts as a match: if the scope names an owner and the process's owner is unknown, the process is
-//! kept. Only identified processes can be ended, so this applies only to them. Exemptions expire by the snapshot's
-//! time.
+//! kept. Only identified processes can be killed, so this applies only to them. Exemptions expire according to the
+//! snapshot's time.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// The covered processes; never empty.
+    /// The exempt processes; never empty.
     pub scope: Scope,
     pub reason: Arc<str>,
     /// `None` if the exemption never expires.
     pub until: Option<Time>,
-    /// Covers findings of these kinds, and of the rules below. If both lists are empty, covers all findings.
+    /// Kinds of the exempt findings. If this list and `rules` are both empty, all findings are exempt.
     pub kinds: Vec<Kind>,
-    /// Covers findings of these rules, and of the kinds above.
+    /// Rules whose findings are also exempt.
     pub rules: Vec<Arc<str>>,
 }
 
@@ -39,7 +39,7 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
-    /// Wraps an exempt finding for the report; `certain` if the match is known.
+    /// Wraps an exempt finding for the report. `certain` tells whether the match is certain.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
@@ -58,7 +58,7 @@ impl Exemption {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// The process is exempt on another GPU, or on some of the finding's GPUs. The finding is reported.
+    /// The process is exempt on another GPU, or on some of the finding's GPUs, so the finding is still reported.
     InPart,
     /// The exemption covers the finding; the flag is false if the match is only possible.
     Wholly(&'a Exemption, bool),
@@ -96,7 +96,7 @@ pub(super) fn exempts<'a>(
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut reported =
             answers().filter_map(|(is_reported, answer)| is_reported.then_some(answer));
-        // `Some(true)`: certain on all GPUs. `Some(false)`: possible on all. `None`: no match on one.
+        // `Some(true)`: certain on all GPUs. `Some(false)`: possible on all GPUs. `None`: no match on some GPU.
         let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
@@ -122,8 +122,8 @@ pub(super) struct KeepRules<'a> {
     pub(super) longest_keep: Option<Span>,
 }
 
-/// Why a process is kept despite a finding of this kind and rule: an exemption that may cover it on any GPU, its
-/// owner's request, its program, or its work as a server. `reap` skips kept processes, so they are neither
+/// Returns why a process is kept despite a finding of this kind and rule: it may be exempt on some GPU, its owner
+/// requested it, its program is never killed, or it is a server. `reap` skips kept processes, so they are neither
 /// reclaimable nor suspected.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
@@ -165,17 +165,17 @@ pub(super) fn kept_by(
             }
             None => server::serves(process, snapshot),
         };
-        // Kinds that act only on request include servers.
+        // Kinds that end processes only on request do not protect servers.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 
-/// Processes that exemptions may cover on any of their GPUs, which `reap` skips. Parents must match with certainty,
-/// because few facts about them are known.
+/// Processes that may be exempt on any of their GPUs; `reap` skips them. Parents must match with certainty, because
+/// little is known about them.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Skip all processes in the usual case without exemptions.
+    // Usually there are no exemptions, so skip all processes.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
     let parents = parents.iter().map(|parent| (parent, true));
@@ -230,8 +230,8 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
     keeps.any(covers_process)
 }
 
-/// Scope inputs for the finding's GPUs and the process's other GPUs. The flag tells whether the finding is about the
-/// GPU.
+/// Scope inputs for the finding's GPUs and the process's other GPUs. Each flag tells whether the finding is about
+/// that GPU.
 fn scope_inputs<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
@@ -252,7 +252,7 @@ fn scope_inputs<'a>(
     inputs
 }
 
-/// Scope inputs for a process on its GPUs except the reported ones. If it is on no GPU, one input without a GPU.
+/// Scope inputs for a process on its GPUs except the reported ones. Without GPUs, returns an input without a GPU.
 fn process_scope_inputs<'a>(
     process: &'a Process,
     reported: &[FindingGpu],

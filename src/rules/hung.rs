@@ -5,7 +5,7 @@
 //! GPU alone now. If other processes use the GPU, their shares of its power are unknown, so there is no finding.
 //! Processes that only hold memory are ignored.
 //!
-//! Not hung, whatever the power:
+//! Never hung, regardless of power:
 //!
 //! - memory traffic continues: lighter kernels are still work;
 //! - the power limit was lowered below the former power, and the GPU draws most of it;
@@ -66,26 +66,26 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 /// If more samples are lost than [`is_covered`] allows, the rest must cover this share of the phase, and at least the
-/// duration in total. Short gaps are tolerated, but intermittent work could fall into every gap.
+/// duration in total. Gaps are tolerated, but too many of them could hide intermittent work.
 const LEAST_OF_LOST: f64 = 0.55;
 /// Like [`LEAST_OF_LOST`], for an active finding.
 const LOST_TO_STAY: f64 = 0.4;
-/// Memory traffic, in percent, below which a GPU may be waiting.
+/// A GPU with less memory traffic than this, in percent, may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
 /// A GPU throttled by its power limit draws at least this share of the limit.
 const SHARE_OF_LIMIT: f64 = 0.6;
 /// A fully utilized GPU that draws a smaller share of its power limit does almost nothing.
 const LIGHT_SHARE: f64 = 0.3;
-/// CPU use, in percent of a core, at which a rank is considered working.
+/// A rank that uses at least this much CPU, in percent of a core, is considered working.
 const WORK_CPU_PERCENT: f64 = 20.0;
-/// Temperature, in degrees Celsius, at which a GPU may throttle.
+/// A GPU at or above this temperature, in degrees Celsius, may be throttled.
 const HOT_CELSIUS: f64 = 80.0;
 /// A hot GPU is throttled if its clock is below this share of its former clock.
 const SLOWED_SHARE: f64 = 0.9;
-/// A GPU is throttled if its clock is below this share of its former clock. A kernel that waits keeps the clock up.
+/// A GPU that is not hot is throttled below this share of its former clock. A kernel that waits keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.
@@ -97,8 +97,8 @@ pub struct HungEvidence {
     pub power_watts_mean: f64,
     /// Mean power draw of the GPU while the same process was working, in watts.
     pub power_watts_before: Option<f64>,
-    /// Power limit of the GPU, in watts, if it is used instead of the former power draw because the job
-    /// is gone.
+    /// Power limit of the GPU, in watts. Replaces the former power draw for an orphan that was never observed
+    /// working.
     pub power_limit_watts: Option<f64>,
     /// Mean memory traffic of the GPU in this time, in percent, 0 to 100.
     pub memory_percent_mean: Option<f64>,
@@ -265,7 +265,7 @@ fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: boo
 }
 
 /// Evidence that a process is hung on a GPU; `None` if something else explains the lower power. An active finding has
-/// already met the thresholds, and lasts while the history's wider limits hold.
+/// already met the thresholds, and lasts as long as the history's wider limits are met.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,

@@ -1,4 +1,4 @@
-//! `idle`: a process holds memory on a GPU and has not used that GPU for some time.
+//! `idle`: a process holds memory on a GPU and has not used that GPU for a while.
 //!
 //! All of the following must be known:
 //!
@@ -104,7 +104,7 @@ const OFTEN: u32 = 2;
 const START_FACTOR: f64 = 3.0;
 /// A process was observed from its start if the first sample came within this many seconds.
 const FROM_START_SECONDS: f64 = 120.0;
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -221,7 +221,7 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
         })
 }
 
-/// The exceptions that need no history; see the module's documentation.
+/// Whether an exception applies that needs no history; see the module's documentation.
 fn is_never_idle(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_for_servers = is_for_servers(input);
@@ -239,7 +239,7 @@ fn is_never_idle(input: ProcessInput<'_>) -> bool {
             != is_for_servers
 }
 
-/// Whether the process listens where clients may reach it, although none was seen.
+/// Whether the process may be a server: clients might reach it, but none were observed.
 fn may_serve(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     !is_for_servers(input)
@@ -332,7 +332,7 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // A running cell protects the process until then.
+                // A running cell protects the process until the time is up.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },

@@ -10,7 +10,7 @@ use crate::model::finding::FindingGpu;
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
 /// Like [`LEAST_COVERAGE`], for an active finding.
 const COVERAGE_TO_STAY: f64 = 0.5;
-/// Age in seconds at which a CPU reading becomes too old to use.
+/// Maximum age, in seconds, of a usable CPU reading.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// Minimum share of the duration for which CPU use must be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
@@ -19,7 +19,7 @@ pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 pub(super) const NOW_SECONDS: f64 = 90.0;
 /// Minimum window, in seconds, for an I/O rate, because I/O is read only twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// I/O rate, in bytes per second, at which a process is considered working, such as a download or a slow checkpoint.
+/// Minimum I/O rate, in bytes per second, of a working process, for example during a download.
 const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
 /// Whether a process works although its GPU is idle: it uses the CPU now, or does I/O now or over the rule's
@@ -63,14 +63,14 @@ pub(super) fn held_gpus(
     Some((worst?, subject::merge_rows(gpus.into_iter())))
 }
 
-/// Whether the snapshot contains the row, or the row cannot be observed but the finding is active.
+/// Whether the snapshot contains the row. If the finding is active, a row that cannot be observed also counts.
 pub(super) fn is_listed(input: ProcessInput<'_>, row: &RowHistory) -> bool {
     row.last_seen() == input.rule_input.snapshot.time
         || (!input.rule_input.history.is_listed(row) && input.is_active())
 }
 
-/// Reports a condition that has not lasted long enough yet. If its start was not observed, it may already have, so
-/// the rule is undecided.
+/// Reports a condition that has not lasted long enough yet. If its start was not observed, it may have lasted long
+/// enough, so the rule is undecided.
 pub(super) fn report_wait(
     (input, pid): (RuleInput<'_>, u32),
     gpu: u32,

@@ -29,7 +29,7 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// Minimum free share of a GPU when growth begins; below it, a leak has no room.
+/// Minimum free share of a GPU's memory when growth begins. With less, a leak has no room to grow.
 const PINNED_SHARE: f64 = 0.05;
 /// Minimum time, in seconds, after which a forecast can be refuted, because samples can be this far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
@@ -38,7 +38,7 @@ const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 /// Minimum window, in seconds; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
-/// Evidence that a process's memory grows without end.
+/// Evidence that a process's memory keeps growing.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct LeakEvidence {
     /// Growth of the lower envelope, in bytes per second.

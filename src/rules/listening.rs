@@ -1,4 +1,4 @@
-//! Whether clients use a listening process.
+//! Decides whether clients use a listening process.
 //!
 //! Training listens, too: ranks of a run meet at a port, a debugger waits for its editor, and Python's
 //! `multiprocessing` shares files through a socket. `listeners.toml` lists such sockets.
@@ -21,7 +21,7 @@ use crate::model::{Process, Snapshot};
 
 /// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
-/// A program's name is among this many first words of its command line: `python -m debugpy`.
+/// Number of words of the command line that may contain the program's name: `python -m debugpy`.
 const NAME_WORDS: usize = 4;
 
 #[derive(Default, Deserialize)]
@@ -46,7 +46,7 @@ struct LibrarySockets {
     sockets: Vec<String>,
 }
 
-/// A program whose sockets are not for clients; the keys are described in the table.
+/// A program whose sockets are not for clients. `listeners.toml` describes the keys.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ProgramSockets {
@@ -57,7 +57,7 @@ struct ProgramSockets {
     chosen: bool,
 }
 
-/// A test parses the table too, so the default is never used.
+/// A test checks that the table parses, so the default is never used.
 static LISTENERS: LazyLock<Listeners> = LazyLock::new(|| parse().unwrap_or_default());
 
 fn parse() -> Result<Listeners, toml::de::Error> {
@@ -65,7 +65,7 @@ fn parse() -> Result<Listeners, toml::de::Error> {
 }
 
 /// Whether clients use a socket of the process itself; `None` if that is possible but was not observed. A process
-/// whose sockets could not be read has none, so its name decides.
+/// whose sockets could not be read counts as having none, unless an option names a port.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     if !listens_for_others(process, snapshot) {
         return Some(false);
@@ -79,10 +79,10 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     are_used(addresses, process.client_addresses.as_deref(), command)
 }
 
-/// Whether a socket of the process may be for others than its own job.
+/// Whether a socket of the process may be for clients outside its own job.
 pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
-    // The title is sufficient here, because it prevents a process from being a server.
+    // The title is enough here, because it only rules out that the process is a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
         return false;
@@ -116,7 +116,7 @@ fn relative_has_clients(
     }
     let run = DistributedRun::detect(process, snapshot);
     let addresses = relative.listening_on.iter();
-    // Clients cannot know a loopback port that the kernel chose, only workers can.
+    // Only workers, not clients, can know a loopback port that the kernel chose.
     let mut addresses = addresses
         .filter(|address| !is_chosen_loopback(address) && !run.explains(address, command))
         .peekable();
@@ -126,8 +126,8 @@ fn relative_has_clients(
     are_used(addresses, relative.client_addresses.as_deref(), command)
 }
 
-/// Whether clients use one of these addresses of a process with this command. `clients` are the addresses to which
-/// clients were connected, if that could be read.
+/// Whether clients use one of these addresses of a process with this command. `clients` lists the addresses to which
+/// clients were connected; `None` if these could not be read.
 fn are_used<'a>(
     addresses: impl Iterator<Item = &'a Arc<str>>,
     clients: Option<&[Arc<str>]>,
@@ -143,7 +143,7 @@ fn are_used<'a>(
     }))
 }
 
-/// `Some(true)` if one is, else `None` if one may be, else `Some(false)`.
+/// Three-valued OR: returns `Some(true)` if any answer is, else `None` if any answer is, else `Some(false)`.
 fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let order = |answer: &Option<bool>| match answer {
         Some(false) => 0,
@@ -153,7 +153,7 @@ fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     answers.max_by_key(order).unwrap_or(Some(false))
 }
 
-/// Whether the program is known to provide access, monitor or supervise.
+/// Whether the program is known to provide access, or to monitor or supervise others.
 fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
@@ -168,7 +168,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
 }
 
 impl ProgramSockets {
-    /// Whether none of the program's sockets is for clients.
+    /// Whether none of the program's sockets are for clients.
     fn is_whole(&self) -> bool {
         self.ports.is_empty() && !self.chosen
     }
@@ -309,7 +309,7 @@ fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     port_options(command).any(|named| named == port)
 }
 
-/// The ports that options for an address name.
+/// The ports in options that take an address.
 fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
     named_ports(command, is_address)
@@ -483,7 +483,7 @@ mod tests {
         ] {
             assert!(none(process(command, &[address])), "{command} {address}");
         }
-        // Sockets of a rank: NCCL's and Gloo's, the run's meeting point, and a sibling's, which is unknown.
+        // Sockets of a rank: those of NCCL and Gloo, the run's meeting point, and an unknown one of a sibling.
         assert!(none(rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
         assert!(none(process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
@@ -491,7 +491,7 @@ mod tests {
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
         assert_eq!(has_clients(&first, &empty()), None, "the purpose of the port is unknown");
-        // The port that the debugged program itself was given.
+        // The port is from the debugged program's own arguments.
         let debugged =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
         assert_eq!(has_clients(&with_clients(debugged), &empty()), Some(true));

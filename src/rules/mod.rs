@@ -118,7 +118,7 @@ impl RuleSet {
             base.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // `max_busy` applies only to notebooks with a running cell. All other processes are decided sooner.
+            // `max_busy` applies only to notebooks with a running cell. Other processes need less time.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });
@@ -159,7 +159,7 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// If a name is unknown. Nothing changes in that case.
+    /// Returns an error and changes nothing if a name is unknown.
     pub fn select<N: AsRef<str>>(&mut self, names: &[N]) -> Result<(), UnknownRule> {
         let is_named = |rule: &Rule| names.iter().any(|name| name.as_ref() == &*rule.name);
         for name in names.iter().map(AsRef::as_ref) {

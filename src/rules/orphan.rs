@@ -60,23 +60,22 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 /// Evidence that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct OrphanEvidence {
-    /// PID of the reaper that adopted the process; `None` if it still has another parent.
+    /// PID of the reaper that adopted the process; `null` if it still has another parent.
     pub ppid: Option<u32>,
-    /// ID of the process group whose leader is gone; `None` if the leader need not be gone.
+    /// ID of the process group whose leader is gone; `null` if the starter is gone instead.
     pub process_group: Option<u32>,
-    /// Whether the program that started the process is gone, whatever the leader of its group; true only
-    /// for a notebook kernel, an inference server's worker, and a worker that Python's `multiprocessing`
-    /// spawned.
+    /// Whether the program that started the process is gone, regardless of the group's leader. Can be true only for a
+    /// notebook kernel, an inference server's worker, or a worker that Python's `multiprocessing` spawned.
     pub starter_gone: bool,
     /// Whether the session leader still exists.
     pub session_leader_alive: Option<bool>,
-    /// How long no GPU use was observed, in seconds.
+    /// Time without observed GPU use, in seconds.
     #[schemars(range(min = 0))]
     pub unused_seconds: f64,
     /// Mean CPU use over the rule's duration, in percent; one core is 100.
@@ -84,7 +83,7 @@ pub struct OrphanEvidence {
     pub cpu_percent_mean: Option<f64>,
     /// Number of samples in which the condition held.
     pub samples: u64,
-    /// Whether NVML lists the process; if not, it has a device file open of a GPU with unattributed
+    /// Whether NVML lists the process. If not, the process has opened the device file of a GPU with unattributed
     /// memory.
     pub listed: bool,
     /// GPU device files that the process has open; `null` if they could not be read.
@@ -312,7 +311,7 @@ fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
     Some(unused)
 }
 
-/// The exceptions; see the module's documentation.
+/// Whether an exception applies; see the module's documentation.
 fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_traced = matches!(process_history.state(), Some(('t', _)));
@@ -382,7 +381,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // The process has lost its terminal, so the only advice is how to end it.
+    // No one can type into the process anymore, so only advise how to end it.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

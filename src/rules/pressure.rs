@@ -38,7 +38,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that a GPU is nearly full.

@@ -1,8 +1,8 @@
 //! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
 //! The GPU must be unused by all processes ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole
-//! duration, which starts with the job, in samples about a minute apart or less. This excludes a job that has just
-//! begun, a job between two steps, and a shell that used its GPU recently.
+//! duration, which starts with the job. Samples must be at most about a minute apart. This excludes a job that has
+//! just begun, a job between two steps, and a shell that used its GPU recently.
 //!
 //! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none` reserve nothing. If
 //! the reserved GPU is unknown, there is no finding.
@@ -38,13 +38,13 @@ pub static KIND: RuleKind = RuleKind {
 
 /// Maximum mean interval between samples, in seconds. Allows one sample a minute, with some late or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;
 
 /// Evidence that a GPU is allocated to a job or container that runs nothing on it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ReservedEvidence {
-    /// The job, pod or container, in words.
+    /// Description of the job, pod or container.
     pub holder: Arc<str>,
     /// User name of the owner.
     pub user: Option<Arc<str>>,
@@ -52,7 +52,7 @@ pub struct ReservedEvidence {
     pub pid: u32,
     /// Environment variable that names the GPUs.
     pub variable: Arc<str>,
-    /// All GPUs of the allocation, as the variable names them.
+    /// All GPUs of the allocation, as written in the variable.
     pub devices: Vec<Arc<str>>,
     /// Start time of that process: the allocation is at least that old.
     pub given_at: Time,

@@ -79,7 +79,7 @@ pub(super) const SEVERITY: (&str, &str) =
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
-    /// The condition, in one line.
+    /// Describes the condition in one line.
     pub meaning: &'static str,
     /// Names and descriptions of the settings except `enabled`, in display order.
     pub(super) settings: &'static [(&'static str, &'static str)],
@@ -93,7 +93,7 @@ pub struct RuleKind {
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
     /// Called for each row whose process is uncertain: /proc does not list the pid, or its entry may belong to
-    /// another process. GPUs that did not answer are skipped. The process is the snapshot's entry, if any.
+    /// another process. GPUs that did not answer are skipped. The process argument is the snapshot's entry, if any.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -156,7 +156,7 @@ pub struct Rule {
     /// The processes that the rule applies to; empty means all.
     pub scope: Scope,
     pub settings: Settings,
-    /// In application order.
+    /// In the order in which they are applied.
     pub overrides: Vec<Override>,
 }
 
@@ -191,7 +191,7 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// If the value is invalid.
+    /// Fails if the value is invalid.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), toml::de::Error> {
         let change = Table::from_iter([(name.to_owned(), value.clone())]);
         self.settings = setting::changed(&self.settings, change)?;
@@ -255,7 +255,7 @@ pub struct RuleInput<'a> {
 }
 
 impl<'a> RuleInput<'a> {
-    /// The rule's finding on a process in the previous snapshot. To avoid flicker, findings end at a lower threshold.
+    /// The rule's finding on a process in the previous snapshot. Findings end at a lower threshold, to avoid flicker.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
@@ -324,7 +324,7 @@ impl<'a> RuleInput<'a> {
             gpus: parts.gpus,
             process: process.map(FindingProcess::of),
             evidence: parts.evidence,
-            // Mails contain the message, including untrusted names, without further escaping.
+            // Emails contain the message, including untrusted names, without further escaping.
             message: escape(&parts.message).into_owned(),
             advice: parts.advice,
             actions: vec![Action::Notify],

@@ -18,7 +18,7 @@ const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Jo
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// Has the syntax of `--where`, but sees a single snapshot.
+    /// Uses the syntax of `--where`, but is evaluated on a single snapshot.
     pub selector: Option<Selector>,
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Scope {
 pub struct ScopeInput<'a> {
     pub process: Option<&'a Process>,
     pub index: u32,
-    /// The memory that the process holds there, in bytes.
+    /// The memory that the process holds on the GPU, in bytes.
     pub held_bytes: Option<u64>,
     pub snapshot: &'a Snapshot,
 }

@@ -1,11 +1,11 @@
-//! Whether a process is an inference server, whose work includes waiting.
+//! Decides whether a process is an inference server, for which waiting is part of the work.
 //!
-//! It is one if its name says so and it may listen, if clients use it ([`listening`]), or if it works for such a
-//! process. Names are compared by whole words: `reserve.py` does not serve. The main process of an administrator's
-//! service also serves, regardless of its program, unless it is known not to listen.
+//! A process is a server if its name says so and it may listen, if clients use it ([`listening`]), or if it works for
+//! such a process. Names are compared by whole words: `reserve.py` does not serve. The main process of an
+//! administrator's service also serves, regardless of its program, unless it is known not to listen.
 //!
 //! A worker that a notebook kernel started works only for the notebook. For any other listening process, the answer
-//! is unknown: no rule accuses it, and none calls it a server.
+//! is unknown. No rule then reports the process as idle or treats it as a server.
 
 use super::listening;
 use crate::advice;
@@ -20,7 +20,7 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Whether the process serves, with the cached facts about names from its history; `None` if it may.
+/// Whether the process serves, using the cached facts about its names; `None` if it may serve.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,
@@ -82,7 +82,7 @@ fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of an apparent worker is known not to be a server, because any process can set such a title.
+/// Whether the starter of an apparent worker is known not to be a server. Any process can set a worker's title.
 fn has_other_starter(process: &Process) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         return false;

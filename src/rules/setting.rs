@@ -17,7 +17,7 @@ use crate::units::{Bytes, Percent, Span};
 ///
 /// # Errors
 ///
-/// If a value is invalid.
+/// Fails if a value is invalid.
 pub fn changed<T: DeserializeOwned + Serialize>(
     settings: &T,
     changes: Table,
@@ -44,7 +44,7 @@ pub fn shown(value: &Value) -> String {
 ///
 /// # Errors
 ///
-/// If the value does not have this form.
+/// Fails if the value does not have this form.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
     deserializer: D,
     example: &str,

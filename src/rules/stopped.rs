@@ -3,7 +3,7 @@
 //! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen cgroup (`docker
 //! pause`). Every sample of the duration must show the state; any other state restarts the duration.
 //!
-//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or is there only for
+//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or uses it only for
 //! graphics. No action ends the process, because its owner or scheduler intends to resume it.
 
 use std::fmt::Write as _;
@@ -43,7 +43,7 @@ pub struct StoppedEvidence {
     pub state: char,
     /// Number of consecutive samples in which the condition held.
     pub samples: u64,
-    /// Controlling terminal, if there is one; `fg` there continues the process.
+    /// Controlling terminal, if there is one. Running `fg` there resumes the process.
     pub terminal: Option<Arc<str>>,
     /// Whether the process is frozen with its cgroup; /proc reports it as sleeping.
     #[serde(rename = "frozen")]
@@ -146,7 +146,7 @@ mod tests {
         scene
     }
 
-    /// `python train.py` on GPU 0, stopped after a minute; a sample every 10 s.
+    /// `python train.py` on GPU 0, stopped after a minute, sampled every 10 s.
     fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -269,7 +269,7 @@ mod tests {
         assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
     }
 
-    /// Mails and logs contain messages without further escaping.
+    /// Emails and logs contain messages without further escaping.
     #[test]
     fn messages_contain_no_control_characters() {
         let mut dice = Dice::new(7);

@@ -126,7 +126,7 @@ pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessH
     })
 }
 
-/// Advice by the name prefix of the kernel function in which a process waits.
+/// Pairs of the name prefix of a kernel function and advice for a process that waits in it.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
@@ -176,7 +176,7 @@ mod tests {
         scene
     }
 
-    /// `python train.py`, stuck after a minute; a sample every `interval` seconds.
+    /// `python train.py`, stuck after a minute, sampled every `interval` seconds.
     fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], 20 * GIB);

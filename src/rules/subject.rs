@@ -1,4 +1,4 @@
-//! The subject of a finding: its id, GPUs and memory, in words and numbers.
+//! Formats the subject of a finding: its id, GPUs and memory.
 //!
 //! Processes control their names, so the writers of reports must escape them.
 
@@ -61,7 +61,7 @@ pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingG
     gpus
 }
 
-/// The memory on all GPUs; `None` if one value is unknown.
+/// The memory on all GPUs; `None` if any value is unknown.
 pub(super) fn total_bytes(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }

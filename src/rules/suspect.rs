@@ -30,18 +30,17 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Lifetime CPU use, in percent of a core, below which a process counts as having done almost no work.
+/// A process with less lifetime CPU use than this, in percent of a core, has done almost no work.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// Lifetime GPU use, in percent as rounded by the driver, up to which a process counts as having barely
-/// used its GPUs.
+/// A process with at most this lifetime GPU use, in percent as rounded by the driver, has barely used its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// Lifetime GPU use, in percent, above which a process mostly works on the GPU.
+/// A process with more lifetime GPU use than this, in percent, works mostly on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
 /// Minimum unused time, in seconds, of a suspect.
 const LEAST_SECONDS: f64 = 10.0;
 /// Minimum unused time of a process that was just observed working, as a share of the duration.
 const LEAST_SHARE: f64 = 0.1;
-/// Age, in seconds, at which a CPU reading becomes too old to use.
+/// Maximum age, in seconds, of a usable CPU reading.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// Extra length, in seconds, of a window that must contain the whole duration.
 const MARGIN_SECONDS: f64 = 5.0;
@@ -58,14 +57,14 @@ pub(super) struct Candidate {
     pub(super) samples: u64,
     /// Required duration, in seconds.
     pub(super) needed: f64,
-    /// CPU use, in percent of a core, at which the process is considered working.
+    /// A process with at least this CPU use, in percent of a core, is considered working.
     pub(super) max_cpu_percent: f64,
     /// Longest pause, in seconds, after which the process resumed work; 0 if none was observed.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Merges a rule's candidates for one process. The latest start wins.
+    /// Merges a rule's candidates for one process. Keeps the latest start.
     fn merge(same_process: &[Self]) -> Option<Self> {
         let mut merged = same_process.iter().max_by_key(|candidate| candidate.since)?.clone();
         merged.gpus = subject::merge_rows(
@@ -206,7 +205,7 @@ impl SuspectInput<'_> {
         let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
             return false;
         };
-        // If the driver's accounting shows hardly any GPU use, allow as much CPU use as the rule does.
+        // If the driver's accounting shows little GPU use, allow as much CPU use as the rule does.
         let most_cpu = match self.life {
             None => LITTLE_CPU_PERCENT,
             Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,
@@ -355,7 +354,7 @@ impl SuspectInput<'_> {
     }
 }
 
-/// The command that observes for the required duration.
+/// Command that observes for the required duration.
 fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     format!("gpumem check --kind {kind} --window {window}")

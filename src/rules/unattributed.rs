@@ -7,7 +7,7 @@
 //! Reported only in the host's pid namespace, with a complete process list and known memory. Does not apply under
 //! MIG, where memory is reported per instance, or in WSL, which lists no Windows process. Does not apply if GPU and
 //! system share memory (Grace, GB10, Jetson), because the kernel puts other pages there. Memory of a dead process
-//! that is still listed is attributed.
+//! counts as attributed while NVML lists its pid.
 //!
 //! A finding begins at the threshold and ends below three quarters of the threshold.
 
@@ -42,14 +42,14 @@ pub static KIND: RuleKind = RuleKind {
 /// Allowance for the driver's reserve if used memory includes it (memory info v1). An idle GPU then shows 300 to 900
 /// MiB.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// Fewer samples could show the condition by chance.
+/// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 /// Maximum number of holders in the evidence.
 const MOST_HOLDERS: usize = 16;
 /// Maximum number of holders that the message names. The rest are only counted.
 const MOST_NAMED: usize = 3;
 
-/// Evidence that no process listed by NVML holds some of a GPU's used memory.
+/// Evidence that some of a GPU's used memory is held by no process that NVML lists.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct UnattributedEvidence {
     /// Used memory of the GPU, without memory that the driver reserves, in bytes.
@@ -165,7 +165,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     output.add_finding(input.finding(None, parts));
 }
 
-/// Whether unattributed memory is not meaningful on this GPU, or the GPU does not answer.
+/// Whether unattributed memory is meaningless on this GPU, or the GPU does not answer.
 fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
@@ -182,7 +182,7 @@ fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Returns which reading failed, if the result could be wrong without it: process list, MIG mode or GPU name.
+/// Returns the failed reading without which the result could be wrong: process list, MIG mode or GPU name.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, quantity| {

@@ -6,7 +6,7 @@ use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
 
-/// Maximum number of reasons per rule, so that people can read the list.
+/// Maximum number of reasons per rule, so that the list stays readable.
 const MOST_DOUBTS: usize = 32;
 
 /// Why a rule is undecided. GPUs are NVML indexes, times are in seconds, and shares range from 0 to 1.
@@ -34,7 +34,7 @@ pub enum UndecidedReason {
     NoParentage {
         pid: u32,
     },
-    /// The process listens where clients may reach it, and none was seen.
+    /// Clients might be able to reach the process, but none were observed.
     MayServe {
         pid: u32,
     },

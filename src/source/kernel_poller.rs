@@ -21,7 +21,7 @@ use crate::host::jupyter::{
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// The age at which an answer no longer describes the current state.
+/// Maximum age of an answer that still describes the current state.
 const OLDEST: Duration = Duration::from_secs(30);
 
 /// Interval between requests to a server, and between checks of a kernel's starter.
@@ -29,13 +29,13 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The time limit for all requests to a server.
+/// Time limit for all requests in one query of a server.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// Maximum number of threads, including hung ones. For further kernels, only argv is used.
+/// Maximum number of threads, including hung ones. Any further kernels are described only by their argv.
 const MOST_THREADS: usize = 64;
 
-/// Pid and start ticks.
+/// Pid and start ticks of a kernel.
 type KernelKey = (u32, u64);
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ struct KernelAnswer {
     /// `None` if the process is not a kernel.
     jupyter: Option<Arc<Jupyter>>,
     at: Instant,
-    /// The server was asked, or there is no server to ask.
+    /// Whether the server was asked, or there is no server to ask.
     is_settled: bool,
 }
 
@@ -58,17 +58,17 @@ pub(super) struct Notebooks {
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// The kernel parsed from argv. If this changes, the process has executed another program.
+    /// The kernel as parsed from argv. If this changes, the process has executed another program.
     from_argv: Option<Arc<Jupyter>>,
     /// `None` until a thread is started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
-    /// A sample has already waited for this kernel. Missing data is added later.
+    /// Whether a sample has already waited for this kernel. Missing data is then added later.
     has_waited: bool,
 }
 
 impl KnownKernel {
-    /// Takes the answers that have arrived, and waits up to `time` for the rest.
+    /// Takes the answers that have arrived. Waits up to `time` if none of them is settled.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -206,7 +206,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Asks a server about a kernel: first for the list of sessions, then for the list of all kernels.
+/// Asks a server about a kernel. Requests its list of kernels only if none of its sessions has this kernel.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
     let time_left = || deadline.left().max(Duration::from_millis(1));
@@ -291,7 +291,7 @@ mod tests {
         let jupyter = join(&mut notebooks, kernel(70));
         assert_eq!(jupyter.execution_state.as_deref(), Some("busy"));
 
-        // The pid is reused, and answers about the earlier process are dropped.
+        // The pid is reused, so answers about the earlier process are dropped.
         let jupyter = join(&mut notebooks, kernel(71));
         assert_eq!(jupyter.execution_state, None);
         assert!(answers.send(busy(Instant::now())).is_err());

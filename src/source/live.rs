@@ -37,7 +37,7 @@ pub struct Live {
     /// Names of users who have claims.
     users: Users,
     roots: Roots,
-    /// Unattributed memory of each GPU at the last search, or a lower value since.
+    /// Unattributed memory of each GPU at the last search, or the lowest value since then.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
@@ -49,7 +49,7 @@ pub struct Live {
     /// The pids that NVML currently lists.
     named: NamedPids,
     ticks_per_second: u64,
-    /// Processes are not sampled.
+    /// Whether processes are left out of the samples.
     gpus_only: bool,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Marks {
 }
 
 impl Live {
-    /// Calls `marks` on each snapshot, for example to add gpumem's own actions on a process. It must be fast.
+    /// Calls `marks` on each snapshot, for example to add gpumem's own actions on a process. `marks` must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
@@ -71,7 +71,7 @@ impl Live {
         Self::open_at(options, interval, Roots::default())
     }
 
-    /// Opens NVML, for a machine whose processes and device files are below `roots`.
+    /// Opens NVML on a machine whose processes and device files are below `roots`.
     pub fn open_at(
         options: nvml::NvmlOptions,
         interval: Duration,
@@ -164,7 +164,7 @@ impl Live {
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
-        // A process that NVML does not list is shown only if it holds a file now.
+        // A process that NVML does not list is shown only if it holds a GPU device file now.
         sample.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
@@ -279,14 +279,14 @@ fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Whether unattributed memory has risen enough since the last search to start another. Updates the level.
+/// Whether unattributed memory has grown enough since the last search to start another search. Updates the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
     *level = if rises { bytes } else { bytes.min(*level) };
     rises
 }
 
-/// Facts about the machine that decide whether a pid is trusted.
+/// Facts about the machine that determine whether a pid is trusted.
 #[derive(Clone, Copy, Debug)]
 struct PidTrust {
     namespace: Option<PidNamespace>,

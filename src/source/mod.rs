@@ -20,26 +20,26 @@ use std::time::{Duration, Instant};
 use crate::model::{Snapshot, Time};
 use crate::recording;
 
-/// Yields snapshots at its own, adjustable pace.
+/// Yields snapshots at its own pace, which can be changed.
 ///
 /// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events ask when the next
-/// snapshot is [`due`](Source::due), wait themselves, and take it.
+/// snapshot is [`due`](Source::due), wait until then, and take the snapshot.
 pub trait Source: Send {
-    /// When the next snapshot is due, by a clock that shows `now`. Blocks while a recording is read from a pipe.
-    /// Fails only if no snapshot can follow: no driver at all, or a recording that cannot be read further. Partial
+    /// When the next snapshot is due; `now` is the current time. Blocks while a recording is read from a pipe. Fails
+    /// only if no snapshot can follow: there is no driver at all, or a recording cannot be read further. Partial
     /// failures are in the snapshot's `errors`.
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// Returns the next snapshot, whether due or not; `None` at the end of a recording.
+    /// Returns the next snapshot, even if it is not due; `None` at the end of a recording.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
-    /// Applies a control. One that does not apply to this source has no effect. Fails if a recording cannot be read
-    /// again from its beginning.
+    /// Applies a control, or does nothing if the control does not apply to this source. Fails if a recording cannot
+    /// be reread from its beginning.
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
     fn origin(&self) -> Origin;
 
-    /// Why no snapshot arrives now, if the reason is known and may be temporary.
+    /// Why snapshots are missing, if the reason is known and may be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -49,7 +49,7 @@ pub trait Source: Send {
         None
     }
 
-    /// Blocks until the next snapshot is due. `None` at the end of a recording, and while one is paused.
+    /// Blocks until the next snapshot is due. `None` if a recording has ended or is paused.
     fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
             NextSnapshot::In(wait) => {
@@ -76,11 +76,11 @@ pub enum NextSnapshot {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
     Interval(Duration),
-    /// Sample this machine now and then several times a second, or stop doing so.
+    /// Start fast sampling of this machine, beginning now, or stop it.
     Fast(bool),
     /// Play a recording at this multiple of real time.
     Speed(f64),
-    /// Play a recording, or pause it.
+    /// Play or pause a recording.
     Playing(bool),
     /// Go to the next sample of a recording, then pause.
     Step,
@@ -99,7 +99,7 @@ pub enum Origin {
     Replay {
         /// Name on the screen: the file's name, `standard input`, `demo`.
         name: String,
-        /// Whether it can be rewound; a pipe cannot.
+        /// Whether the recording can be rewound. A pipe cannot.
         can_rewind: bool,
     },
 }

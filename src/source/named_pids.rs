@@ -1,4 +1,4 @@
-//! The pids that NVML names: when it first named each, and the last trusted process.
+//! Remembers when NVML first named each pid, and the last trusted process with that pid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(super) struct NamedPid {
 }
 
 impl NamedPid {
-    /// Records the pid's process. Drops it if another process has the pid, or it is not trusted.
+    /// Records the pid's process if it is trusted. If another, untrusted process has the pid, drops the recorded one.
     pub(super) fn record(&mut self, process: &Process, is_trusted: bool) {
         let last = self.process.as_deref();
         let is_same = last.is_some_and(|last| last.start_ticks == process.start_ticks);
@@ -56,7 +56,7 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Records when NVML first named each pid. `now` is the current time, also in nanoseconds since boot.
+    /// Records when NVML first named each pid. `now` is an instant, and the same time in nanoseconds since boot.
     pub(super) fn record(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
@@ -84,7 +84,7 @@ impl NamedPids {
         if all_lists_read {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
-            // If a list cannot be read, its pids may still be on it or not.
+            // If a list cannot be read, it is unknown whether its pids are still on it.
             let unnamed = self.pids.values_mut().filter(|named| named.sample != sample);
             unnamed.for_each(|named| named.process = None);
         }
@@ -135,9 +135,9 @@ mod tests {
         };
         assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
         assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
-        // One list cannot be read, so its pids may still be on it.
+        // One list cannot be read, so the pids on it are kept.
         assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
-        // A pid that appears when another one leaves is new, and so is one that returns.
+        // A pid counts as new if it appears when another one leaves, and also if it returns.
         assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
         assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
     }
@@ -177,7 +177,7 @@ mod tests {
         named.record(&process(5, "python"), true);
         named.record(&process(5, "train"), true);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // The process has closed its files, but is the same process.
+        // The process is not trusted because it has closed its files, but it is the same process.
         named.record(&process(5, "train"), false);
         assert_eq!(name(&named).as_deref(), Some("train"));
         // Another process has reused the pid.

@@ -6,30 +6,30 @@ use std::time::Duration;
 use super::Control;
 use crate::model::Time;
 
-/// Maximum wait for a gap in a recording.
+/// Maximum wait at a gap in a recording.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Maximum delay that is made up for. A longer one is a suspension, such as Ctrl-Z.
+/// Maximum delay that playback makes up for. A longer delay is a suspension, for example by Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
-/// Decides when each snapshot is due; pauses, steps and seeks.
+/// Decides when each snapshot is due. Can pause, step and seek.
 ///
-/// It holds no snapshot and reads no clock: the caller passes in the times of snapshots and of a monotonic clock.
-/// Snapshots may come from a recording or from a screen's timeline. After a jump in a timeline, the caller creates
-/// a new clock and delivers the target snapshot to it.
+/// The clock holds no snapshot and reads no time: the caller passes in the times of snapshots and of a monotonic
+/// clock. Snapshots may come from a recording or from a screen's timeline. After a jump in a timeline, the caller
+/// creates a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
     /// The multiple of the recording's speed. At 0 or less, every wait is 5 s, the maximum. `None` never waits.
     speed: Option<f64>,
     is_playing: bool,
     seek: Option<Seek>,
-    /// Duration at the beginning that plays without waiting, in seconds.
+    /// Length of the beginning that plays without waiting, in seconds.
     history_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
     due: Duration,
 }
 
-/// The part that plays without waiting; then playback pauses.
+/// The snapshots that play without waiting. Playback pauses after them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
     Step,
@@ -112,8 +112,8 @@ impl PlaybackClock {
 
     /// Records that the snapshot recorded at `time` is delivered at `now`.
     pub fn delivered(&mut self, time: Time, now: Duration) {
-        // Counted from the due time of the previous snapshot, so that delays do not add up. A long suspension is
-        // not made up for.
+        // The due time is counted from the previous due time, so that delays do not add up. A long suspension is not
+        // made up for.
         self.due = match self.gap(time) {
             Some(gap) if now.saturating_sub(self.due + gap) < MOST_LATE => {
                 (self.due + gap).min(now)
@@ -129,7 +129,7 @@ impl PlaybackClock {
         });
     }
 
-    /// The time between the due times of the previous snapshot and this one; `None` if there is no wait.
+    /// Returns the time from the previous snapshot's due time to this one's; `None` if there is no wait.
     fn gap(&self, time: Time) -> Option<Duration> {
         let (speed, first, previous) = (self.speed?, self.first?, self.previous?);
         let is_history = time.seconds_since(first) < self.history_seconds;
@@ -138,7 +138,7 @@ impl PlaybackClock {
 }
 
 fn gap(previous: Time, time: Time, speed: f64) -> Duration {
-    // If the clock jumped back, there is no wait.
+    // If the recording's clock jumped back, there is no wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
         Duration::try_from_secs_f64(seconds / speed)
@@ -203,7 +203,7 @@ mod tests {
         let milliseconds = Duration::from_millis;
         let mut playback = at_speed(1.0);
         playback.delivered(at(0.0), Duration::ZERO);
-        // Drawing took 0.3 s.
+        // Drawing the screen took 0.3 s.
         let wait = playback.wait(at(1.0), milliseconds(300));
         assert_eq!(wait, Some(milliseconds(700)));
         // The caller woke up late.
@@ -240,15 +240,14 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
-        // A repeated control does not restart the wait, and a control that does not concern playback changes
-        // nothing.
+        // A repeated control does not restart the wait, and a control that does not concern playback has no effect.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
         playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// Plays a screen's timeline, and returns the last second shown at each of these ticks, in milliseconds.
+    /// Plays a screen's timeline. Returns the last second shown at each tick; ticks are in milliseconds.
     fn last_shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {
@@ -269,11 +268,11 @@ mod tests {
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
         let seconds = last_shown(&mut playback, 10, &ticks);
         assert_eq!(seconds, [10, 10, 11, 11, 12, 12, 13]);
-        // At more than one snapshot per tick, only the last due snapshot is shown.
+        // If several snapshots are due in a tick, only the last one is shown.
         playback.steer(Control::Speed(64.0), 53 * SECOND);
         let seconds = last_shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
         assert_eq!(seconds, [13, 19, 25, 45]);
-        // An hour of suspension is not made up for.
+        // After an hour of suspension, the missed snapshots are not played.
         assert_eq!(last_shown(&mut playback, 45, &[3_653_500]), [46]);
     }
 }

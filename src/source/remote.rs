@@ -1,7 +1,7 @@
 //! Reads snapshots from another machine: runs `gpumem record -` there through the user's own ssh.
 //!
 //! ssh runs in batch mode and never asks for a password; it uses the keys, agents and jump hosts of the user's
-//! configuration. A host's output is read like any recording: the length of lines is bounded, and damaged lines are
+//! configuration. A host's output is read like any recording: lines have a maximum length, and damaged lines are
 //! skipped.
 
 use std::io::{self, Read};
@@ -16,12 +16,12 @@ use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 use crate::subprocess::Subprocess;
 
-/// Options for every ssh. They override settings for interactive sessions: nothing is forwarded, especially not the
-/// agent, and the command is gpumem.
+/// Options for every ssh. They override settings that are meant for interactive sessions: nothing is forwarded, least
+/// of all the agent, and no other command is run.
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
-/// Options for ssh without a terminal: never ask, give up on a host that does not answer, compress. ssh may use an
-/// existing shared connection, but does not create one, because other sessions would lose it when this ssh exits.
+/// Options for ssh without a terminal. It never asks, gives up on a host that does not answer, and compresses. It may
+/// use an existing shared connection, but creates none, because other sessions would lose it when this ssh exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -38,8 +38,8 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// Minimum and maximum pause before connecting again after a failure.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A snapshot up to this much older than the last one is a duplicate. An older one means that the clock was set
-/// back.
+/// A snapshot that is up to this many seconds older than the last one is a duplicate. If a snapshot is even older,
+/// the clock was set back.
 const KNOWN_SECONDS: f64 = 60.0;
 /// ssh's exit code if it could not connect, or lost the connection.
 const SSH_FAILED: i32 = 255;
@@ -48,7 +48,7 @@ const NO_PROGRAM: i32 = 127;
 /// gpumem's exit code for unknown arguments.
 const USAGE: i32 = 2;
 
-/// A machine that ssh can reach, and how to run gpumem there.
+/// A machine that ssh can reach, and the command to run gpumem there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteHost {
     /// The host's name, as passed to ssh.
@@ -95,7 +95,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// Ends a connection from another thread. Has no effect on a connection that has ended.
+/// Closes a connection from another thread. Has no effect on a connection that is already closed.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
@@ -106,7 +106,7 @@ impl Hangup {
         }
     }
 
-    /// Waits for ssh to exit. Kills it if it is still running `EXIT_WAIT` after its output has ended.
+    /// Waits for ssh to exit. Kills ssh if it is still running `EXIT_WAIT` after its output has ended.
     fn wait(&self) -> Option<ExitStatus> {
         let mut ssh = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         ssh.wait(EXIT_WAIT).ok()?
@@ -125,8 +125,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects; `hangup` ends the connection from another thread. Fails if ssh cannot be started. [`Remote::next`]
-    /// reports a host that does not answer.
+    /// Connects to a host. `hangup` can close the connection from another thread. Fails if ssh cannot be started. If
+    /// the host does not answer, [`Remote::next`] reports it.
     pub fn connect(
         host: &RemoteHost,
         request: RemoteRequest,
@@ -154,8 +154,8 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Waits for the next snapshot; `None` after the host has sent all of the requested data. Fails if the
-    /// connection ended early, with the reason.
+    /// Waits for the next snapshot. Returns `None` after the host has sent all of the requested data. If the
+    /// connection ended early, fails with the reason.
     pub fn next(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         if let Some(output) = self.output.take() {
             // Blocks until the first bytes arrive.
@@ -170,12 +170,12 @@ impl Remote {
         }
     }
 
-    /// The number of lines that were not snapshots.
+    /// Returns the number of lines that were not snapshots.
     pub fn damage_count(&self) -> u64 {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }
 
-    /// Returns `None` if the host has sent everything, otherwise the reason why not.
+    /// Returns `None` if the host has sent everything, otherwise the reason for the missing data.
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
@@ -221,17 +221,17 @@ impl Remote {
     }
 }
 
-/// Another machine, sampled until the source is dropped. Reconnects if the connection ends.
+/// Samples of another machine, until the source is dropped. Reconnects if the connection ends.
 pub struct RemoteSource {
     host: RemoteHost,
     request: RemoteRequest,
     hangup: Hangup,
     remote: Option<Remote>,
     read: Option<Snapshot>,
-    /// Time of the last snapshot by the host's clock, and when it arrived here.
+    /// Time of the last snapshot by the host's clock, and when the snapshot arrived here.
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
-    /// When to connect again. `pause` follows the next failure.
+    /// When to connect again. After the next failure, the wait is `pause`.
     retry_at: Option<Instant>,
     pause: Duration,
 }
@@ -257,7 +257,7 @@ impl RemoteSource {
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // The store there may contain the missed snapshots.
+                    // The store on the host may contain the missed snapshots.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)
@@ -343,7 +343,7 @@ impl RemoteHost {
         ssh
     }
 
-    /// The command line with which a user runs a command there on a terminal.
+    /// Returns the command line that a user types to run a command there on a terminal.
     pub fn typed(&self, command: &str) -> String {
         let remote_command = self.shell_command(command).replace('\'', r"'\''");
         format!("ssh -t {} '{remote_command}'", self.name)
@@ -369,7 +369,7 @@ fn is_newer(found: &str) -> bool {
     version(found) > version(SCHEMA)
 }
 
-/// Reads to the end, and keeps only the last part.
+/// Reads until the end, but keeps only the last part.
 fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
@@ -385,7 +385,7 @@ fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// The local shell and the remote one.
+    /// The command passes through the local shell and the remote one.
     #[test]
     fn a_typed_command_survives_both_shells() {
         let host = RemoteHost { name: "me@gpu01".into(), command: "printf '<%s>' \"it's\"".into() };

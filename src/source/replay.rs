@@ -14,13 +14,13 @@ use crate::recording::{self, Damage, RecordingReader};
 
 /// A recording of a fictitious machine.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
-/// Length of the demo's history when its screen opens, in seconds.
+/// Length of the demo's history when the screen opens, in seconds.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 
 #[derive(Debug)]
 pub struct Replay {
     reader: RecordingReader,
-    /// A snapshot that was read, but is not due yet.
+    /// A snapshot that was read but is not due yet.
     read: Option<Snapshot>,
     playback: PlaybackClock,
     started: Option<Instant>,
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(demo.damage_count(), 0);
     }
 
-    /// A file with one snapshot per second from 100 s on, played as on the screen, and a clock.
+    /// Creates a file with one snapshot per second from 100 s on, played as on the screen, and a clock.
     fn replay_of(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();

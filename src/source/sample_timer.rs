@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// The interval while a user watches a process end.
+/// Sampling interval while a user waits for a process to exit.
 const FAST: Duration = Duration::from_millis(250);
 
-/// A regular interval that can be changed at any time.
+/// Schedules samples at a regular interval, which can be changed at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,
@@ -84,11 +84,11 @@ mod tests {
     fn samples_are_regular_and_missed_ones_are_skipped() {
         let (mut timer, start) = started_timer();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
-        // Late by 300 ms: the next sample remains on schedule.
+        // The sample is late by 300 ms, and the next one remains on schedule.
         let late = start + milliseconds(2300);
         timer.record_sample(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // Late by several intervals: only one sample is due.
+        // The sample is late by several intervals, but only one is due.
         let stopped = start + milliseconds(60_000);
         timer.record_sample(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(timer.wait(now), Duration::ZERO);
         timer.record_sample(now);
         assert_eq!(timer.wait(now), milliseconds(250));
-        // A repeated control does not cause a sample.
+        // A repeated control does not trigger a sample.
         timer.set_fast(true, now);
         assert_eq!(timer.wait(now), milliseconds(250));
         timer.set_interval(milliseconds(100));

@@ -1,4 +1,4 @@
-//! Charts below the table and on pages. Below GPU cards, they show one process; otherwise, every GPU.
+//! Charts below the table and on pages. Below GPU cards, they show one process; otherwise, they show every GPU.
 //!
 //! A cell contains two charts side by side: memory and utilization. All charts on a screen cover the same time
 //! span, so that they can be compared. `plot` draws a chart with its labels.
@@ -24,7 +24,7 @@ use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 use crate::watch::layout::{ChartGrid, beside};
 
-/// Shorter idle times are not marked, because most processes pause now and then.
+/// Idle times below this are not marked, because most processes pause now and then.
 const UNUSED_SECONDS: f64 = 60.0;
 /// Below this width, the caption omits the command.
 const COMMAND_MIN: u16 = 12;
@@ -35,7 +35,7 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// From this width on, a page's four charts are side by side.
 const PAGE_BESIDE: u16 = 118;
-/// The process to chart below GPU cards, which already contain the GPU charts: the selected process, or the first.
+/// Returns the process to chart below GPU cards, which only chart GPUs: the selected process, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -67,7 +67,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Number of chart rows on a page; 0 if too little room would remain for the text.
+/// Returns the number of chart rows on a page, or 0 if too little room would remain for the text.
 pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
     let down = match about {
         _ if height < PAGE_ROWS_MIN => 0,
@@ -128,7 +128,7 @@ pub fn draw_process_page(
     charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// The time span of all charts, from the first sample to the displayed one.
+/// Time span of all charts, from the first sample to the displayed sample.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
@@ -286,8 +286,8 @@ fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<St
     captions
 }
 
-/// When this row's leak will fill the GPU. `None` if the finding concerns several GPUs. Also `None` under MIG,
-/// because a GPU's free memory says nothing about its instances.
+/// Predicts when this row's leak will fill the GPU. `None` if the finding concerns several GPUs. Also `None` under
+/// MIG, because a GPU's free memory says nothing about its instances.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

@@ -8,7 +8,7 @@ impl Column {
     /// All columns, left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// Most important first: a narrow screen drops the last columns first.
+    /// All columns, most important first. A narrow screen drops columns from the end of this list.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
     pub fn by_title(title: &str) -> Option<Self> {
@@ -19,7 +19,7 @@ impl Column {
         Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
-    /// The column `steps` to the right, or to the left if negative; wraps around.
+    /// Returns the column `steps` to the right, or to the left if `steps` is negative. Wraps around.
     pub fn step(self, steps: isize) -> Self {
         let count = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&column| column == self);
@@ -28,7 +28,7 @@ impl Column {
     }
 }
 
-/// The chosen columns, left to right: at least one, without duplicates.
+/// The chosen columns, left to right. There is at least one column, and none appears twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns(Vec<Column>);
 
@@ -39,7 +39,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Drops duplicates; `None` if there are no columns.
+    /// Creates a choice of columns without duplicates. `None` if there are no columns.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
         let mut chosen = Vec::with_capacity(Column::ALL.len());
         for column in columns {

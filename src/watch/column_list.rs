@@ -1,4 +1,4 @@
-//! The list for choosing the table's columns. Changes apply to the table immediately.
+//! Panel for choosing the table's columns. Changes apply to the table immediately.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -42,7 +42,7 @@ impl ColumnList {
         }
     }
 
-    /// Moves the entry under the cursor, together with the cursor; stops at the ends.
+    /// Moves the entry under the cursor, together with the cursor, until it reaches the end of the list.
     fn shift(&mut self, steps: isize) {
         let to = self.cursor.saturating_add_signed(steps).min(self.entries.len() - 1);
         self.entries.swap(self.cursor, to);
@@ -61,7 +61,7 @@ impl ColumnList {
             height: screen.height.saturating_sub(2).min(count as u16 + 1),
         };
         let height = usize::from(area.height.saturating_sub(1));
-        // The cursor stays in the middle of a long list.
+        // Keep the cursor in the middle of a long list.
         (area, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 

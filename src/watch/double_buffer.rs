@@ -13,7 +13,7 @@ use ratatui::style::{Color, Modifier};
 
 use crate::watch::once::codes;
 
-/// Two frames: the displayed one and the one being drawn.
+/// Two frames: the displayed frame, and the frame being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
     // Not `ratatui::Terminal`: it writes to the terminal on drop, panics if the terminal is gone, and hides the
@@ -106,7 +106,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let (first, after) = text.split_once("\x1b[2;7H").unwrap();
         assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
-        // Only the changed digit (line 2, column 7) is written, then the end of the frame.
+        // Only the changed digit (line 2, column 7) is written, followed by the sequences that end the frame.
         let (digit, end) = after.split_at(1);
         assert_eq!(digit, "2");
         assert!(end.ends_with("\x1b[?2026l"), "{text:?}");

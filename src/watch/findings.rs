@@ -22,7 +22,7 @@ use crate::watch::state::findings::NextCommands;
 
 /// At this width or more, a finding can use a second line for its message.
 const WIDE: u16 = 72;
-/// A panel with fewer lines has no title.
+/// Minimum height of a panel with a title.
 const TITLED: u16 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
-/// The visible findings; `None` if the list is not shown.
+/// Returns the visible findings, or `None` if the list is not shown.
 pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
@@ -88,7 +88,7 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // The end of a line is truncated first, so the call, which few users know, follows the error.
+        // Truncation removes the end of a line, so the call, which few users know, comes after the error.
         let source =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -121,8 +121,8 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
 const WIDEST: u16 = 100;
 /// Minimum width of a finding's text. If it would be narrower, the command is omitted.
 const TEXT_MIN: u16 = 24;
-/// The title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`. It also reports that there are no
-/// findings, or that a GPU does not answer.
+/// Formats the title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`. The title also reports that there
+/// are no findings, or that a GPU does not answer.
 pub fn title(app: &App, layout: &Layout) -> String {
     let Some(screenful) = &app.screenful else {
         return String::new();
@@ -203,7 +203,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
-        // The names of all undecided rules are more useful than the reasons of a few.
+        // The names of all undecided rules are more useful than detailed reasons for a few.
         notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
         notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }
@@ -212,7 +212,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Only missing data needs action; the other notes resolve by themselves.
+/// Only missing data needs action. The other notes resolve by themselves.
 fn note_style(kind: NoteKind, styles: Styles) -> Style {
     match kind {
         NoteKind::Missing => styles.caution(),
@@ -316,7 +316,7 @@ fn memory(finding: &Finding) -> String {
     bytes.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// The PID, or the GPUs of a finding that is not about a process.
+/// Returns the PID, or the GPUs if the finding is not about a process.
 fn subject(finding: &Finding) -> String {
     match (&finding.process, &finding.gpus[..]) {
         (Some(process), _) => process.pid.to_string(),

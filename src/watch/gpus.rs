@@ -1,4 +1,4 @@
-//! The GPU panel: a card or a line per GPU with its MIG devices, or one line with totals.
+//! The GPU panel: a card or a line for each GPU and its MIG devices, or a single line with totals.
 //!
 //! The layout chooses the form; [`hit`] finds the GPU under the mouse, and [`draw`] draws. A GPU that does not
 //! answer keeps its last values, marked `stale`. A GPU that is gone is marked `lost`, with the error.
@@ -24,7 +24,7 @@ use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
 use crate::watch::layout::CHARTS_ROWS_MIN;
 
-/// Index of the GPU under the mouse, in the panel or on its charts.
+/// Returns the index of the GPU under the mouse, in the panel or on its charts.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
     let at = Position { x, y };
     let gpus = app.shown_gpus();
@@ -58,7 +58,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether MIG devices get lines: all or none, because a partial list would look complete.
+/// Whether all MIG devices fit. If not, none is listed, because a partial list would look complete.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -126,7 +126,7 @@ enum Part {
     Figure(&'static GpuField),
 }
 
-/// Columns that fit on a line, left to right, with their widths. A blank follows each.
+/// Columns that fit on a line, left to right, with their widths. Each column is followed by a blank.
 struct GpuColumns {
     columns: Vec<(Part, u16)>,
     shares: Vec<MemoryShare>,
@@ -165,7 +165,7 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // Most informative first: if room is short, the last columns are dropped.
+        // Most informative column first. If room is short, columns are dropped from the end.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
@@ -271,7 +271,7 @@ impl GpuColumns {
                 }
                 Part::Figure(_) if is_stale => {
                     let seconds = gpu.stale_seconds.unwrap_or_default();
-                    // Utilization has no last known value; the mark replaces it.
+                    // There is no last known utilization, so the mark takes its place.
                     writer.text(&stale_text(seconds), styles.alarm());
                     return;
                 }
@@ -324,7 +324,7 @@ fn used(
     writer.right(&memory_text(memory), width, style);
 }
 
-/// Style of a GPU's figure, by the load that it indicates.
+/// Chooses the style of a figure by the load that it indicates.
 fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     match (field.level)(gpu) {
         None => styles.plain(),
@@ -333,7 +333,7 @@ fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     }
 }
 
-/// Shares that appear in any bar, in order. Free memory has no legend.
+/// Returns the shares that appear in at least one bar, in order. Free memory has no legend.
 fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
@@ -344,7 +344,7 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 }
 
 const NAME_MIN: u16 = 12;
-/// A narrower card shows only figures with a load style, so that cards in a row match.
+/// Below this width, cards show only figures that indicate load, so that the cards in a row match.
 const WIDE: u16 = 90;
 /// Widths of a MIG device's index and profile.
 const PART: (u16, u16) = (6, 16);
@@ -358,7 +358,7 @@ struct Card<'a> {
 }
 
 impl Card<'_> {
-    /// Draws the card from top to bottom; charts get the remaining lines.
+    /// Draws the card from top to bottom. Charts get the remaining lines.
     fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
@@ -381,7 +381,7 @@ impl Card<'_> {
         let (index, name) = (gpu.index.to_string(), name(gpu));
         let is_wide = writer.room() >= WIDE;
         let mut figures = match gpu.stale_seconds {
-            // Utilization has no last known value; the mark replaces it.
+            // There is no last known utilization, so the mark takes its place.
             Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
             None if is_lost(gpu) => Vec::new(),
             None => figures(gpu, is_wide, styles),
@@ -415,7 +415,7 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// Draws the bar and, to its right, the memory as text.
+    /// Draws the bar, with the amount of memory to its right.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -437,7 +437,7 @@ impl Card<'_> {
         writer.skip(1).text(&text, style);
     }
 
-    /// Writes memory as text, which is also the bar's legend.
+    /// Writes the memory figures, which are also the bar's legend.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
         let Some(shares) = &self.shares.whole else {
@@ -473,7 +473,7 @@ impl Card<'_> {
         self.bar(device.memory, shares.as_ref(), writer);
     }
 
-    /// Draws the charts side by side under their captions; utilization only if known.
+    /// Draws the charts side by side under their captions. Utilization is drawn only if it is known.
     fn charts(&self, area: Rect, canvas: &mut Buffer) {
         if area.height < CHARTS_ROWS_MIN {
             return;
@@ -482,7 +482,7 @@ impl Card<'_> {
     }
 }
 
-/// A card's other figures, most informative first.
+/// The other figures on a card, most informative first.
 fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     let judged = gpu::on_screen().into_iter();
     let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
@@ -490,7 +490,7 @@ fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
 }
 
-/// Summary of all GPUs: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+/// Summarizes all GPUs: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
@@ -515,7 +515,7 @@ fn reason(gpu: &Gpu) -> Option<String> {
     gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
 }
 
-/// `8.1/45.0 GiB`; both units if they differ.
+/// Formats memory use as `8.1/45.0 GiB`, with both units if they differ.
 fn used_of_total(used: u64, total: u64) -> String {
     let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
     match (used.split_once(' '), total.split_once(' ')) {
@@ -533,7 +533,7 @@ pub fn memory_text(memory: Option<Memory>) -> String {
 
 fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
-    // All GPUs here are from NVIDIA; the rest of the name distinguishes them.
+    // All GPUs here are from NVIDIA, so the vendor's name is redundant.
     let name = clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64);
     match &gpu.claim {
         Some(claim) => format!("{name}, {claim}"),
@@ -550,7 +550,7 @@ pub fn is_lost(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
-/// Why the GPU could not be read.
+/// Explains why the GPU could not be read.
 fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
@@ -559,7 +559,7 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     }
 }
 
-/// For how long the GPU has not answered.
+/// Describes how long the GPU has not answered.
 fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }

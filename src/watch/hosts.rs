@@ -1,4 +1,4 @@
-//! Several machines: one screen per machine, and a list to choose from. A single machine has no list.
+//! Handles several machines: each has its own screen, and a list shows all of them. A single machine has no list.
 //!
 //! Every screen keeps judging its machine's samples, even when it is not shown. A hanging machine raises an alarm
 //! on its own screen and does not delay the others.
@@ -26,13 +26,13 @@ use crate::reclaim::worker::mailbox::ReclaimHandle;
 use crate::units::{Bytes, Span};
 
 const NAME: u16 = 24;
-/// Minimum and maximum columns of the memory bar. The finding takes precedence over the bar.
+/// Minimum and maximum width of the memory bar. The finding takes precedence over the bar.
 const BAR: (u16, u16) = (8, 40);
 /// Columns reserved for the finding before a bar is drawn.
 const FOUND: u16 = 16;
 const SUM: &str = "GPUS AND MEMORY USED";
 const RECLAIMABLE: u16 = 24;
-/// Lines outside the list: two above it and one below.
+/// Screen lines that are not part of the list: two above it and one below.
 const AROUND: u16 = 3;
 
 pub(super) struct AppScreen {
@@ -53,7 +53,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Creates a stage for `count` screens, which are added later.
+    /// Creates a stage without screens. The caller adds `count` screens.
     pub(super) fn new(options: &Options, count: usize) -> Self {
         Self {
             screens: Vec::with_capacity(count),
@@ -138,7 +138,7 @@ impl Stage {
         }
     }
 
-    /// Time until text on any screen changes without an event.
+    /// Time until text on any screen next changes without an event.
     pub(super) fn next_tick(&self) -> Option<Duration> {
         self.screens.iter().filter_map(|screen| screen.app.next_tick()).min()
     }
@@ -184,7 +184,7 @@ impl Stage {
         self.select(at)
     }
 
-    /// Selects the next host that has a finding; wraps around.
+    /// Selects the next host with a finding, and wraps around.
     fn select_next_finding(&mut self) -> Option<Effect> {
         let count = self.screens.len();
         let mut next = (1..=count).map(|step| (self.selected + step) % count);
@@ -317,7 +317,7 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the first one is still expected.
+/// Whether the newest sample is recent, or the screen is still waiting for the first one.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
@@ -327,7 +327,7 @@ fn worst(app: &App) -> Option<&Finding> {
     findings.find(|finding| finding.resolved_at.is_none())
 }
 
-/// Totals of a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
+/// Summarizes a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
 fn host_sum(app: &App) -> String {
     let screenful = app.screenful.as_ref();
     screenful
@@ -352,7 +352,7 @@ mod tests {
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
 
-    /// A list of hosts, numbered from 1. Host N has N GPUs; the last host has not answered.
+    /// Returns a list of hosts, numbered from 1. Host N has N GPUs, and the last host has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
             me: crate::model::row::Me::default(),
@@ -443,7 +443,7 @@ mod tests {
     fn a_command_for_a_remote_process_uses_its_exact_name() {
         let mut stage = stage(2, (100, 30));
         press(&mut stage, "<Enter>");
-        // Without the boot ID, only a bare PID would remain, which another process may use by then.
+        // Without the boot ID, the command could only use the PID, which another process might have by then.
         press(&mut stage, "jx");
         for (at, boot_id) in (1..).zip(["\x1b[2J", "'; id; '", "$(id)", "b00t"]) {
             assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));

@@ -21,7 +21,7 @@ pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 enum KeysFor {
     #[default]
     Screen,
-    /// Another program needs the keyboard, and the reading thread has not noticed yet.
+    /// Another program needs the keyboard, but the reading thread has not noticed yet.
     Wanted,
     Other,
 }
@@ -32,7 +32,7 @@ impl Pausing {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // The timeout covers a reading thread that has ended.
+        // The timeout is needed if the reading thread has ended.
         drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;
@@ -50,7 +50,7 @@ impl Pausing {
     }
 }
 
-/// Sends events until the channel closes; `pausing` can lend the keyboard to another program.
+/// Sends events until the channel closes. `pausing` can lend the keyboard to another program.
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
@@ -66,8 +66,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // Reading fails in the background. In the foreground, either gpumem has just returned or the terminal
-            // is gone.
+            // In the background, reading fails. In the foreground, either gpumem has only just returned there or the
+            // terminal is gone.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -100,9 +100,9 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     }
 }
 
-/// Makes terminal reads fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop
-/// gpumem when the user types a shell command just after continuing it in the background. A signal that ends gpumem
-/// would then be delayed.
+/// Makes terminal reads fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop gpumem
+/// when the user types a shell command just after continuing it in the background. A stopped gpumem would react late
+/// to a termination signal.
 fn fail_in_background() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTIN);
@@ -110,8 +110,8 @@ fn fail_in_background() {
     let _ = signals.thread_block();
 }
 
-/// The keys of an event. Terminals send Alt and a character exactly like Esc followed by that character. No binding
-/// uses Alt, so the event is split into both keys.
+/// Splits an event into keys. Terminals send Alt and a character exactly like Esc followed by that character. No
+/// binding uses Alt, so such an event becomes both keys.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
     let is_second =
         key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));

@@ -55,7 +55,7 @@ pub enum KeyAction {
     Help,
     Repaint,
     Suspend,
-    /// Goes back one step: closes what is open, clears the selection, or removes marks and filters.
+    /// Goes back one step: closes the open dialog or page, clears the selection, or removes marks and filters.
     Back,
     Confirm,
     Undo,
@@ -79,7 +79,7 @@ pub enum KeyAction {
     QuitAtOnce,
 }
 
-/// Where a key is pressed.
+/// Part of the screen in which keys have their own meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Context {
     #[default]
@@ -207,10 +207,10 @@ const COLUMNS: &[Binding] = &[
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
-/// How the help writes the ten digit keys.
+/// Notation for the ten digit keys in the help.
 const DIGITS: &str = "0-9";
 
-/// Additional keys for the same actions in every context; not shown in the help.
+/// Additional keys for the same actions in every context. The help omits them.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),
@@ -225,7 +225,7 @@ const ALIASES: [(&str, KeyCode); 8] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     pub context: Context,
-    /// Key names; a click presses the first one.
+    /// Names of the keys. Clicking the hint presses the first key.
     pub key: &'static str,
     pub word: &'static str,
     /// On a narrow screen, hints with a high rank are dropped first.
@@ -338,7 +338,7 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// Note for an unbound key; `None` for an event that is probably not a key press.
+/// Returns a note for an unbound key. `None` if the event is probably not a key press.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

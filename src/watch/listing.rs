@@ -1,7 +1,7 @@
 //! Selects and orders the table's rows from a [`Screenful`]: sorted, filtered or as process trees.
 //!
-//! A pure computation, done once per sample or choice, not per frame. A line refers to a row by index;
-//! `view/table.rs` formats its text.
+//! This pure computation runs when a sample arrives or the user's choice changes, not for every frame. A line refers
+//! to a row by index; `view/table.rs` formats its text.
 //!
 //! In a tree, families are sorted by their first members. Within a family, parents come before their children, and
 //! older processes before younger ones. A process whose parent is hidden is attached to its nearest shown ancestor.
@@ -15,7 +15,7 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// A process that holds less memory is small. On most GPUs, even an empty context holds more.
+/// Processes that hold less count as small. On most GPUs, even an empty context holds more.
 const SMALL_BYTES: u64 = 64 * MIB;
 /// Maximum generations in a tree; limited by the bits in [`ListingLine::rails`].
 const DEEPEST: usize = 31;
@@ -24,7 +24,7 @@ const DEEPEST: usize = 31;
 pub struct Choice {
     pub sort: Sort,
     pub tree: bool,
-    /// Only the user's own processes; processes with an unknown owner are excluded.
+    /// Show only the user's own processes. Processes with an unknown owner are hidden too.
     pub mine: bool,
     pub only_findings: bool,
     /// Hide processes that hold less than 64 MiB and have no finding.
@@ -45,8 +45,8 @@ impl Choice {
         self.filter = None;
     }
 
-    /// Describes the active limits: `mine, with findings, filter: gpu:0`; `None` without limits. The filter is as
-    /// typed, not escaped.
+    /// Describes the active limits: `mine, with findings, filter: gpu:0`. `None` without limits. The filter is as
+    /// typed, without escaping.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -67,7 +67,7 @@ impl Choice {
     }
 }
 
-/// Whether the row is known to hold little memory and has no finding.
+/// Whether the process is known to hold little memory and has no finding.
 fn is_small(subject: &Subject<'_>) -> bool {
     let held = subject.row.entry.used_bytes;
     subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
@@ -80,13 +80,13 @@ pub struct ListingLine {
     /// their depth is 1.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// For each generation above, from bit 1: whether a later line is attached to it.
+    /// Bit set of the generations above, starting at bit 1, to which a later line is attached.
     pub rails: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeBranch {
-    /// A root, or outside a tree.
+    /// A root of a tree, or a line outside trees.
     Root,
     /// The first of several roots in a family whose parent is hidden.
     First,
@@ -119,7 +119,7 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// The line of a row. The key may come from another snapshot.
+    /// Returns the line that shows a row. The key may come from another snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
         let is_match = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
@@ -198,7 +198,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Connects the lines of a family. Several roots are siblings.
+/// Connects the lines of a family. If it has several roots, they are siblings.
 fn connect(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
@@ -206,7 +206,7 @@ fn connect(lines: &mut [ListingLine]) {
             line.depth += 1;
         }
     }
-    // Bit set of the depths at which a later line follows on the same branch, built from the last line up.
+    // Bit set of the depths at which a later line follows on the same branch. The loop starts at the last line.
     let mut follows = 0u32;
     for line in lines.iter_mut().rev() {
         let bit = 1u32 << line.depth;
@@ -224,7 +224,7 @@ fn connect(lines: &mut [ListingLine]) {
     }
 }
 
-/// A line that is not connected to a tree yet.
+/// Creates a line that is not connected to a tree yet.
 fn root(row: usize, depth: u16) -> ListingLine {
     ListingLine { row, depth, branch: TreeBranch::Root, rails: 0 }
 }

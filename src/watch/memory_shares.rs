@@ -1,7 +1,7 @@
 //! Divides a GPU's memory into shares, in the order of its bar: in use, suspected, reclaimable, unattributed,
 //! reserved by the driver, free.
 //!
-//! A pure computation, done once per sample, not per frame; `view/bar.rs` draws the bar.
+//! This pure computation runs once per sample, not for every frame. `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -11,11 +11,11 @@ use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UseVerdict {
-    /// No rule reports it as reclaimable.
+    /// Held by a process, and neither suspected nor reclaimable.
     InUse,
-    /// It looks unused, but that is not proved yet.
+    /// Looks unused, but no rule has proved it yet.
     Suspected,
-    /// The process has a finding that `gpumem reap` selects by default.
+    /// Held by a process with a finding that `gpumem reap` selects by default.
     Reclaimable,
 }
 
@@ -46,7 +46,7 @@ impl MemoryShare {
         Self::Free,
     ];
 
-    /// Most important first, for bars with fewer cells than shares.
+    /// All shares, most important first, for bars with fewer cells than shares.
     const BY_NEED: [Self; 7] = [
         Self::Reclaimable,
         Self::InUse,
@@ -57,7 +57,7 @@ impl MemoryShare {
         Self::Reserved,
     ];
 
-    /// Glyph, name in a legend, and meaning in the help.
+    /// Returns the glyph, the name in a legend, and the meaning in the help.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
@@ -85,8 +85,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width at which every share gets a cell. On a shorter bar, only memory that processes hold is sure to get
-/// one.
+/// Minimum width at which every share gets a cell. A shorter bar only guarantees cells for memory that processes
+/// hold.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,8 +96,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Shares of memory that these rows hold. Other used memory is unattributed, or unknown if the driver does not
-    /// report enough.
+    /// Divides memory among the rows that hold it. Other used memory is unattributed, or unknown if the driver does
+    /// not report enough.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -141,7 +141,7 @@ impl MemoryShares {
         self.bytes[part as usize]
     }
 
-    /// Whether a share is large enough for the bar.
+    /// Whether a share is large enough to appear in the bar.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
@@ -171,7 +171,7 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
             }
-            // If several shares are largest, the last one loses a cell: free memory before used memory.
+            // If several shares are equally large, take the cell from the last one, such as free memory.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -209,7 +209,7 @@ impl GpuShares {
         let is_rest_attributable = balance.is_some_and(|balance| balance.unattributed.is_ok());
         let rows = || rows.iter().copied();
         let devices = gpu.mig_devices.iter().map(|device| {
-            // Memory and processes belong to the GPU instance.
+            // Both memory and processes are assigned to GPU instances.
             let held = rows().filter(|(row, _)| row.gpu_instance_id == device.gpu_instance_id);
             MemoryShares::new(device.memory.as_ref()?, held, false)
         });
@@ -262,14 +262,14 @@ mod tests {
         let shares = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
         assert_eq!(shares.cells(64), [60, 1, 1, 0, 0, 1, 1]);
         assert_eq!(shares.cells(2), [1, 0, 1, 0, 0, 0, 0]);
-        // Every machine has a few MiB of contexts, which are not suspicious.
+        // A few MiB of contexts exist on every machine and are not suspicious.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);
         let much = parts(&memory(2000 * GIB, GIB, 0), &[]);
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// For any figures, the cells add up to the width, and an empty share gets none.
+    /// For any figures, the cells add up to the width, and an empty share gets no cell.
     #[test]
     fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);

@@ -80,9 +80,9 @@ use view_model::Sort;
 pub struct Options {
     pub me: Me,
     pub filter: Option<Selector>,
-    /// Sort column; `None` restores the saved one, or sorts by memory.
+    /// Sort column. `None` restores the saved column, or sorts by memory.
     pub sort: Option<Column>,
-    /// Table columns; `None` restores the saved ones, or shows all.
+    /// Table columns. `None` restores the saved columns, or shows all.
     pub columns: Option<Columns>,
     /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
     pub interval: Duration,
@@ -92,7 +92,7 @@ pub struct Options {
     pub has_color: bool,
     /// Restrict output to ASCII, as in a locale that is not UTF-8.
     pub ascii: bool,
-    /// Report clicks and the wheel. The terminal then selects text only while Shift is held.
+    /// Report clicks and the wheel. Selecting text in the terminal then requires Shift.
     pub mouse: bool,
 }
 
@@ -127,7 +127,7 @@ impl Options {
     }
 }
 
-/// State from before the screen started, such as the stored history.
+/// State from before the start of the screen, such as the stored history.
 #[derive(Debug)]
 pub struct Past {
     pub engine: Engine,
@@ -168,22 +168,22 @@ pub enum WatchError {
     },
     #[error("{0}")]
     Source(String),
-    /// A bug; the panic message has been printed.
+    /// A bug. The panic message has already been printed.
     #[error("the {thread} thread panicked; this is a bug in gpumem, please report it")]
     Panicked { thread: &'static str },
 }
 
 enum ThreadMessage {
-    /// For the displayed screen.
+    /// An event for the displayed screen.
     Event(Event),
-    /// For the screen with this index, displayed or not.
+    /// An event for the screen with this index, displayed or not.
     ForScreen(usize, Event),
     Failed(WatchError),
 }
 
-/// Maximum number of queued messages. A source that is faster than the screen waits.
+/// Maximum number of queued messages. If the queue is full, sources wait.
 const QUEUE: usize = 4;
-/// How long the worker may take to report its last actions after the screen has ended.
+/// How long the worker may take to report its last actions after the screen has closed.
 const LEAVE: Duration = Duration::from_secs(5);
 /// Delay before a retry if the terminal has not accepted a frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
@@ -288,8 +288,8 @@ pub fn run(
     }
 }
 
-/// The main loop: receives messages, carries out effects, and draws when something changed and the terminal has
-/// accepted the last frame.
+/// Runs the main loop: receives messages, carries out effects, and draws when something has changed and the terminal
+/// has accepted the last frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -335,7 +335,7 @@ fn drive(
                 Effect::Stop if signals.should_stop() => stop()?,
                 Effect::Stop => {}
                 Effect::Resume => {
-                    // In the background, the first terminal access would stop gpumem, so that it could not exit.
+                    // In the background, the first terminal access would stop gpumem and keep it from exiting.
                     let may_continue = terminal::is_foreground() || signals.must_exit_soon();
                     // Check again: gpumem may have moved to the foreground.
                     if terminal::is_foreground() {
@@ -355,7 +355,7 @@ fn drive(
                     keys.while_paused(|| {
                         run_on_host(stage.app().setup.host.as_ref(), &command, signals);
                     });
-                    // Otherwise the signal's event is already on its way.
+                    // Otherwise, the event for the signal is already on its way.
                     if !signals.must_exit() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     }
@@ -419,7 +419,7 @@ fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the next message; returns a tick if none arrives in time.
+/// Waits for the next message, and returns a tick if none arrives in time.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,
@@ -524,7 +524,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Starts a thread that sends messages; a panic is sent as a message too.
+/// Starts a thread that sends messages. If it panics, it sends the panic as a message too.
 fn spawn<T: Send + 'static>(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,

@@ -1,7 +1,7 @@
 //! `gpumem watch --once`: draws one frame without a terminal.
 //!
-//! A [`Still`] is the normal screen. The caller passes samples to it, then [`Keys`]. It carries out no plan and does
-//! not seek in a recording. `text` and `svg` write the frame.
+//! A [`Still`] is the normal screen. The caller passes samples to it, then [`Keys`]. It does not carry out plans or
+//! seek in a recording. `text` and `svg` write the frame.
 
 mod svg;
 
@@ -63,13 +63,13 @@ impl FromStr for Keys {
     }
 }
 
-/// Why a key cannot be used with a still frame.
+/// Explains why a key cannot be used with a still frame.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
     /// The key leaves the screen.
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves { key: String },
-    /// The key needs a terminal, playback or a worker that acts.
+    /// The key needs a terminal, playback or a worker that carries out plans.
     #[error("{key} has no effect on a still frame; leave it out of --keys")]
     NotStill { key: String },
 }
@@ -174,7 +174,7 @@ impl Still {
         Ok(())
     }
 
-    /// The frame as lines of text, without trailing blanks; with escape sequences if `has_styles`.
+    /// Returns the frame as text without trailing blanks, and with escape sequences if `has_styles` is set.
     pub fn text(&self, has_styles: bool) -> String {
         write_text(&self.draw(), has_styles)
     }
@@ -246,7 +246,7 @@ fn is_painted(cell: &Cell) -> bool {
     cell.bg != Color::Reset || cell.modifier.intersects(visible)
 }
 
-/// SGR codes of a cell's style, to be written after the code 0, which resets the style.
+/// Returns the SGR codes of a cell's style. The caller first writes code 0, which resets the style.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
@@ -274,7 +274,7 @@ fn color(codes: &mut String, color: Color, base: u8) {
     }
 }
 
-/// The index among the terminal's sixteen colours; themes use no others.
+/// Returns the index among the terminal's sixteen colours. Themes use no other colours.
 fn number(color: Color) -> Option<u8> {
     Some(match color {
         Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
@@ -297,7 +297,7 @@ fn number(color: Color) -> Option<u8> {
     })
 }
 
-/// Visible cells of a line, with column and width. The right half of a wide character is skipped.
+/// Returns the visible cells of a line, with column and width. The right half of a wide character is skipped.
 fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
     let mut next = 0;
     line.iter().enumerate().filter_map(move |(at, cell)| {

@@ -1,5 +1,5 @@
-//! Output to the terminal. Writes can block indefinitely: the connection stalls, the user presses Ctrl-S, or
-//! nothing reads from the pseudo-terminal.
+//! Output to the terminal. Writes can block indefinitely, for example if the connection stalls, the user presses
+//! Ctrl-S, or nothing reads from the pseudo-terminal.
 //!
 //! Every wait here has a timeout. Bytes that the terminal has not accepted stay in a buffer. The buffer stays
 //! bounded because callers check [`TerminalOutput::is_behind`] before they draw.
@@ -17,17 +17,17 @@ use rustix::io::Errno;
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// Time limit for writing a frame; the rest is deferred.
+/// Time limit for writing a frame. The rest of the frame is written later.
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time limit for restoring the terminal; unwritten output is then discarded.
+/// Time limit for restoring the terminal. Unwritten output is then discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum size of a write that may block: a terminal that polls as ready accepts this much.
+/// Maximum size of a write if writes may block. A terminal that polls as ready accepts this much.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// True if the terminal could not be reopened. Its flags are then shared with the shell, so a write may block.
+    /// True if the terminal could not be reopened. Its flags are then shared with the shell, and writes may block.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -81,7 +81,7 @@ impl TerminalOutput {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as the terminal accepts before the timeout; returns the number of bytes.
+    /// Writes as much as the terminal accepts before the timeout. Returns the number of bytes written.
     fn send(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
         let until = Instant::now() + timeout;
         let mut sent = 0;

@@ -88,8 +88,8 @@ fn show(
     lay_out(app);
 }
 
-/// Shows the environment of the open page's process, or of the selected one. The worker reads it from a running
-/// process; a recording contains only a few variables.
+/// Shows the environment of the process on the open page, or else of the selected process. The worker reads it from a
+/// running process; a recording contains only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let identity = match of_page {
@@ -189,7 +189,7 @@ fn totals_shown(app: &App) -> Option<PageContent> {
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let is_there = match page.about {
-        // Totals are updated once the table has its new rows.
+        // Totals are updated later, when the table has its new rows.
         About::Totals => return None,
         // An environment is read only once.
         About::Environment(identity) => Some(None).filter(|_| explain::is_there(identity, newest)),
@@ -213,7 +213,7 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Host memory and CPU use of the process on the page, from the samples in the timeline.
+/// Returns the host memory and CPU use of the page's process, from the samples in the timeline.
 fn host(app: &App, about: About) -> MemorySeries {
     let About::Process(identity) = about else {
         return MemorySeries::default();
@@ -224,7 +224,7 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// The row whose charts a process's page shows: the selected row, if it belongs to the process.
+/// Returns the row to chart on a process's page. If possible, this is the selected row.
 fn charted(app: &App, identity: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|subject| subject.row.key.identity == identity);
@@ -261,7 +261,7 @@ fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[1]
 }
 
-/// Notice above the page, if the process is gone or the page and the screen show different times.
+/// Returns a notice if the process is gone, or if the page and the screen show different times.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
     if let Some(gone) = page.gone {
@@ -276,7 +276,7 @@ fn notice(app: &App) -> Option<String> {
     Some(format!("as of {}; the screen shows {shown}", clock(time)))
 }
 
-/// Range of visible lines; empty if all are visible.
+/// Formats the range of visible lines. Empty if all lines are visible.
 pub fn position(app: &App) -> String {
     let height = usize::from(body(app, app.area).height);
     match &app.page {
@@ -357,7 +357,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// The finding's process, or its GPU if the process is missing or uncertain.
+/// Returns the finding's process, or its GPU if the process is missing or uncertain.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process
@@ -368,12 +368,12 @@ fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     }
 }
 
-/// The displayed sample, which a new page describes.
+/// Returns the displayed sample, which a new page describes.
 fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// Builds the page about a process or a GPU in `last`; `None` if `last` does not contain it.
+/// Builds the page about a process or a GPU in `last`, or returns `None` if it is not in `last`.
 fn report(
     app: &App,
     about: About,
@@ -411,7 +411,7 @@ fn report(
         About::Process(identity) => {
             explain::is_there(identity, last).then(|| explain::process(inputs, identity.pid, asked))
         }
-        // `explain` does not make these pages.
+        // `explain` does not build these pages.
         About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
             let position = last.gpus.iter().position(|gpu| gpu.index == index)?;

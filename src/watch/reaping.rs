@@ -5,7 +5,7 @@
 //! exactly the plan on the screen, and only after it has been drawn.
 //!
 //! After `y`, nothing is sent for [`UNDO`], so that the user can undo the confirmation. It is undone automatically if
-//! the plan leaves the screen or gpumem is stopped during that time. A plan that is [`OLD`] cannot be confirmed.
+//! the plan leaves the screen or gpumem is stopped during that time. A plan older than [`OLD`] cannot be confirmed.
 //! `panel.rs` draws the plan and the [`Batch`].
 
 pub mod panel;
@@ -29,18 +29,18 @@ use crate::units::Span;
 use crate::watch::state::reaping::Batch;
 use panel::lay_out;
 
-/// A plan of this age, in seconds, is made again instead of confirmed.
+/// Maximum age, in seconds, of a plan that can be confirmed. Older plans are made again.
 pub const OLD: f64 = 300.0;
 /// How long a confirmation can be undone.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// Maximum delay of a countdown's end. After a longer delay, the countdown was not visible throughout: gpumem was
-/// stopped, or the terminal did not accept frames.
+/// Maximum delay of the start after a countdown. After a longer delay, the countdown was not visible throughout:
+/// gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
-/// Warning when the user quits while a plan is being carried out. Quitting leaves the plan unfinished.
+/// Warning for a user who quits while a plan is being carried out. Quitting leaves the plan unfinished.
 pub const STILL_ENDING: &str = "still killing; q again quits, and nothing more is sent";
 
-/// Opens the plan for the marked processes, or for the selected one. The plan kills them or makes them release
-/// memory.
+/// Opens the plan for the marked processes, or else for the selected process. The plan kills them or makes them
+/// release memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(identities(&selected));
@@ -72,7 +72,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // One batch at a time: show the result of the previous one first.
+        // Only one batch can exist at a time, so show the previous result first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -105,8 +105,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Runs `gpumem` on the remote host with this terminal: it makes the plan from its current state, asks, and carries
-/// the plan out. Processes are named by identity, so no other process can be selected.
+/// Runs `gpumem` on the remote host with this terminal. It makes a plan from the current state, asks, and carries out
+/// the plan. Processes are named by identity, so no other process can be selected.
 fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
@@ -214,7 +214,7 @@ pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Starts the plan if its countdown has ended and was visible to the end.
+/// Starts the plan if its countdown has ended and was visible throughout.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|dialog| dialog.countdown) else {
         // Redraw the age of the plan.
@@ -315,7 +315,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
             let at = scopes.iter().position(|scope| *scope == dialog.options.scope);
-            // With three scopes, two steps forward equal one step back.
+            // There are three scopes, so two steps forward equal one step back.
             let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
             let next = match dialog.selected.is_empty() {
                 true => 2,
@@ -335,7 +335,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     request_plan(app)
 }
 
-/// Closes the plan or the batch panel; a running batch continues.
+/// Closes the plan or the batch panel. A running batch continues.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
     if !app.reaping.is_running() {
@@ -345,7 +345,7 @@ fn close(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the panel; returns false if the action does not scroll.
+/// Scrolls the panel, or returns false if the action does not scroll.
 fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;

@@ -1,4 +1,4 @@
-//! Converts signals into events, and stops gpumem like a shell job.
+//! Converts signals into events, and handles job control.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,8 +64,7 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. If the shell has already continued it, the shell would not continue it
-    /// again.
+    /// Whether gpumem should still stop. If the shell has already continued gpumem, it would not do so again.
     pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
@@ -83,8 +82,8 @@ impl SignalWatch {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// Like [`must_exit`](Self::must_exit), but waits briefly for the signal. To end a stopped job, a shell sends
-    /// the signal and then SIGCONT, and different threads may handle the two.
+    /// Like [`must_exit`](Self::must_exit), but waits briefly for the signal. To terminate a stopped job, a shell
+    /// sends the signal and then SIGCONT, and different threads may handle the two.
     pub(super) fn must_exit_soon(&self) -> bool {
         (0..CHECKS).any(|_| {
             let must_exit = self.must_exit();
@@ -105,9 +104,9 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal returns as
-/// an event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as
-/// soon as any process of the job has stopped.
+/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal arrives as an
+/// event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as soon as
+/// any process of the job has stopped.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());

@@ -28,7 +28,7 @@ use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 use ratatui::buffer::Buffer;
 
-/// Whether the terminal is taken. Static, because a panic hook cannot reach other state.
+/// Whether the terminal is taken. This is a static, because a panic hook cannot reach other state.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 /// The last terminal that was taken, for [`restore`].
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
@@ -38,7 +38,7 @@ static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// The terminal while it is taken; restored on drop.
+/// The terminal while it is taken. Dropping the value restores the terminal.
 #[derive(Debug)]
 pub struct Screen {
     frames: DoubleBuffer<TerminalOutput>,
@@ -171,7 +171,7 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Columns and rows; 80 by 24 if the terminal does not report a size.
+/// Returns columns and rows: 80 by 24 if the terminal does not report a size.
 pub fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),

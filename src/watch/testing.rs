@@ -12,7 +12,7 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 
-/// A screen of this machine with 16 colours, two seconds per sample, and no sample yet.
+/// Returns a screen of this machine with 16 colours, two seconds per sample, and no sample yet.
 pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
@@ -40,7 +40,7 @@ pub fn ctrl(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
-/// Presses keys, parsed by [`events`]. Each key must have an effect; returns the last one.
+/// Presses keys, parsed by [`events`]. Each key must have an effect. Returns the last effect.
 pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     let mut effect = None;
     for (at, key) in events(line).enumerate() {

@@ -1,4 +1,4 @@
-//! Text on the screen: the mark for unknown values, widths, truncation and wrapping.
+//! Prepares text for the screen: the mark for unknown values, widths, truncation and wrapping.
 //!
 //! Does not depend on the terminal or on styles; `view/line_writer.rs` writes the text.
 
@@ -27,7 +27,7 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is a character with a width of one, as in nearly all text. This check is much cheaper than
+/// Whether every byte is a character of width one, which is true of nearly all text. This check is much cheaper than
 /// splitting text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
@@ -42,13 +42,13 @@ pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// The first `count` characters. An escape is never shorter than its character, so the escaped text fills at least
-/// `count` columns, except for combining marks.
+/// Returns the first `count` characters. An escape is never shorter than its character, so the escaped text fills at
+/// least `count` columns, except for combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Escaped text, scrolled `count` columns to the left. Half of a wide character becomes a blank.
+/// Escapes text and scrolls it `count` columns to the left. Half of a wide character becomes a blank.
 pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     let mut gone = 0;
     for (at, c) in text.char_indices() {
@@ -74,7 +74,7 @@ pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
 /// Columns reserved for the command next to the evidence of an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
-/// Text of a row in the command column: role and command, or why the process is unknown.
+/// Formats the command column: role and command, or why nothing is known about the process.
 pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     match subject.process {
         Ok(process) => format!("{}{}", row_role(subject, width), brief_command(process, width)),
@@ -85,8 +85,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// A role that no other column shows: unlisted, or part of the Multi-Process Service. For an unlisted process, the
-/// evidence is shown if it fits next to the command.
+/// Describes a role that no other column shows: unlisted, or part of the Multi-Process Service. Also shows the
+/// evidence for an unlisted process, if it fits next to the command.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -104,7 +104,7 @@ pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// The command line without the program's directory. This leaves room for the arguments, which distinguish processes.
+/// Formats the command without the program's directory, to leave room for the arguments that distinguish processes.
 pub fn brief_command(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|command| command.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))
@@ -114,7 +114,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // One column more than available, so that truncation is visible.
+    // Keep one column more than is available, so that truncation is visible.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();

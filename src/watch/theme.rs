@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// A set of colours for the roles.
+/// A set of colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// The colours that most programs use.
+    /// Colours that most programs use.
     #[default]
     Terminal,
     /// Colours that are readable on a light background.
     Light,
-    /// Cyan, yellow and light red: safe for red-green colour blindness.
+    /// Cyan, yellow and light red, which are safe for red-green colour blindness.
     ColourBlind,
 }
 
@@ -32,7 +32,7 @@ impl Theme {
         }
     }
 
-    /// The name in options and in saved settings.
+    /// The theme's name in options and in saved settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -41,8 +41,8 @@ impl Theme {
         }
     }
 
-    /// The theme for a terminal with this `COLORFGBG`. The last number is the background colour: as in vim, 7 and
-    /// numbers above 8 are light.
+    /// Returns the theme for a terminal with this `COLORFGBG`. The last number is the background colour: as in vim, 7
+    /// and numbers above 8 mean a light background.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let background = colorfgbg.rsplit(';').next();
         match background.and_then(|number| number.parse().ok()) {
@@ -102,7 +102,7 @@ impl Styles {
             (Theme::Terminal, Role::Memory) => Color::Green,
             (Theme::Terminal, Role::MemoryFull) => Color::LightGreen,
             (Theme::Terminal | Theme::Light, Role::Alarm) => Color::Red,
-            // Green, yellow and cyan have too little contrast on white in most terminals.
+            // In most terminals, green, yellow and cyan have too little contrast on white.
             (Theme::Light, Role::Full) => Color::Red,
             (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
             (Theme::Light, _) => Color::Blue,
@@ -148,37 +148,37 @@ impl Styles {
         }
     }
 
-    /// The selected row: one reversed bar without other colours.
+    /// Style of the selected row: one reversed bar without other colours.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
 
-    /// The mark of a row that the user marked.
+    /// Style of the mark on a row that the user marked.
     pub fn tagged(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// Title of the focused panel; other titles use [`Styles::heading`].
+    /// Style of the focused panel's title. Other titles use [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.key().add_modifier(Modifier::UNDERLINED)
     }
 
-    /// A key; the text next to it uses [`Styles::faint`].
+    /// Style of a key. The text next to the key uses [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(Role::Heading)
     }
 
-    /// The key that kills a process.
+    /// Style of the key that kills a process.
     pub fn danger(self) -> Style {
         self.alarm().add_modifier(Modifier::REVERSED)
     }
 
-    /// Mark of a remote host or a recording.
+    /// Style of the mark for a remote host or a recording.
     pub fn origin(self) -> Style {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
-    /// Left edge of a row with a finding.
+    /// Style of the left edge of a row with a finding.
     pub fn edge(self, severity: Severity) -> Style {
         match severity {
             Severity::Info => self.heading(),
@@ -203,7 +203,7 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// The top line of a chart, or the area below it.
+    /// Style of the top line of a chart, or of the area below it.
     pub fn chart(self, color: ChartColor, is_line: bool) -> Style {
         let style = self.colored(match color {
             ChartColor::Memory => Role::Memory,
@@ -212,17 +212,17 @@ impl Styles {
         if is_line { style } else { style.add_modifier(Modifier::DIM) }
     }
 
-    /// Suspected memory, and text about it.
+    /// Style of suspected memory, and of text about it.
     pub fn suspected(self) -> Style {
         self.colored(Role::Caution).add_modifier(Modifier::DIM)
     }
 
-    /// Memory that `reap` selects by default.
+    /// Style of memory that `reap` selects by default.
     pub fn reclaimable(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// A figure for a resource that can run out.
+    /// Style of a figure for a resource that can run out.
     pub fn strain(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),
@@ -232,7 +232,7 @@ impl Styles {
         }
     }
 
-    /// A figure for utilization.
+    /// Style of a figure for utilization.
     pub fn work(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

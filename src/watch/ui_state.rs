@@ -1,7 +1,7 @@
-//! Screen settings remembered between runs. Filters and selections are never saved.
+//! Screen settings that are remembered between runs. Filters and selections are never saved.
 //!
-//! Settings are saved by name. In a file from another version, or in an edited file, invalid entries are ignored.
-//! `cli` knows the path of the file.
+//! Settings are saved by name. Invalid entries are ignored, because the file may be edited or from another version.
+//! The `cli` module knows the file's path.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -13,13 +13,13 @@ use crate::watch::state::App;
 /// Screen settings, by name.
 pub type UiState = Map<String, Value>;
 
-/// Parses saved settings; returns no settings if the text is invalid.
+/// Parses saved settings. Returns no settings if the text is invalid.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
 impl App {
-    /// Applies saved settings; unknown and invalid entries are ignored.
+    /// Applies saved settings. Unknown and invalid entries are ignored.
     pub fn restore(&mut self, ui_state: &UiState) {
         fn read<T: DeserializeOwned>(ui_state: &UiState, name: &str) -> Option<T> {
             serde_json::from_value(ui_state.get(name)?.clone()).ok()

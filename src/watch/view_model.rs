@@ -1,4 +1,4 @@
-//! One snapshot prepared for display: verdicts, findings and rows.
+//! Prepares one snapshot for display: verdicts, findings and rows.
 //!
 //! A row is a pair of process and GPU, or an unlisted process that holds GPU device files. Rows contain indices and
 //! the few numbers that a snapshot lacks; `view` formats text for visible rows only. Sorting
@@ -28,14 +28,14 @@ pub const WINDOW_SECONDS: f64 = 1800.0;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RowKey {
     pub identity: Identity,
-    /// NVML index of the GPU; for an unlisted process, the first GPU that it holds open.
+    /// NVML index of the GPU. For an unlisted process, the first GPU that the process holds open.
     pub gpu: Option<u32>,
-    /// GPU instance and compute instance under MIG.
+    /// GPU instance and compute instance, if MIG is in use.
     pub instance: (Option<u32>, Option<u32>),
 }
 
 impl RowKey {
-    /// Whether both keys can identify the same row. A sample can lack a process's start time.
+    /// Whether both keys can identify the same row. They need not be equal, because samples can lack start times.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -59,7 +59,7 @@ pub struct RowView {
     pub finding: Option<usize>,
     pub suspect: Option<usize>,
     pub verdict: UseVerdict,
-    /// NVML's entry; without values if the process is not listed.
+    /// NVML's entry for the process. If NVML does not list the process, the entry has no values.
     pub entry: GpuProcess,
     pub is_listed: bool,
     place: RowPlace,
@@ -81,7 +81,7 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The process's memory on this GPU over time; `None` if it never held any.
+    /// The process's memory on this GPU over time. `None` if the process never held any.
     pub fn memory_series<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
@@ -97,7 +97,7 @@ impl Subject<'_> {
 pub struct Widths {
     pub gpu: u16,
     pub pid: u16,
-    /// Clamped, like the next two.
+    /// Limited to a range, like the next two widths.
     pub user: u16,
     pub framework: u16,
     pub place: u16,
@@ -107,7 +107,7 @@ pub struct Widths {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sort {
     pub column: Column,
-    /// Sorts against the column's default direction.
+    /// Whether to sort against the column's default direction.
     pub reversed: bool,
 }
 
@@ -128,10 +128,10 @@ pub struct JudgedSample {
     pub snapshot: Snapshot,
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
-    /// Processes that look unused, but no rule can prove it yet.
+    /// Processes that look unused, although no rule can prove it yet.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
-    /// When each row's process last used its GPU; see [`idle_times`].
+    /// The time when each row's process last used its GPU; see [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
@@ -153,7 +153,7 @@ impl Deref for Screenful {
 }
 
 impl Screenful {
-    /// A sample without suspects, for tests. `idle_since` returns when a process last used a GPU.
+    /// Creates a sample without suspects, for tests. `idle_since` returns when a process last used a GPU.
     #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
@@ -253,8 +253,8 @@ impl Screenful {
         }
     }
 
-    /// Row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not move without a reason.
-    /// `courses` contains memory over time.
+    /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not move without a
+    /// reason. `courses` contains memory over time.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
@@ -304,7 +304,7 @@ impl Screenful {
                 widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
-        // A column without known values gets no width.
+        // A column without known values has a width of 0.
         let clamp = |width: u16, min, max| if width == 0 { 0 } else { width.clamp(min, max) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
@@ -315,7 +315,7 @@ impl Screenful {
     }
 }
 
-/// When the process of each row that NVML lists last used its GPU, GPU by GPU. `since` returns this time for an
+/// Returns when each listed process last used its GPU, one GPU after another. `since` returns this time for an
 /// identity and a GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
@@ -334,7 +334,7 @@ pub fn idle_times(
     times
 }
 
-/// Memory growth in bytes in the half hour before `end`. Negative if memory shrank, `None` without history.
+/// Memory growth in bytes over the half hour before `end`. Negative if memory shrank. `None` without history.
 fn growth_bytes(series: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(series.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);

@@ -1,4 +1,4 @@
-//! The owner of a process; and its command ends the process and affects no other.
+//! Tests that the owner of a process is found, and that its command ends only this process.
 
 use std::sync::Arc;
 
@@ -327,7 +327,7 @@ fn a_name_is_one_word_for_a_shell_or_is_omitted() {
         let path = notebook(None, Some(hostile));
         assert!(!only(&path).contains('\n'));
     }
-    // A real shell agrees.
+    // Check with a real shell.
     for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
         let word = quote(name).unwrap();
         let echoed = std::process::Command::new("sh")
@@ -437,7 +437,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
         ("/usr/bin/gitlab-runner run", &[("CI_JOB_ID", "7")], "GitLab's runner job 7", None),
         ("/usr/bin/java -jar /var/agent.jar -url x", &[], "Jenkins", None),
-        // A step daemon that is not proved, and so does not name the job.
+        // A step daemon that may not be Slurm's does not identify the job.
         ("/usr/sbin/slurmstepd", &[("SLURM_JOB_ID", "7")], "Slurm job 7", Some("scancel 7")),
     ] {
         let owned = below(ancestor, true, variables);
@@ -447,11 +447,11 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that is not proved to be root's does not protect, and its command is only for its user.
+        // A supervisor that may not be root's does not protect, and its command is shown only to its user.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");
-        // An orphan has lost its owner.
+        // An orphan no longer has an owner.
         let orphan = Process {
             parent_is_reaper: Some(true),
             group_leader_alive: Some(false),
@@ -557,7 +557,7 @@ fn a_forged_name_is_quoted_and_protects_nothing() {
         owned += 1;
         assert!(found.is_by_user && found.command_for(false).is_none(), "{ancestor} {variables:?}");
         if let Some(command) = &found.command {
-            // Outside single quotes, no character that a shell interprets is left.
+            // No character that a shell interprets is left outside single quotes.
             let outside: String = command.replace(r"'\''", "").split('\'').step_by(2).collect();
             let is_safe = |c: char| !"$;|&<>\\\n`".contains(c);
             assert!(outside.chars().all(is_safe), "{command}");

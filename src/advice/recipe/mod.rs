@@ -83,7 +83,7 @@ pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
 ///
 /// # Errors
 ///
-/// If this is not the recipe's report, or if the recipe started after its deadline.
+/// Fails if this is not the recipe's report, or if the recipe started after its deadline.
 pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Raw {

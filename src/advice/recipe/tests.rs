@@ -25,7 +25,7 @@ fn run_with(
     before: &str,
     after: &str,
 ) -> (Result<ReleaseReport, String>, Value) {
-    // In a function, so that `__main__` stays empty.
+    // The code runs in a function, so that `__main__` stays empty.
     let script = format!(
         "import sys\nsys.path.insert(0, {})\ndef main():\n    import fake_gpu, json\n    \
          user_ns = {{'MIB': 1 << 20}}\n    exec({}, user_ns)\n    names = set(user_ns)\n    \

@@ -8,21 +8,20 @@ use crate::units::Span;
 use crate::watch::column::Column;
 use crate::watch::once::Keys;
 
-/// Watch GPUs, processes and findings live on the terminal, and free memory there
+/// Watch GPUs, processes and findings live in the terminal, and free memory
 ///
-/// The screen shows, from top to bottom, the machine and the age of the sample, the GPUs, the processes,
-/// and the findings or the details of the selected process. If `gpumem record --store` is running, idle
-/// times and findings are shown at once. With --replay or --demo, a recording is played, and nothing can
-/// be signalled.
+/// The screen shows, from top to bottom, the machine and the age of the sample, the GPUs, the processes, and the
+/// findings or the details of the selected process. If `gpumem record --store` is running, idle times and findings
+/// are shown at once. With --replay or --demo, a recording is played, and processes cannot be signalled.
 ///
 /// With --once, gpumem prints one picture and exits; no terminal is needed. The picture shows the second
 /// sample of this machine, the end of the recording, or the 25th minute of the demo.
 ///
-/// Press ? for a list of all keys, and q to quit. The line at the bottom shows F1 to F10, which can also be
-/// clicked. j, k and the arrow keys select a row, and Enter explains it. / filters, as in `user:ann gpu:0
-/// idle>10m mem>4GiB`, and F3 searches. A digit shows only that GPU, and i shows its page. s shows totals by
-/// user and job, e the environment of a process with secrets masked, and F2 the choice of columns. p pauses;
-/// `[` and `]` step backward and forward.
+/// Press ? for a list of all keys, and q to quit. The bottom line shows the keys F1 to F10, which can also be
+/// clicked. j, k and the arrow keys select a row, and Enter explains it. / filters the rows, as in `user:ann gpu:0
+/// idle>10m mem>4GiB`, and F3 searches. A digit shows only that GPU, and i explains the GPU. s shows totals by user
+/// and job, e the environment of a process with secrets masked, and F2 the choice of columns. p pauses; `[` and `]`
+/// step backward and forward.
 ///
 /// To free memory, mark processes with Space and press x for the plan that `gpumem reap` would make, or X
 /// for the plan for all findings. In a plan, Tab switches to families and to all findings, s selects another
@@ -30,19 +29,18 @@ use crate::watch::once::Keys;
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct WatchArgs {
-    /// Time between samples [default: 1s, or the configuration's]
+    /// Time between samples [default: 1s, or as configured]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Filter by these GPUs at the start, by index or UUID (or its beginning)
+    /// Initially show only these GPUs, by index, UUID or UUID prefix
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
-    /// Filter by these users at the start, by name or uid
+    /// Initially show only these users, by name or uid
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// The initial filter.
     #[command(flatten)]
     pub terms: Where,
 
@@ -50,7 +48,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
 
-    /// Columns of the table in this session, from left to right [default: as chosen with F2, or all]
+    /// Columns of the table, from left to right, in this session [default: as chosen with F2, or all]
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', value_parser = columns())]
     pub columns: Vec<Column>,
 
@@ -58,11 +56,11 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
     pub speed: f64,
 
-    /// Draw in ASCII [default: if the locale is not UTF-8, and on the Linux console]
+    /// Draw in ASCII [default: on the Linux console, or if the locale is not UTF-8]
     #[arg(long)]
     pub ascii: bool,
 
-    /// Colours [default: auto]
+    /// Colour theme [default: auto]
     #[arg(long, value_name = "THEME")]
     pub theme: Option<ThemeChoice>,
 
@@ -77,11 +75,11 @@ pub struct WatchArgs {
     )]
     pub once: Option<Once>,
 
-    /// Size of the picture [default: the terminal's, COLUMNS and LINES, or 80x24]
+    /// Size of the picture [default: size of the terminal, COLUMNS and LINES, or 80x24]
     #[arg(long, value_name = "COLUMNSxROWS", requires = "once", value_parser = size)]
     pub size: Option<(u16, u16)>,
 
-    /// Keys to press before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` for <
+    /// Keys to press before the picture is taken, such as `jj<Enter>` or `?<PgDn>`; write < as `<lt>`
     #[arg(long, value_name = "KEYS", requires = "once", allow_hyphen_values = true)]
     pub keys: Option<Keys>,
 
@@ -89,20 +87,17 @@ pub struct WatchArgs {
     #[arg(long)]
     pub no_mouse: bool,
 
-    /// Whether to use the stored history.
     #[command(flatten)]
     pub stored: Stored,
 
-    /// The source of snapshots.
     #[command(flatten)]
     pub recorded: Recorded,
 
-    /// The machines to ask.
     #[command(flatten)]
     pub others: OtherHosts,
 }
 
-/// Parses the name of a column, as for `ps --sort` and the filter's terms.
+/// Parses a column name, with the names that `ps --sort` and filter terms use.
 fn columns() -> impl TypedValueParser<Value = Column> {
     let values = Column::ALL.map(|column| {
         let spec = column.spec();
@@ -126,21 +121,21 @@ fn speed(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The colours of watch.
+/// Colour theme of `watch`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ThemeChoice {
-    /// Light if COLORFGBG describes a light background, otherwise terminal
+    /// `light` if COLORFGBG describes a light background, otherwise `terminal`
     Auto,
-    /// The terminal's colours, for a dark background
+    /// Colours of the terminal, for a dark background
     Terminal,
-    /// The terminal's colours that are readable on a light background
+    /// Colours of the terminal that are readable on a light background
     Light,
-    /// Cyan, yellow and light red, for red-green colour blindness
+    /// Cyan, yellow and light red, suitable for red-green colour blindness
     #[value(alias = "color-blind")]
     ColourBlind,
 }
 
-/// The format of a picture.
+/// Format of the picture that `--once` prints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Once {
     /// Text, with colours on a terminal and with --color always
@@ -149,17 +144,17 @@ pub enum Once {
     Svg,
 }
 
-/// Columns and rows, as `120x40`.
+/// Parses a number of columns and rows, such as `120x40`.
 fn size(text: &str) -> Result<(u16, u16), String> {
     let parts = text.split_once('x');
     let parsed = parts.and_then(|(columns, rows)| Some((cells(columns)?, cells(rows)?)));
     parsed.ok_or_else(|| format!("write columns and rows from 1 to {MOST_CELLS}: 120x40"))
 }
 
-/// Maximum width and height of a picture.
+/// Maximum width and height of a picture, in cells.
 const MOST_CELLS: u16 = 1000;
 
-/// Parses the columns or rows of a picture. `None` if out of range.
+/// Parses the width or height of a picture. Returns `None` if it is out of range.
 pub fn cells(text: &str) -> Option<u16> {
     let number = text.parse().ok()?;
     (1..=MOST_CELLS).contains(&number).then_some(number)

@@ -1,5 +1,5 @@
-//! `--baseline`: reports processes that hold memory on a GPU and held none there in an earlier snapshot. Growth of
-//! an earlier holder is left to `--max-used` and the leak rule.
+//! `--baseline`: reports processes that hold memory on a GPU but did not in an earlier snapshot. Processes that now
+//! hold more memory are left to `--max-used` and the leak rule.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Reads the output of `gpumem ps --json`. Fails if the file is missing or contains something else.
+    /// Reads the output of `gpumem ps --json`. Fails if the file is missing or does not contain a snapshot.
     pub(super) fn read(path: &Path) -> Result<Self, UsageError> {
         use std::io::Read as _;
         let name = path.display().to_string();
@@ -40,7 +40,7 @@ impl Baseline {
         }
     }
 
-    /// Why the baseline cannot be compared with this snapshot: the same pid may be another process.
+    /// Returns why the baseline cannot be used: in another boot, the same pid may be another process.
     pub(super) fn unusable(&self, now: &Snapshot) -> Option<String> {
         let (then, now) = (&self.snapshot.host, &now.host);
         let why = match (&then.boot_id, &now.boot_id) {
@@ -53,7 +53,7 @@ impl Baseline {
         Some(format!("--baseline {name} is {why}; create a new one: gpumem ps --json > {name}"))
     }
 
-    /// The new holders, and errors for unreadable values.
+    /// Returns the new holders of memory, and errors for values that could not be read.
     pub(super) fn judge(&self, now: &Snapshot) -> (Vec<NewHolder>, Vec<ReadError>) {
         let (mut new, mut errors) = (Vec::new(), Vec::new());
         for gpu in &now.gpus {
@@ -91,7 +91,7 @@ impl Baseline {
     }
 }
 
-/// The identity of a row's process. If it is uncertain, only the pid.
+/// Returns the identity of the process in a row. If the process is unknown, the identity contains only the pid.
 fn identity(snapshot: &Snapshot, row: &GpuProcess) -> Identity {
     let unknown = Identity { pid: row.pid, start: Start::Unknown };
     snapshot.process(row.pid).map_or(unknown, Process::identity)

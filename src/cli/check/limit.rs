@@ -1,12 +1,12 @@
-//! `--max-used` and `--max-unattributed`: limits on a GPU's memory. An unknown value neither exceeds nor meets a
-//! limit: it is an error, and the check reports "could not measure".
+//! `--max-used` and `--max-unattributed`: limits on a GPU's memory. An unknown value is an error, and the check then
+//! reports "could not measure".
 
 use crate::model::snapshot::{Memory, PidNamespace, ReadError};
 use crate::model::{Gpu, Snapshot};
 use crate::report::check::{Limit, LimitVerdict};
 use crate::units::Amount;
 
-/// Verdicts for each limit on each GPU, and errors for unreadable values.
+/// Compares each GPU with each limit. Also returns errors for values that could not be read.
 pub(super) fn judge(
     limits: &[(Limit, Amount)],
     snapshot: &Snapshot,
@@ -71,7 +71,7 @@ mod tests {
         snapshot
     }
 
-    /// A GPU with 50 of 80 GiB used. A process holds `used_bytes`.
+    /// Returns a GPU with 50 of 80 GiB used, where one process holds `used_bytes`.
     fn gpu(used_bytes: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {
@@ -105,7 +105,7 @@ mod tests {
         }
         let gib = Amount::Size(Bytes(GIB));
         assert_eq!(one(Limit::MaxUnattributed, gib, &snapshot), (Some(GIB), Some(false)));
-        // Processes may allocate between the two reads.
+        // Processes may allocate memory between the two reads.
         let racing = machine(gpu(Some(51 * GIB)));
         assert_eq!(one(Limit::MaxUnattributed, gib, &racing), (Some(0), Some(false)));
     }

@@ -27,7 +27,7 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 
-/// The question about a machine. By default, all rules apply to all GPUs.
+/// What to check on a machine. By default, all rules apply to all GPUs.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct CheckQuestion {
     selection: Selection,
@@ -38,7 +38,7 @@ pub(in crate::cli) struct CheckQuestion {
 }
 
 impl CheckQuestion {
-    /// Fails if the baseline cannot be read.
+    /// Converts the arguments. Fails if the baseline cannot be read.
     pub(in crate::cli) fn of(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
@@ -57,7 +57,7 @@ impl CheckQuestion {
 #[derive(Debug)]
 pub(in crate::cli) struct CheckVerdict {
     question: CheckQuestion,
-    /// Why the baseline cannot be compared with this machine.
+    /// Reason why the baseline cannot be compared with this machine, if any.
     unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,
@@ -66,23 +66,23 @@ pub(in crate::cli) struct CheckVerdict {
     last: Option<Last>,
     /// Ids of the selected findings, including resolved ones.
     selected: HashSet<Arc<str>>,
-    /// Whether snapshots are live. A recording is evaluated at its end.
+    /// Whether snapshots are live. For a recording, the last snapshot is evaluated.
     is_live: bool,
-    /// Every GPU seen so far, for matching names.
+    /// All GPUs seen so far, for matching names.
     known_gpus: Vec<Gpu>,
     recorded: RecordedUsers,
     impossible: Option<String>,
     concluded: bool,
 }
 
-/// The part of the last snapshot that the report needs.
+/// Data from the last snapshot that the report needs.
 #[derive(Debug)]
 struct Last {
     time: Time,
-    /// The whole snapshot, if there are findings: commands depend on all processes.
+    /// The whole snapshot, if memory is waited for or there are findings, whose commands depend on all processes.
     whole: Option<Snapshot>,
     gpus: usize,
-    /// GPUs of `--gpu` that the snapshot lacks.
+    /// GPUs named by `--gpu` that the snapshot does not contain.
     missing: Vec<String>,
     errors: Vec<ReadError>,
     unreadable: bool,
@@ -91,7 +91,7 @@ struct Last {
     is_unknown: bool,
     new_holders: Option<Vec<NewHolder>>,
     hostname: Option<Arc<str>>,
-    /// The selection. `None` means everything.
+    /// Selected part of the snapshot. `None` if everything is selected.
     selected: Option<Selected>,
 }
 
@@ -99,7 +99,7 @@ struct Last {
 pub(in crate::cli) enum VerdictProgress {
     /// More snapshots may change the answer.
     Open,
-    /// The requested memory is free, or can never be.
+    /// The result is final; for example, the requested memory is free or never can be.
     Answered,
 }
 
@@ -111,7 +111,7 @@ impl CheckVerdict {
         is_live: bool,
     ) -> Self {
         let is_without_rules = settings.rules().is_empty();
-        // If `--wait-free` or only a limit was requested, findings do not fail the check.
+        // Findings do not fail the check if `--wait-free` or only limits were requested.
         if question.wait.is_none() && !is_without_rules {
             question.fail_on.get_or_insert(Severity::Warning);
         }
@@ -143,7 +143,7 @@ impl CheckVerdict {
         }
     }
 
-    /// A description of the check for the user.
+    /// Describes for the user what the check is doing.
     pub(super) fn purpose(&self, patience: Span) -> String {
         match &self.question.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
@@ -151,7 +151,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether a snapshot of this time is after the end of the wait.
+    /// Whether a snapshot taken at this time is too late for the wait.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.question.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
@@ -174,7 +174,7 @@ impl CheckVerdict {
         self.engine.observe(&snapshot);
         let selected =
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
-        // The rules need the whole snapshot: activity on one GPU excuses a process on another.
+        // The rules need the whole snapshot, because activity on one GPU counts for a process on another GPU, too.
         self.note_gpus(&snapshot.gpus);
         if !self.is_live {
             self.recorded.observe(&snapshot);
@@ -251,8 +251,8 @@ impl CheckVerdict {
         self.question.selection.check_users()
     }
 
-    /// Checks the named GPUs, once the machine has answered, and the baseline. Fails if a named GPU was never seen,
-    /// or the baseline is of another machine or boot.
+    /// Checks the arguments against the GPUs seen, if any. Fails if a named GPU or recorded user does not exist, or
+    /// if the baseline is from another machine or boot.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known_gpus.is_empty() {
             return Ok(());
@@ -269,7 +269,7 @@ impl CheckVerdict {
         self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
     }
 
-    /// Ends the check: no snapshot follows, and the report is about to be printed.
+    /// Marks the check as concluded. No snapshots follow, and the report is about to be printed.
     pub(super) fn conclude(&mut self) {
         self.concluded = true;
     }
@@ -278,7 +278,7 @@ impl CheckVerdict {
         self.concluded
     }
 
-    /// The report so far. With a `failure`, its status is always an error.
+    /// Returns the report on the snapshots so far. A `failure` sets its status to an error.
     pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
@@ -328,7 +328,7 @@ impl CheckVerdict {
         }
     }
 
-    /// The holders of memory on the GPUs that were waited for.
+    /// Tables of the processes that hold memory on the GPUs to wait for.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {
@@ -376,7 +376,7 @@ impl CheckVerdict {
         suspects.map(typed_here).collect()
     }
 
-    /// Totals of reclaimable memory of the processes with these findings, considering all findings on them.
+    /// Sums up the reclaimable memory of processes with these findings. Considers other findings about them, too.
     fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
@@ -399,7 +399,7 @@ impl CheckVerdict {
         let is_new = last.new_holders.as_ref().is_some_and(|new| !new.is_empty());
         let unsatisfied = self.question.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
         let never_known = self.question.wait.as_ref().is_some_and(Wait::is_blind);
-        // If findings do not matter, an unreadable process list hides nothing.
+        // An unreadable process list matters only if findings can fail the check.
         let unreadable = self.question.fail_on.is_some() && last.unreadable;
         let is_judged = self.question.fail_on.is_some()
             || !self.question.limits.is_empty()
@@ -445,8 +445,8 @@ impl CheckVerdict {
     }
 }
 
-/// Selects from a snapshot that the engine has evaluated. `ids` are the findings selected so far, including
-/// resolved ones.
+/// Selects rows and findings of a snapshot that the engine has evaluated. `ids` collects the ids of selected
+/// findings, including resolved ones.
 fn select(
     selection: &Selection,
     engine: &Engine,
@@ -467,7 +467,7 @@ fn select(
     Some(selected)
 }
 
-/// Why earlier history was discarded.
+/// Explains why earlier history was discarded.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),

@@ -1,7 +1,7 @@
-//! `--wait-free`: waits for free memory. Pure: the snapshots bring their time.
+//! `--wait-free`: waits for free memory. This module has no side effects, and takes the time from the snapshots.
 //!
-//! The memory must be free on one device: a whole GPU, or a MIG device of a partitioned one. A lost or stale GPU's
-//! free memory is unknown and does not satisfy a request. A claimed GPU satisfies only a request that names it.
+//! The memory must be free on a single device, either a whole GPU or a MIG device. The free memory of a lost or stale
+//! GPU is unknown and does not satisfy a request. A claimed GPU satisfies only requests that name it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::units::Span;
 #[derive(Debug)]
 pub(super) struct Wait {
     wants: Vec<Want>,
-    /// The GPUs of `--gpu`. Empty for all.
+    /// GPUs named by `--gpu`. Empty if all are allowed.
     allowed: Vec<String>,
     visible: Option<String>,
     timeout: Span,
@@ -28,7 +28,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// The device that satisfies the request, or else had the most free memory so far.
+    /// The device that satisfies the request or, if none does, the one that had the most free memory so far.
     nearest: Option<Nearest>,
     satisfied: bool,
 }
@@ -39,12 +39,12 @@ struct Nearest {
     uuid: Option<Arc<str>>,
     mig: Option<String>,
     free_bytes: u64,
-    /// Why the device cannot be used, even with enough free memory.
+    /// Reason why the device cannot be used even if enough memory is free.
     refusal: Option<String>,
 }
 
 impl Wait {
-    /// `allowed` are the GPUs of `--gpu`.
+    /// Creates a wait. `allowed` contains the GPUs named by `--gpu`.
     pub(super) fn new(wanted: &[WaitFree], allowed: &[String], timeout: Span) -> Self {
         let want =
             |wanted: &WaitFree| Want { wanted: wanted.clone(), nearest: None, satisfied: false };
@@ -63,24 +63,24 @@ impl Wait {
         self.visible = visible;
     }
 
-    /// Whether a snapshot of this time is after the timeout.
+    /// Whether a snapshot taken at this time is after the timeout.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.waited_at(time) > self.timeout.seconds()
     }
 
-    /// Time waited until `time`. A clock that went back adds nothing.
+    /// Seconds waited until `time`. If the clock was set back, no time is added.
     fn waited_at(&self, time: Time) -> f64 {
         let step = self.latest.map_or(0.0, |latest| time.seconds_since(latest));
         self.waited_seconds + step.max(0.0)
     }
 
-    /// Adds a sample of these GPUs.
+    /// Evaluates a sample of the GPUs.
     pub(super) fn observe(&mut self, time: Time, gpus: &[Gpu]) {
         self.waited_seconds = self.waited_at(time);
         self.latest = Some(time);
         let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
-            // Of several devices with equal free memory, take the first.
+            // If several devices have the same free memory, take the first one.
             let candidates =
                 want.candidates(&devices).rev().filter_map(|device| want.nearest(device));
             let most = candidates.max_by_key(|near| (near.refusal.is_none(), near.free_bytes));
@@ -99,12 +99,12 @@ impl Wait {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Whether the free memory was never known for one of the requests, so that no verdict is possible.
+    /// Whether a request has no verdict, because the free memory of its devices was never known.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// The devices with the requested memory. For unsatisfied requests, all candidates.
+    /// Devices with the requested memory. For unsatisfied requests, all candidates.
     pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<ComputeDevice<'g>> {
         let devices = self.devices(gpus).unwrap_or_default();
         let is_asked = |device: &ComputeDevice<'_>| {
@@ -116,7 +116,7 @@ impl Wait {
         devices.iter().copied().filter(is_asked).collect()
     }
 
-    /// The devices to choose from, in the caller's order.
+    /// Devices to choose from, in the order of CUDA_VISIBLE_DEVICES.
     fn devices<'g>(&self, gpus: &'g [Gpu]) -> Result<Vec<ComputeDevice<'g>>, UsageError> {
         let mut devices = visible(gpus, self.visible.as_deref())?;
         let is_allowed =
@@ -125,8 +125,8 @@ impl Wait {
         Ok(devices)
     }
 
-    /// Checks that there are devices to choose from. Fails if a named GPU does not exist, or CUDA_VISIBLE_DEVICES
-    /// hides it or all GPUs.
+    /// Checks that there are devices to choose from. Fails if a named GPU does not exist, or if CUDA_VISIBLE_DEVICES
+    /// hides this GPU or all GPUs.
     pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         let devices = self.devices(gpus)?;
         let visible_gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
@@ -138,7 +138,7 @@ impl Wait {
         };
         for want in &self.wants {
             let Some(wanted) = want.wanted.gpu.as_deref() else { continue };
-            // A partitioned GPU may have no MIG device yet.
+            // A GPU in MIG mode may not have a MIG device yet.
             let is_there =
                 gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && is_gpu_named(wanted, gpu));
             if !devices.iter().any(|device| device.is_called(wanted)) && !is_there {
@@ -157,7 +157,7 @@ impl Wait {
         }
     }
 
-    /// Why waiting cannot succeed: no device has enough memory in total.
+    /// Returns why waiting cannot succeed, if no device has enough memory in total.
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
@@ -217,7 +217,7 @@ impl Want {
         self.wanted.gpu.as_deref().is_none_or(|wanted| device.is_called(wanted))
     }
 
-    /// A device and its free memory, if known.
+    /// Returns the device with its free memory. `None` if that is unknown.
     fn nearest(&self, device: &ComputeDevice<'_>) -> Option<Nearest> {
         let claim = device.gpu.claim.as_ref().filter(|_| self.wanted.gpu.is_none());
         Some(Nearest {
@@ -230,7 +230,7 @@ impl Want {
     }
 }
 
-/// `GPU 1`, or a UUID unchanged.
+/// Formats an index as `GPU 1`, and returns a UUID unchanged.
 fn label(gpu: &str) -> String {
     if gpu.starts_with(|c: char| c.is_ascii_digit()) {
         format!("GPU {gpu}")

@@ -1,5 +1,5 @@
-//! The values of an argument: words from its definition, and values from one sample of this machine. Without a
-//! driver, a recording or rules there are no candidates, which is not an error.
+//! Finds values for an argument, from its definition and from one sample of this machine. If the driver, the
+//! recording or the rules are not available, there are no candidates, but this is not an error.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::units::Bytes;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OfferedValue {
-    /// The unescaped value. The shell quotes it.
+    /// Unescaped value, which the shell quotes.
     pub(super) value: String,
     pub(super) description: String,
 }
@@ -33,7 +33,7 @@ impl OfferedValue {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ValueKind {
     Pids,
-    /// GPUs, by index or UUID.
+    /// Indices or UUIDs of GPUs.
     Gpus,
     Users,
     Targets,
@@ -42,8 +42,8 @@ enum ValueKind {
     Commands,
 }
 
-/// The kind of value of an argument, by command and argument name. `None` for amounts, times, and words from the
-/// argument's definition.
+/// Returns the kind of values that an argument takes. `None` for amounts and times, and for arguments whose
+/// definition lists the values.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,
@@ -57,7 +57,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     })
 }
 
-/// Candidates for the value being typed: whole words, without the option's name.
+/// Finds candidates for the value being typed. They are whole words, without the option's name.
 pub(super) fn find(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
@@ -113,7 +113,7 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     }
 }
 
-/// One sample of this machine, or the last one of the recording. Empty if there is none.
+/// Returns one sample of this machine, or the last sample of the recording. Empty if there is none.
 fn sample_or_empty(sources: &Sources) -> Snapshot {
     observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
 }
@@ -132,7 +132,7 @@ fn observe(sources: &Sources) -> Option<Snapshot> {
     last
 }
 
-/// Rows whose process is identified.
+/// Returns the rows whose process is identified.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places
@@ -152,7 +152,7 @@ struct OnGpus<'a> {
     gpus: Vec<String>,
 }
 
-/// Processes with user, memory, GPUs and command. The user's own come first, then the largest.
+/// Lists processes with their user, memory, GPUs and command. The user's own processes come first, then the largest.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {
@@ -185,7 +185,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     found.into_iter().filter_map(candidate).collect()
 }
 
-/// GPUs by index, or by UUID (including MIG devices) if the typed text is the start of one.
+/// Lists GPUs by index. If a UUID is being typed, lists GPUs and MIG devices by UUID.
 fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {
@@ -210,7 +210,7 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
     found
 }
 
-/// Users with processes on GPUs, and the memory of these processes.
+/// Lists users with processes on GPUs, and the memory that these processes hold.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
     for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
@@ -246,7 +246,7 @@ fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     named.collect()
 }
 
-/// The rules in force, or the built-in rules if the configuration is unusable. Optionally also kinds.
+/// Lists the rules in force, or the built-in rules if the configuration is invalid. Optionally also lists kinds.
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set =
         config::load(&sources.global).map_or_else(|_| RuleSet::default(), |config| config.rules);

@@ -1,4 +1,4 @@
-//! Finds the argument being typed, with the definition that also parses the arguments.
+//! Finds the argument being typed, using the same definition that parses the arguments.
 //!
 //! The words up to the cursor are parsed with a marker at the end of the last one. All values are accepted. The
 //! argument whose value contains the marker is the one being typed.
@@ -13,10 +13,10 @@ const MARK: char = '\0';
 
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// The command without gpumem's own name: `kill`, `config check`.
+    /// Command without gpumem's own name, for example `kill` or `config check`.
     pub(super) command: String,
     pub(super) argument: Arg,
-    /// The part of the word before the value: earlier values of a list.
+    /// Part of the word before the value, such as the earlier values of a list.
     pub(super) head: String,
     pub(super) typed: String,
     matches: ArgMatches,
@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// The value at the end of these words, which start with gpumem's own name. `None` if an option or a command is
-/// being typed, or the words are invalid.
+/// Finds the value at the end of these words, the first of which is gpumem's name. Returns `None` if an option or a
+/// command is being typed, or if the words are invalid.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);
@@ -65,7 +65,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
         matches = inner;
         names.push(name);
     }
-    // The subcommand's definition lacks the global arguments.
+    // The subcommand's definition does not include the global arguments.
     let arguments = command.get_arguments().chain(defined.get_arguments());
     let (argument, typed) = arguments
         .filter(|argument| takes_values(argument))
@@ -83,7 +83,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     })
 }
 
-/// The value that ends with the marker, without it.
+/// Returns the value that ends with the marker, but without the marker.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
     let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
@@ -102,7 +102,7 @@ fn lenient(command: Command) -> Command {
     command.mut_args(accept_any_value).mut_subcommands(lenient)
 }
 
-/// Removes the quotes from a word like the shell, without expansion. The last quote may be unclosed.
+/// Removes the quotes from a word as the shell does, but without expansion. The last quote may be unclosed.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

@@ -1,7 +1,7 @@
-//! Checks the library, driver, kernel module and device files, and whether they fit together.
+//! Checks the library, driver, kernel module and device files, and whether they match each other.
 //!
-//! The advice depends on where gpumem runs ([`RuntimeEnvironment`]): nothing is installed in a container, and on
-//! WSL the driver belongs to Windows.
+//! The advice depends on where gpumem runs ([`RuntimeEnvironment`]). In a container, nothing should be installed, and
+//! on WSL, the driver is part of Windows.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::units::Span;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RuntimeEnvironment {
     Machine,
-    /// In a container, with the name of its runtime if known.
+    /// In a container. Contains the name of the container runtime, if known.
     Container(Option<&'static str>),
     /// In the Windows Subsystem for Linux.
     Wsl,
@@ -37,10 +37,10 @@ impl RuntimeEnvironment {
 
 #[derive(Debug)]
 pub(super) struct DriverFacts<'a> {
-    /// The argument of `--nvml-library`.
+    /// Argument of `--nvml-library`, if given.
     pub(super) named: Option<&'a Path>,
     pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
-    /// Path of the library while it is loaded.
+    /// Path of the library, if it is loaded.
     pub(super) mapped: Option<PathBuf>,
     pub(super) module: KernelModule,
     /// GPUs on the PCI bus; `None` if it cannot be read.
@@ -173,7 +173,7 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds advice for a missing driver: the module is not loaded, or its files cannot be opened.
+    /// Adds advice for a driver that is not loaded or whose files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.environment {
@@ -211,9 +211,9 @@ impl DriverFacts<'_> {
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
                 match (error, self.environment) {
-                    // Reported with the driver.
+                    // Already reported with the driver.
                     (NvmlFailure::DriverNotLoaded, _) => check,
-                    // The driver must be installed first, or the GPUs passed in.
+                    // The driver must be installed or the GPUs passed in first.
                     (NvmlFailure::LibraryNotFound { .. }, _) => check,
                     (_, RuntimeEnvironment::Machine) => load_module(check, self.bus.as_deref()),
                     _ => check,
@@ -238,7 +238,7 @@ impl DriverFacts<'_> {
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
             let check = topic.check(verdict, observation).advise("list-device-files");
-            // Readable and writable by a group other than root's.
+            // A group other than root's can read and write the file.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
                     "ask root to put you into the group {}, then log in again: usermod -aG GROUP USER",

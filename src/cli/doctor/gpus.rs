@@ -1,4 +1,4 @@
-//! Checks what each GPU reports, and which settings prevent reports.
+//! Checks which data each GPU reports, and which settings prevent it from reporting more.
 
 use super::driver::RuntimeEnvironment;
 use crate::host::MpsDaemons;
@@ -18,7 +18,7 @@ pub(super) fn checks(sample: &NvmlSample, environment: RuntimeEnvironment) -> Ve
     merge(sample.gpus.iter().map(|sampled| {
         let gpu = &sampled.gpu;
         let mut checks = vec![answers(gpu, sample)];
-        // If a GPU does not answer, nothing else is known about it.
+        // If a GPU does not answer, nothing else about it can be checked.
         if is_readable(gpu) {
             checks.push(persistence(gpu));
             checks.push(process_utilization(sampled));
@@ -101,7 +101,7 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     }
 }
 
-/// The driver's default is off, so off is no problem.
+/// Checks accounting. The driver's default is off, so this is not a problem.
 fn accounting(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ACCOUNTING;
     match gpu.accounting_mode {
@@ -137,7 +137,7 @@ fn mig(gpu: &Gpu) -> DoctorCheck {
     }
 }
 
-/// The Multi-Process Service, which affects all GPUs.
+/// Checks for the Multi-Process Service, which affects all GPUs.
 pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::MPS;
     match daemons {

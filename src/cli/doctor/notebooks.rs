@@ -1,7 +1,7 @@
-//! Checks whether the Jupyter servers on this machine report what their kernels do.
+//! Checks whether the Jupyter servers on this machine report the activity of their kernels.
 //!
-//! Users check their own servers; root checks all. The client is the one that `ps` uses, and it contacts only the
-//! server itself. The output never contains a token.
+//! Users check their own servers, and root checks all. As in `ps`, the client contacts only the servers themselves.
+//! The output never contains a token.
 
 use std::thread;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
 const SERVER_TIME: Duration = Duration::from_secs(3);
-/// Timeout of the whole check, including reading files.
+/// Timeout for the whole check, including reading files.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
 /// Maximum number of servers and stale files that are named.
 const NAMED: usize = 16;
-/// Maximum number of unresponsive servers that are listed. The others are counted.
+/// Maximum number of failed servers that are listed. Further ones are only counted.
 const FAILED: usize = 16;
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ struct ProbedServer {
     result: Result<(), ServerError>,
 }
 
-/// Finds the servers and asks all of them concurrently.
+/// Finds the servers, and queries all of them concurrently.
 pub(super) fn read(roots: &Roots) -> Servers {
     let mut servers = Servers::default();
     let mut running: Vec<FoundServer> = Vec::new();
@@ -75,7 +75,7 @@ fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
 }
 
 impl ProbedServer {
-    /// For example `http://localhost:8888/ (process 50)`.
+    /// Names the server, for example `http://localhost:8888/ (process 50)`.
     fn name(&self) -> String {
         match &self.url {
             Some(url) => format!("{url} (process {})", self.pid),
@@ -133,7 +133,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// The first few names, and how many more there are.
+/// Lists the first few names, and says how many more there are.
 fn some_of(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMED)].join(", ");
     let more = names.len().saturating_sub(NAMED);

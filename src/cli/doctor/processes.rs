@@ -89,7 +89,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
         Some(Hidepid::Ptraceable) => "ptraceable: processes that may not be traced are hidden",
     };
-    // proc(5): a user with CAP_SYS_PTRACE sees all processes, and so does the group of the gid option.
+    // proc(5): users with CAP_SYS_PTRACE, and members of the group in the gid option, see all processes.
     if rights.can_trace == Some(true) {
         return topic.ok(format!("{hides}, not from you"));
     }

@@ -1,5 +1,5 @@
-//! Checks gpumem's own files: the configuration in force and the stored history. They may be on a network file
-//! system that hangs, so they are read on a separate thread with a timeout.
+//! Checks the configuration in force and the stored history. The files may be on a network file system that hangs, so
+//! they are read on a separate thread, with a timeout.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::model::snapshot::Host;
 use crate::report::doctor::{DoctorCheck, Topic};
 use crate::units::{Bytes, Span};
 
-/// The existing configuration files, and the resulting configuration or the error.
+/// Existing configuration files, with the resulting configuration or error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Configuration {
     files: Vec<PathBuf>,
@@ -73,7 +73,7 @@ pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> (Survey, 
     (survey, can_write)
 }
 
-/// Whether a directory is writable or could be created. Creates nothing.
+/// Whether a directory is writable or could be created. Does not create the directory.
 fn is_writable(folder: &Path) -> bool {
     let existing = folder.ancestors().find(|path| path.exists());
     existing.is_some_and(|path| {

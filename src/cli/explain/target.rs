@@ -1,7 +1,7 @@
 //! Parses the argument of `explain`, and finds the process or GPU in the last snapshot.
 //!
-//! A missing target is a usage error whose message lists existing targets. If the target may be on an unreadable GPU,
-//! the result is "could not measure".
+//! If the target does not exist, the result is a usage error that lists existing targets. If the target may be on an
+//! unreadable GPU, the result is "could not measure".
 
 use crate::cli::selection::{more_than_one, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
@@ -17,18 +17,18 @@ use super::SampledHistory;
 /// Maximum number of processes or findings listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// A target named on the command line of any command.
+/// A target given on the command line of any command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum TypedTarget {
-    /// For example `4242`.
+    /// A PID, for example `4242`.
     Pid(u32),
-    /// `gpu:0`, `GPU-…` or `MIG-…`, or a prefix of a UUID.
+    /// A GPU, given as `gpu:0`, `GPU-…` or `MIG-…`; UUIDs may be abbreviated.
     Gpu(Needle),
-    /// A finding's id or a prefix of it, a notebook, a kernel or an inference server.
+    /// A finding (by a prefix of its id), a notebook, a kernel or an inference server.
     Name(String),
 }
 
-/// The target found, with the finding if one was requested.
+/// Subject of the page, with the finding if one was requested.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ExplainSubject {
     Process(u32, Option<Finding>),
@@ -37,7 +37,7 @@ pub(super) enum ExplainSubject {
 }
 
 impl TypedTarget {
-    /// Parses an argument. Fails if it has none of these forms.
+    /// Parses an argument. Fails if it is empty, or is a number that is not a valid PID.
     pub(in crate::cli) fn parse(typed: &str) -> Result<Self, UsageError> {
         if typed.trim().is_empty() {
             return Err(UsageError("a target is empty; write a PID".to_owned()));
@@ -51,8 +51,8 @@ impl TypedTarget {
         Ok(Needle::of_gpu(typed).map_or_else(|| Self::Name(typed.to_owned()), Self::Gpu))
     }
 
-    /// Finds the target in the history. Fails with [`UsageError`] if it does not exist, and with another error if
-    /// that cannot be determined.
+    /// Finds the target in the history. Fails with [`UsageError`] if the target does not exist, and with another
+    /// error if this cannot be determined.
     pub(super) fn find(
         &self,
         history: &SampledHistory,
@@ -124,7 +124,7 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     }
 }
 
-/// Finds a finding or, failing that, the process with this name.
+/// Finds a finding by a prefix of its id or, failing that, the process with this name.
 fn find_named(
     name: &str,
     history: &SampledHistory,
@@ -209,7 +209,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-/// The processes on the GPUs, for a message: `processes: 4242 (python train.py) on GPU 0, …`.
+/// Lists the processes on GPUs for a message: `processes: 4242 (python train.py) on GPU 0, …`.
 fn list_holders(last: &Snapshot) -> String {
     let mut holders: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {

@@ -1,4 +1,4 @@
-//! A known target leads to its page, and an unknown target to an error with suggestions.
+//! Tests that a known target leads to its page, and an unknown one to an error with suggestions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
 
-/// Observes this number of steps of a scene.
+/// Observes a scene for this number of steps.
 fn observe_scene(
     scene: &mut Scene,
     steps: usize,
@@ -24,7 +24,7 @@ fn observe_scene(
     history
 }
 
-/// The page for an argument.
+/// Returns the page for an argument, as a value and as text.
 #[track_caller]
 fn shown(history: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = history.last.as_ref().unwrap();

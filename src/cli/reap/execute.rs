@@ -1,5 +1,5 @@
-//! Carries out targets on this machine, with a new sample before every step. The executor in [`crate::reclaim`]
-//! decides and acts. This file supplies its samples, and reports progress on standard error.
+//! Carries out a plan on this machine, taking a new sample before every step. The executor in [`crate::reclaim`]
+//! decides and acts. This module supplies the samples, and reports progress on standard error.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -27,13 +27,13 @@ use crate::source::live::Live;
 const INTERVAL: Duration = Duration::from_millis(250);
 const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes the lock in an existing state directory, and opens the ledger there. Fails if another reaper is running,
-/// or the ledger cannot be opened.
+/// Takes the lock in an existing state directory, and opens the audit log there. Fails if another reaper is running,
+/// or if the audit log cannot be opened.
 pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<Tools> {
     Ok(Tools::open(folder, &Roots::default())?)
 }
 
-/// Like [`tools`], for this user's state directory, which is created if missing.
+/// Like [`tools`], but for this user's state directory, which is created if it is missing.
 pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
@@ -99,7 +99,7 @@ impl Observer for TerminalObserver {
     }
 }
 
-/// Whether a user can read the question and answer it.
+/// Whether there is a terminal on which the user can be asked.
 pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
@@ -107,15 +107,15 @@ pub(in crate::cli) fn can_ask() -> bool {
 /// Asks the user on a separate thread, so that sampling continues. Only an explicit yes counts. Fails if the thread
 /// cannot be started.
 fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
-    // Input typed before the question is not an answer.
+    // Discard input that was typed before the question.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-    // If the question cannot be written, the answer is not yes.
+    // Ignore errors: a user who does not see the question does not confirm.
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let read = move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         if !matches!(read, Ok(1..)) {
-            // At the end of input, the cursor is still behind the question.
+            // At end of input, the cursor is still on the line of the question.
             let _ = writeln!(io::stderr());
         }
         read.is_ok() && is_yes(&line)
@@ -127,7 +127,7 @@ fn is_yes(line: &str) -> bool {
     matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// Asks for confirmation, and samples until the answer. Returns whether the answer is yes. Fails if the thread
+/// Asks for confirmation, and samples until the user answers. Returns whether the user confirmed. Fails if the thread
 /// cannot be started.
 pub(in crate::cli) fn confirmed(
     question: &str,
@@ -138,7 +138,7 @@ pub(in crate::cli) fn confirmed(
     let is_yes = loop {
         match answer.wait(ASKING_INTERVAL) {
             Ok(answer) => break answer,
-            // The rules need samples without a gap.
+            // The rules need a history without gaps.
             Err(NoAnswer::Late) => engine.observe(&live.sample()),
             Err(NoAnswer::Never) => break false,
         }
@@ -149,8 +149,8 @@ pub(in crate::cli) fn confirmed(
     Ok(is_yes)
 }
 
-/// Carries out targets one after another, starting from the samples so far. Calls `ended` with each outcome. If a
-/// signal interrupts it, returns the signal and a message. Fails if an action cannot be carried out or logged.
+/// Carries out the plan target by target, and calls `ended` with each outcome. If a signal interrupts the plan,
+/// returns the signal and a message. Fails if an action cannot be carried out or logged.
 pub(in crate::cli) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
@@ -159,7 +159,7 @@ pub(in crate::cli) fn carry_out(
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = Actor::of_gpumem(&snapshot);
-    // From here on, signals are only recorded.
+    // From now on, signals are only recorded.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
     let mut observer = TerminalObserver::default();

@@ -24,23 +24,23 @@ use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Sampling time if no history is needed. A notebook's server must answer in this time.
+/// Sampling time if no history is needed. Notebook servers must answer within this time.
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
 pub(in crate::cli) struct Observation {
     pub(in crate::cli) engine: Engine,
     pub(in crate::cli) snapshot: Snapshot,
-    /// Undecided cases of the requested rules.
+    /// Cases that the requested rules could not decide.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
-    /// The live source. `None` for a recording.
+    /// Source of live samples. `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
 impl Observation {
-    /// Samples the machine or reads the recording. Fails if that is impossible, or the arguments are invalid.
+    /// Samples the machine or reads the recording. Fails if neither is possible, or if the arguments are invalid.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
@@ -78,8 +78,8 @@ impl Observation {
         Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
-    /// Makes the plan. Also returns the guard that decided which processes it may include. Fails if a named GPU
-    /// does not exist, or /proc does not show gpumem's own identity.
+    /// Makes the plan. Also returns the guard that decided which processes the plan may include. Fails if a named GPU
+    /// does not exist, or if gpumem's own identity cannot be read from /proc.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
         selection.check_gpus(&self.snapshot.gpus)?;
@@ -116,12 +116,12 @@ fn sample_window(
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("sampling for {patience} (--window)"));
     }
-    // Time lost to a slow GPU extends the window.
+    // If a GPU is slow to answer, the window is extended.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
     let selection = selection(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
-        // A missing GPU is reported after the first sample.
+        // Report a missing GPU right after the first sample.
         selection.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
         let has_enough = args.window.is_none() && needs_one_sample(targets, &snapshot);
@@ -131,7 +131,7 @@ fn sample_window(
     last.context("the driver gave no snapshot")
 }
 
-/// Whether one snapshot is enough: processes are named, and none is a notebook's, whose server must be asked.
+/// Whether one snapshot is enough: all targets are named, and none is a notebook, whose server must be queried.
 fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
@@ -143,7 +143,7 @@ fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     named.words.is_empty() && named.pids.iter().all(is_plain)
 }
 
-/// The targets of a plan: the named ones, unless a kind is given as well.
+/// Returns the targets of a plan. These are the named ones, unless a kind is given as well.
 fn targets(args: &ReapArgs) -> Targets {
     let (pids, kinds) = (args.pid.clone(), args.kind.clone());
     let words = args.words.iter().map(|word| Arc::from(&**word)).collect();
@@ -157,7 +157,7 @@ pub(super) fn selection(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
-/// The policy from the arguments, without a selection and without the configuration's exemptions.
+/// Returns the policy that the arguments specify, without a selection and without exemptions from the configuration.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
@@ -172,7 +172,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     }
 }
 
-/// Idle processes are asked to release memory before they are ended.
+/// Returns the release policy. By default, idle processes are asked to release memory before they are killed.
 fn release_policy(args: &ReapArgs) -> Release {
     match &args.release {
         Some(options) => Release::Only(options.clone()),
@@ -180,8 +180,8 @@ fn release_policy(args: &ReapArgs) -> Release {
     }
 }
 
-/// Enables the rules of the requested kinds. The others stay enabled, because the most severe finding on a process
-/// decides which one is reported.
+/// Enables the rules of the requested kinds. Other rules stay enabled, because only the most severe finding about a
+/// process is reported.
 pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;

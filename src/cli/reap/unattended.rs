@@ -1,9 +1,9 @@
-//! `gpumem reap --watch`: sends notices about findings, and ends processes as configured, without asking.
+//! `gpumem reap --watch`: notifies owners of findings, and ends processes as configured, without asking.
 //!
-//! This file contains the threads, and the main loop that receives their events over a channel. One thread samples
-//! the machine, one runs the `notify_command`, and one waits for signals. [`crate::reclaim::scheduler`] decides
-//! which actions are due. It runs on the main loop's thread, which never waits for the others. `service` reports to
-//! the service manager. The loop ends only between two actions.
+//! One thread samples the machine, one runs the `notify_command`, and one waits for signals. They send events to the
+//! main loop over a channel. The main loop never waits for the other threads, and ends only between two actions. It
+//! calls [`crate::reclaim::scheduler`], which decides which actions are due. `service` reports to the service
+//! manager.
 
 mod notify_command;
 mod service;
@@ -44,30 +44,30 @@ const WARNINGS: &str = "reap-warnings.json";
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time between two iterations of the loop.
 const TURN: Duration = Duration::from_secs(1);
-/// How long the loop waits for a disk.
+/// Maximum time for which the loop waits for a disk.
 const DISK_TIME: Duration = Duration::from_secs(1);
 const MOST_EVENTS: usize = 16;
 const MOST_NOTICES: usize = 64;
 
 enum ServiceEvent {
-    /// The driver cannot be opened. Contains the reason.
+    /// The driver cannot be opened, for this reason.
     NotOpened(String),
-    /// The driver is open, and the stored history was read.
+    /// The driver has been opened, and the stored history has been read.
     Opened {
         engine: Box<Engine>,
         boot_id: Option<Arc<str>>,
     },
-    /// A sample, and when it arrived.
+    /// A sample and its time of arrival.
     Sample {
         snapshot: Box<Snapshot>,
         at: Instant,
     },
-    /// A notice was delivered, or failed.
+    /// A notice was delivered, or its delivery failed.
     Delivered(Box<Notice>, Result<(), String>),
     Signal(i32),
 }
 
-/// Runs until a signal arrives.
+/// Runs the service until a signal arrives.
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load_to_act(global)?;
     let folder = store::state()?;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         send_notices(&notices_to_send, &results);
     })?;
     let sampling = events.clone();
-    // The watchdog is notified after each sample, so samples must not be less frequent.
+    // The watchdog is notified after each sample, so the interval must not exceed the watchdog's.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
     let interval = record::interval(&args.store, &config).0.min(longest);
     let store = record::open_store(&args.store, global)?;
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             Ok(ServiceEvent::Signal(_)) => break,
             Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
-                // A full channel already contains a request.
+                // If the channel is full, it already contains a request.
                 let _ = ask.try_send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -148,7 +148,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Returns the function that opens the driver and reads the stored history.
+/// Returns a function that opens the driver and reads the stored history.
 fn opening(
     args: &Args,
     global: &Global,
@@ -174,8 +174,8 @@ fn opening(
     }
 }
 
-/// Sends notices, one after another, until all senders are gone. An owner counts as notified only when the notify
-/// command has succeeded. The command may take long, or hang.
+/// Sends notices one after another, until all senders are dropped. An owner counts as notified only if the notify
+/// command succeeds. This needs its own thread, because the command may be slow or hang.
 fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let result = match notice.command.is_empty() {
@@ -196,7 +196,7 @@ fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
     recording.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the recording for the main loop, which must not wait for a disk.
+/// Locks the recording. Gives up after a short time, because the main loop must not wait for a disk.
 fn lock_soon(recording: &Mutex<Recording>) -> Option<MutexGuard<'_, Recording>> {
     let deadline = Deadline::after(DISK_TIME);
     loop {
@@ -215,7 +215,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 }
 
 fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
-    // With SIGXFSZ caught, a file size limit only makes the write fail.
+    // Catch SIGXFSZ, so that a write beyond the file size limit fails instead of ending the service.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     signals::on_thread(&caught, move |signal| {
         signal == SIGXFSZ || events.send(ServiceEvent::Signal(signal)).is_ok()
@@ -228,21 +228,21 @@ struct ServiceLoop<'a> {
     config: Config,
     machine: LocalSystem<'a>,
     scheduler: Option<ReapScheduler>,
-    /// Time of the last sample, and when it arrived.
+    /// Timestamp of the last sample, and its time of arrival.
     last: Option<(Time, Instant)>,
     last_warning: Option<String>,
-    /// The store and server that also receive each sample, on the sampling thread.
+    /// Store and server, which also receive each sample. The sampling thread feeds them.
     recording: Arc<Mutex<Recording>>,
     status: String,
     is_ready: bool,
-    /// A sample has arrived since the last watchdog notification.
+    /// Whether a sample has arrived since the last watchdog notification.
     is_sampled: bool,
     /// Time of the last watchdog notification.
     pulse: Instant,
 }
 
 impl ServiceLoop<'_> {
-    /// Logs the configured actions, the rules and the processes concerned.
+    /// Logs the configured actions, with their rules and processes.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
@@ -356,7 +356,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Notifies the service manager's watchdog while samples arrive.
+    /// Notifies the service manager's watchdog if samples are still arriving.
     fn pulse(&mut self) {
         let is_due = |every| self.pulse.elapsed() >= every;
         if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
@@ -443,9 +443,9 @@ impl System for LocalSystem<'_> {
     }
 }
 
-/// Pause after the first failed attempt to open the driver. It doubles after each.
+/// Pause after the first failed attempt to open the driver. The pause doubles after each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause.
+/// Maximum pause between attempts.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Samples until the event channel closes. `asks` carries requests for an immediate sample.
@@ -486,10 +486,10 @@ fn keep_sampling<M>(
     }
 }
 
-/// Waits, or returns early on a request. Returns `false` if the request channel is closed.
+/// Waits for this time or until a request arrives. Returns `false` if the request channel is closed.
 fn wait_for_request(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
-    // Merge requests that arrived meanwhile.
+    // Merge all requests that have arrived.
     while asks.try_recv().is_ok() {}
     asked != Err(RecvTimeoutError::Disconnected)
 }

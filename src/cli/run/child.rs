@@ -1,9 +1,9 @@
 //! Starts the command as a shell would, waits for it, and forwards signals.
 //!
 //! The command stays in gpumem's process group, so that the terminal and the shell treat both as one job. gpumem
-//! blocks the signals that end or stop a job. The terminal sends them to the command as well, and the command's
-//! reaction decides. A signal sent to gpumem alone is forwarded. Blocked signals are read from a descriptor, so no
-//! disposition changes and the command inherits the original ones.
+//! blocks the signals that end or stop a job. The terminal also sends them to the command, and gpumem ends or stops
+//! when the command does. Signals sent to gpumem alone are forwarded. gpumem reads blocked signals from a descriptor,
+//! so the command inherits unchanged signal dispositions.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,12 +28,12 @@ use rustix::termios::tcgetpgrp;
 use crate::cli::signals;
 use crate::host::{self, Roots};
 
-/// `__WNOTHREAD` (wait(2)), which rustix lacks: waits only for children of this thread. This thread started the
-/// command, and the kernel reparents orphans to it. Children of other threads, such as the one that reads /proc,
-/// are left to those threads.
+/// `__WNOTHREAD` (wait(2)), which rustix lacks, waits only for children of this thread. This thread started the
+/// command, and the kernel reparents orphans to it. Other threads, such as the one that reads /proc, wait for their
+/// own children.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// Signals that end or stop a job, and signals that users send to programs.
+/// Forwarded signals: those that end or stop a job, and those that users send to programs.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,
@@ -65,7 +65,7 @@ static READ_PIPE_DISPOSITION: extern "C" fn() = {
 #[allow(unsafe_code)]
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: it only reads, into a value of the right type that outlives the call.
+    // SAFETY: the call only reads the disposition, into a value of the right type that outlives the call.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
@@ -78,18 +78,18 @@ pub(super) enum Ending {
     Signaled(i32),
 }
 
-/// The phase of a run, which determines the effect of signals.
+/// Phase of a run, which determines how signals are handled.
 #[derive(Debug)]
 enum Stage {
     /// Before the command starts, signals end or stop gpumem.
     Before,
     /// Signals are forwarded.
     Running { child: Child, pidfd: OwnedFd },
-    /// After the command, the first signal ends the wait for held memory, and the next one ends gpumem.
+    /// After the command has exited, the first signal ends the wait for held memory, and the next one ends gpumem.
     After,
 }
 
-/// Additions to gpumem's own environment for the command.
+/// What the command gets in addition to gpumem's environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
     /// File descriptors of gpumem that only the command inherits.
@@ -97,14 +97,14 @@ pub(super) struct Given {
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The command's process. No other code waits for it.
+/// Process of the command. Only this module waits for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
 #[derive(Debug)]
 pub(super) struct Signals {
     stage: Arc<Mutex<Stage>>,
-    /// A signal came after the command's end.
+    /// Whether a signal arrived after the command exited.
     pub(super) is_hurried: Arc<AtomicBool>,
     mask: SigSet,
 }
@@ -127,7 +127,7 @@ impl Signals {
         let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             while let Ok(Some(caught)) = read.read_signal() {
                 let signal = caught.ssi_signo.cast_signed();
-                // The terminal sends its signals to the whole job.
+                // The terminal has already sent its signal to the whole job.
                 let is_terminals = caught.ssi_code == libc::SI_KERNEL;
                 handle_signal(
                     &thread_stage.lock().unwrap_or_else(PoisonError::into_inner),
@@ -141,7 +141,7 @@ impl Signals {
         Ok(Self { stage, is_hurried, mask })
     }
 
-    /// Starts the command and the forwarding of signals.
+    /// Starts the command, and forwards signals from then on.
     pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
         // Processes that detach from the command stay descendants of gpumem.
         let _ = set_child_subreaper(Some(getpid()));
@@ -155,7 +155,7 @@ impl Signals {
         Ok(child)
     }
 
-    /// Waits for the command's end and reaps other children. Stops gpumem when the command stops.
+    /// Waits until the command exits, and reaps other children. Stops gpumem when the command stops.
     pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
         loop {
             let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -183,7 +183,7 @@ impl Child {
     }
 }
 
-/// Reaps exited children. Returns whether there are others.
+/// Reaps exited children. Returns whether other children are left.
 pub(super) fn reap() -> bool {
     loop {
         let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -202,19 +202,19 @@ fn ending(status: WaitStatus) -> Option<Ending> {
 
 fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
-        // A blocked signal is delivered to the descriptor even if it is ignored.
+        // Blocked signals are delivered to the descriptor even if they are ignored.
         Stage::Before | Stage::After if is_ignored(signal) => {}
         Stage::Before => {
             let _ = signals::end_as_by(signal);
         }
         Stage::Running { child, pidfd } => {
             let is_wanted = match signal {
-                // A SIGCONT to the whole group has already continued the command.
+                // If SIGCONT was sent to the whole group, the command has already continued.
                 libc::SIGCONT => is_stopped(*child),
                 _ => !is_terminals,
             };
             if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
-                // This fails if the command has ended.
+                // This fails if the command has already exited.
                 let _ = pidfd_send_signal(pidfd, signal);
             }
         }
@@ -231,9 +231,9 @@ fn is_stopped(child: Child) -> bool {
     host::read_state(&Roots::default(), child.pid()) == Some('T')
 }
 
-/// Stops gpumem like the command, so that the shell sees a stopped job. If only the command was stopped, for example
-/// by SIGSTOP, gpumem keeps running. Programs that handle Ctrl-Z stop themselves by SIGSTOP, which is treated as job
-/// control only in the foreground of a terminal.
+/// Stops gpumem along with the command, so that the shell sees a stopped job. If only the command was stopped, for
+/// example by SIGSTOP, gpumem keeps running. Programs that handle Ctrl-Z stop themselves with SIGSTOP, so in the
+/// foreground of a terminal SIGSTOP counts as job control, too.
 fn stop_with(child: Child, signal: i32) {
     let is_job_control = match signal {
         libc::SIGSTOP => has_terminal(),
@@ -250,7 +250,7 @@ fn has_terminal() -> bool {
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
-/// The exit code for a command that cannot be started, as in a shell: 127 not found, 126 not executable.
+/// Returns a shell's exit code for a command that cannot be started: 127 if not found, 126 if not executable.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }

@@ -1,8 +1,8 @@
 //! Waits for GPUs and chooses among them before the command starts.
 //!
-//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. If the
-//! caller requests no size, no other user's process may use the GPU. Each GPU has a queue. A run that claims GPUs waits
-//! in the queues first, so that earlier runs choose first. It leaves the queues once it has its GPUs.
+//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. If no size
+//! is requested, the GPU must not be in use by another user's process. Each GPU has a queue. A run that claims GPUs
+//! first waits in the queues, so that earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -29,14 +29,14 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Bytes, Span, number_of};
 
-/// Interval between messages about waiting, without a terminal.
+/// Interval between progress messages if there is no terminal.
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of processes named per GPU.
 const HOLDERS: usize = 2;
-/// Maximum width of their names in columns.
+/// Maximum width of process names, in columns.
 const NAME_COLUMNS: usize = 16;
 
-/// Time limit for obtaining the places while the queues are empty.
+/// Time limit for reaching the front of all queues if they are empty.
 const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
@@ -54,8 +54,8 @@ pub(super) fn is_asked(args: &RunArgs) -> bool {
     args.gpus.is_some() || !args.gpu.is_empty() || args.wait_free.is_some() || args.claim
 }
 
-/// Waits until enough GPUs are ready. `None` after a timeout. Fails if there can never be enough, or they cannot be
-/// claimed.
+/// Waits until enough GPUs are ready. Returns `None` after a timeout. Fails if there can never be enough GPUs, or if
+/// they cannot be claimed.
 pub(super) fn choose(
     args: &RunArgs,
     global: &Global,
@@ -82,7 +82,7 @@ pub(super) fn choose(
         if is_first && let Some(locks) = take(&ready, count, args.claim.then_some(&claims))? {
             let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
                 locks.into_iter().unzip();
-            // In the caller's order.
+            // List the GPUs in the caller's order.
             let named = in_set(&set, &snapshot).filter(|device| chosen.contains(device));
             let uuids: Option<Vec<&str>> = named.map(|device| Some(&**device.uuid()?)).collect();
             let visible = uuids.context("a chosen GPU has no UUID")?.join(",");
@@ -117,7 +117,7 @@ pub(super) fn choose(
     }
 }
 
-/// Takes this many GPUs or none, and claims them if requested.
+/// Takes `count` GPUs, and claims them if requested. Takes no GPUs if there are not enough.
 fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
@@ -129,7 +129,7 @@ fn take<'a>(
             break;
         }
         match claims.map(|claims| claims.claim(device.gpu)).transpose()? {
-            // Another run has claimed it since the sample.
+            // Another run has claimed the GPU since the sample.
             Some(None) => {}
             Some(lock) => taken.push((device, lock)),
             None => taken.push((device, None)),
@@ -138,7 +138,7 @@ fn take<'a>(
     Ok((taken.len() == count).then_some(taken))
 }
 
-/// The places in the queues, if obtained in time.
+/// Returns the places at the front of the queues, if they are reached in time.
 fn receive_places(
     queue: &Receiver<Places>,
     patience: Duration,
@@ -152,8 +152,8 @@ fn receive_places(
     }
 }
 
-/// Waits in the queues of these GPUs, in the order of their indices. Every gpumem uses this order, so there is no
-/// deadlock. The places are sent once all are obtained.
+/// Waits in the queues of these GPUs. All gpumem processes enter queues in the order of the GPUs' indices, which
+/// prevents deadlocks. The places are sent once this run is first in all queues.
 fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
     let (sender, receiver) = channel();
     let wait = move || {
@@ -164,13 +164,13 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(receiver)
 }
 
-/// The processes on the device that do more than draw a display.
+/// Returns the processes on the device, except those that only draw a display.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
     rows.filter(|row| row.kind != ProcessType::Graphics)
 }
 
-/// Whether a process belongs to another user, or its owner is unknown. The MPS server serves every user.
+/// Whether a process belongs to another or an unknown user. Ignores the MPS server, which serves all users.
 fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
     snapshot.process(row.pid).is_none_or(|process| {
         process.uid != Some(rustix::process::geteuid().as_raw())
@@ -178,7 +178,7 @@ fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Whether a program can start on the device, and enough memory is free.
+/// Whether the device is unclaimed and usable, and has enough free memory.
 fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> bool {
     let is_enough = match args.wait_free {
         Some(wanted) => device.free_bytes().is_some_and(|free| free >= wanted.0),
@@ -191,7 +191,7 @@ fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> 
     is_enough && device.gpu.claim.is_none() && device.refusal().is_none()
 }
 
-/// The devices of a set that are in this snapshot, in the set's order.
+/// Returns those devices of the set that are in the snapshot, in the order of the set.
 fn in_set<'a>(
     set: &'a [DeviceKey],
     snapshot: &'a Snapshot,
@@ -200,8 +200,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// The candidates in the caller's order, and the wanted number. Candidates are the named devices, or all, among
-/// those visible to the caller.
+/// Returns the candidates, in the caller's order, and how many to choose. Of the devices visible to the caller,
+/// candidates are the named ones, or all if none are named.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -240,12 +240,12 @@ fn candidates(
             .into());
         }
     }
-    // A named GPU that is partitioned stands for one of its MIG devices.
+    // The name of a partitioned GPU stands for any one of its MIG devices.
     let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // An unknown total may be enough.
+        // If the total is unknown, it may be enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {
@@ -273,7 +273,7 @@ impl Waiting {
     fn new(args: &RunArgs, global: &Global, live: &Live, rules: RuleSet) -> anyhow::Result<Self> {
         let mut engine = Engine::new(rules);
         let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
-        // The stored history shows at once which processes look unused.
+        // With the stored history, unused processes are known at once.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let request = match args.wait_free {
             Some(size) => format!(" with {size} free"),
@@ -283,7 +283,7 @@ impl Waiting {
         Ok(Self { engine, request, timeout: args.timeout, is_quiet: args.quiet, shown_at: None })
     }
 
-    /// Shows one line, updated in place on a terminal and otherwise printed once a minute.
+    /// Shows the progress in one line, which is updated in place on a terminal, or printed once a minute otherwise.
     fn show_progress(
         &mut self,
         snapshot: &Snapshot,
@@ -303,7 +303,7 @@ impl Waiting {
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
-        // A terminal may have room for only the first devices.
+        // The line may have room for only the first devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
             text.push_str(&format!(
@@ -322,7 +322,7 @@ impl Waiting {
         }
     }
 
-    /// Whether a finding or suspect says that a process does not use its memory.
+    /// Whether there is a finding or suspicion that a process does not use its memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
         let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));
@@ -338,7 +338,7 @@ impl Waiting {
     }
 }
 
-/// The free memory of a device and the holders of the rest, unused-looking processes first.
+/// Describes the free memory of a device and the processes that hold the rest, starting with those that look unused.
 fn describe_device(
     device: &ComputeDevice<'_>,
     snapshot: &Snapshot,
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    /// The candidates by name, and the wanted number.
+    /// Returns the names of the candidates, and how many to choose.
     fn candidates_of(
         words: &[&str],
         gpus: &[Gpu],
@@ -458,7 +458,7 @@ mod tests {
         }
     }
 
-    /// On random machines, a chosen device is usable, has the memory, and is visible to the caller.
+    /// On random machines, each chosen device is usable, has enough free memory, and is visible to the caller.
     #[test]
     fn every_chosen_device_is_usable() {
         let (mut chosen, mut dice) = (0, Dice::new(45));

@@ -1,5 +1,5 @@
-//! Accumulates the GPU usage of a command and its descendants, sample by sample. Pure: snapshots bring their time,
-//! and the caller determines which processes belong to the command.
+//! Accumulates the GPU usage of a command and its descendants, sample by sample. Without side effects: time comes
+//! from the snapshots, and the caller determines which processes belong to the command.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 
-/// Maximum number of different errors that are kept.
+/// Maximum number of distinct errors that are kept.
 const MOST_ERRORS: usize = 8;
 
 #[derive(Debug)]
@@ -25,12 +25,12 @@ pub(super) struct Usage {
     ours: HashSet<Identity>,
     gpus: BTreeMap<u32, RunGpu>,
     processes: HashMap<(Identity, u32), RunProcess>,
-    /// The latest sample with the least free memory, for each GPU.
+    /// For each GPU, the latest sample with the least free memory.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Processes that could not be identified at the start. Later unidentified ones may be the command's.
+    /// Processes that could not be identified before the start. If others appear, they may be the command's.
     strangers: HashSet<u32>,
     has_unidentified: bool,
-    /// Processes of the command and their GPUs for which the leak rule was undecided when they were last seen there.
+    /// Processes of the command and their GPUs, if the leak rule was undecided when the process was last on the GPU.
     undecided: HashSet<(Identity, u32)>,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,
@@ -41,7 +41,7 @@ fn rows<'a>(gpu: &'a Gpu, ours: &'a HashSet<u32>) -> impl Iterator<Item = &'a Gp
     gpu.processes.iter().flatten().filter(|row| ours.contains(&row.pid))
 }
 
-/// The total memory of rows. `None` if the memory of one is unknown.
+/// Sums the memory of the rows. Returns `None` if the memory of any row is unknown.
 fn sum<'a>(mut rows: impl Iterator<Item = &'a GpuProcess>) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
@@ -63,8 +63,8 @@ impl Usage {
         }
     }
 
-    /// The pids of a snapshot that belong to the command. Calls `is_ours` for processes not yet known to belong to
-    /// it. An exited process that is still listed counts, because its children hold the memory.
+    /// Returns the pids in a snapshot that belong to the command. Calls `is_ours` for processes not yet known to
+    /// belong to it. Exited processes that are still listed are included, because their children hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {
@@ -98,7 +98,7 @@ impl Usage {
             let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
             if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
                 let entry = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
-                // An unreadable list is not an empty list.
+                // If the process list is unreadable, the memory is unknown, not 0.
                 let bytes = gpu.processes.as_ref().and_then(|_| sum(rows(gpu, &ours)));
                 entry.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
             }
@@ -150,8 +150,8 @@ impl Usage {
         }
     }
 
-    /// The memory that the command's processes hold in a snapshot taken after the end. `None` if a GPU could not be
-    /// read.
+    /// Returns the memory that the command's processes still hold in a snapshot taken after the command exited.
+    /// Returns `None` if a GPU could not be read.
     pub(super) fn held(
         &mut self,
         snapshot: &Snapshot,
@@ -201,14 +201,14 @@ impl Usage {
         all
     }
 
-    /// Whether a peak may have been missed, because a process or GPU could not be read.
+    /// Whether a peak may have been missed because a process or GPU could not be read.
     pub(super) fn is_blind(&self) -> bool {
         self.has_unidentified
             || self.last.as_ref().is_none_or(unreadable)
             || self.gpus.values().any(|gpu| gpu.figures.has_unknown)
     }
 
-    /// A GPU's free memory in a sample, and the other processes that hold memory there.
+    /// Describes the free memory of a GPU in a sample, and the other processes that hold memory on the GPU.
     fn holders(
         &self,
         snapshot: &Snapshot,
@@ -248,7 +248,7 @@ impl Usage {
         }
     }
 
-    /// The kinds of the finding and of the suspect that say that a process does not use its memory.
+    /// Returns the kinds of a process's finding and suspicion of unused memory, if any.
     fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
         let finding = self.engine.findings().iter().find(|finding| {
             let is_of_process = finding.process.as_ref().is_some_and(|process| process.pid == pid);
@@ -263,14 +263,14 @@ impl Usage {
         (finding.map(|finding| finding.kind), suspect.map(|suspect| suspect.kind))
     }
 
-    /// The sample with the least free memory of each GPU that is in the command's CUDA_VISIBLE_DEVICES or was used,
-    /// fullest GPU first.
+    /// Returns the sample with the least free memory for each GPU that the command used or that is in its
+    /// CUDA_VISIBLE_DEVICES. The fullest GPU comes first.
     pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
         let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
         let devices = visible_devices(gpus, visible);
         let is_visible = |index: u32| match &devices {
             Ok(devices) => devices.iter().any(|device| device.gpu.index == index),
-            // Device numbers are ambiguous between different GPU models, so every GPU may be meant.
+            // If the GPUs are of different models, device numbers are ambiguous, and any GPU may be meant.
             Err(_) => true,
         };
         let is_of_run =
@@ -299,8 +299,8 @@ impl Usage {
         undecided
     }
 
-    /// Whether the leak rule is decided for the command, including its exited processes. Without GPU memory, there
-    /// is no leak.
+    /// Whether the leak rule is decided for all processes of the command, including exited ones. A process without
+    /// GPU memory has no leak.
     pub(super) fn leaks_decided(&self) -> bool {
         self.samples > 0 && self.undecided.is_empty()
     }

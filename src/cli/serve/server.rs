@@ -1,5 +1,5 @@
-//! A minimal HTTP server for three paths: GET only, one request per connection, with limits on connections, bytes
-//! and time. It needs no framework, because it refuses bodies, upgrades and persistent connections.
+//! A minimal HTTP server for three paths. Only GET is supported, with one request per connection and limits on
+//! connections, bytes and time. Bodies, upgrades and persistent connections are refused, so no framework is needed.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -12,12 +12,12 @@ use anyhow::Context as _;
 
 use crate::cli::metrics::Published;
 
-/// Maximum number of connections. Another one closes the oldest, so that idle connections cannot block a scrape.
+/// Maximum number of connections. A further one closes the oldest, so that idle connections cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
-/// The time limit from accepting a connection to the last byte of the answer.
+/// Time limit from accepting a connection to sending the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_REQUEST_BYTES: usize = 8 << 10;
-/// The pause after a failed accept, for example when the process has no free descriptor.
+/// Pause after a failed accept, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -49,7 +49,7 @@ struct Response<'a> {
 }
 
 impl Server {
-    /// Starts the server. It answers 503 until a document is published.
+    /// Starts the server, which answers with 503 until a document is published.
     pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
         let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let server = Self(Arc::new(Shared { is_local, ..Shared::default() }));
@@ -84,14 +84,14 @@ impl Server {
             if unfinished.len() >= MOST_CONNECTIONS
                 && let Some(oldest) = unfinished.pop_front()
             {
-                // The thread's read or write fails, so the thread ends.
+                // This makes the thread's read or write fail, which ends the thread.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             unfinished.push_back(Arc::clone(&stream));
         }
         let (server, accepted) = (self.clone(), Arc::clone(&stream));
         let answer = move || {
-            // The client has disconnected or is too slow.
+            // On an error, the client has disconnected or is too slow.
             let _ = server.answer(&accepted);
             server.forget(&accepted);
         };
@@ -146,7 +146,7 @@ fn until(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads a request up to its empty line. `None` if it is too long.
+/// Reads a request up to the empty line. Returns `None` if the request is too long.
 fn read_request(stream: &mut &TcpStream, deadline: Instant) -> io::Result<Option<String>> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -179,7 +179,7 @@ fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r 
     lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// Whether the Host header is missing, an address, or localhost. After DNS rebinding, a browser sends the
+/// Whether the Host header is missing, or contains an address or localhost. After DNS rebinding, a browser sends the
 /// attacker's host name.
 fn is_by_address(request: &str) -> bool {
     header(request, "host").all(|host| {

@@ -23,7 +23,7 @@ impl Bucket {
         Self { start, low: value, high: value, held: 0, samples: 1 }
     }
 
-    /// Whether the bucket is a plateau: a single value.
+    /// Whether the bucket is a plateau, which has a single value.
     pub(super) fn is_level(&self) -> bool {
         self.low == self.high
     }
@@ -40,13 +40,13 @@ impl Bucket {
 pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
     pub(super) last: Time,
-    /// The same in seconds observed since the first sample.
+    /// Time of the last sample, in seconds observed since the first one.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
 
 impl GrowthSeries {
-    /// Continues from memory that was constant.
+    /// Starts a series after memory was constant.
     pub(super) fn new(still: Bucket, last: Time) -> Self {
         Self { buckets: vec![still], last, now: still.start, grain: Grain::default() }
     }
@@ -120,8 +120,8 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// The depth by which samples may miss the bottom of a valley: the difference between the samples around it. If
-/// sawtooth and sampling beat, the observed minimum rises without growth, but at most by this depth.
+/// The depth by which samples may miss a valley's bottom: the difference between the samples around it. If sawtooth
+/// and sampling interval beat, the observed minimum rises without growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,

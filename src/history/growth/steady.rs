@@ -12,7 +12,7 @@ use crate::model::Time;
 const MISSED_VALLEYS: f64 = 1.5;
 /// For how long, in seconds, growth must slow down before it counts as slowing.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// The same for irregular growth, whose rises may be rare by chance.
+/// Like `SLOW_FOR_SECONDS`, for irregular growth, whose rises may be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
@@ -111,7 +111,7 @@ impl GrowthDetector {
         Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth that currently does not pass continues: a peak or a pause does not end it.
+    /// Whether growth continues although no window passes now. A peak or a pause does not end it.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.has_stopped() {
             // The earlier pauses decide for how long the growth is reported.
@@ -127,13 +127,13 @@ impl GrowthDetector {
     }
 }
 
-// Whether growth has stopped: when memory last rose, and when enough of it was freed.
+// Decides whether growth has stopped, from when memory last rose and whether enough of it was freed.
 //
 // Growth that ended still fills most of a long window. [`Steady`] therefore records when the highest value last
 // rose. Because peaks are short, it also records when the highest value held for a few minutes last rose. Movement
 // inside an earlier band is not a rise. How long growth may pause depends on its earlier pauses.
 
-/// How long, in seconds, growth that never paused must rest before it has stopped.
+/// Growth that never paused counts as stopped after this many seconds without a rise.
 const QUIET_SECONDS: u32 = 300;
 /// For how long, in seconds, stopped growth is reported, unless its pauses are longer.
 const TOLD_SECONDS: u32 = 2700;
@@ -141,7 +141,7 @@ const TOLD_SECONDS: u32 = 2700;
 const PATIENCE: f64 = 1.5;
 /// Minimum rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// The same share after growth has stopped.
+/// Like `LEAST_SHARE`, after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
 /// The expected rise is computed over at most this many seconds.
 const MOST_SECONDS_ANEW: u32 = 600;
@@ -153,13 +153,13 @@ const HELD_SECONDS: u32 = 150;
 const STALL_SECONDS: u32 = 280;
 /// How much these lows must rise, as a share of the rise expected from the rate.
 const STALL_SHARE: f64 = 0.4;
-/// How much the mean of lows and highs must rise, as such a share; random variation moves it less.
+/// Like `STALL_SHARE`, for the mean of lows and highs. Lower, because random variation moves the mean less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// Minimum share of the growth that must be freed to end it.
 const CAME_BACK: f64 = 0.1;
-/// The same share below the level held for [`LEVEL_SECONDS`], which is growth that is ten minutes old.
+/// Memory must also fall below the level held for [`LEVEL_SECONDS`], by this share of the growth.
 const CAME_BACK_BENEATH: f64 = 0.02;
-/// Longer than a model evaluation, in seconds: the end of an evaluation does not free growth.
+/// Time for which a level must be held, in seconds. Longer than an evaluation, whose end frees no growth.
 const LEVEL_SECONDS: u32 = 600;
 /// The fall must exceed every earlier one by this factor.
 const MORE_THAN_EVER: f64 = 2.0;
@@ -194,7 +194,7 @@ pub(super) struct Steady {
     /// The highest value so far, and the highest value held for a few minutes.
     high: u32,
     held: u32,
-    /// The same values at the last rise.
+    /// The values of `high` and `held` at the last rise.
     before: (u32, u32),
     held_before: u32,
     /// The highest value held for [`LEVEL_SECONDS`]: the level reached beneath peaks, with a delay.
@@ -211,7 +211,7 @@ struct Stop {
 }
 
 impl Steady {
-    /// Growth since a time, as a window has just found it.
+    /// Starts to follow growth that a window has just found.
     pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
         let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
         let start = series.buckets[first].low;
@@ -280,7 +280,7 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Whether the growth was freed. The end of a peak frees none of it.
+    /// Whether the growth was freed. The end of a peak does not count.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
@@ -293,7 +293,7 @@ impl Steady {
         self.either.last
     }
 
-    /// How long growth may pause, by its earlier pauses.
+    /// Number of seconds for which growth may pause, based on its earlier pauses.
     fn usual_pause(&self) -> u32 {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }

@@ -1,4 +1,4 @@
-//! A test for each family of curves: growth, lookalikes, and inputs no row may send.
+//! Tests for each family of curves: growth, lookalikes, and invalid input.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -11,12 +11,12 @@ fn instant(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_763_706_000_000).plus_seconds(seconds)
 }
 
-/// The result of a curve.
+/// Result of playing a curve.
 struct Played {
     growth: Growth,
-    /// Minutes at which it became a leak, and at which it ceased to be one.
+    /// Minutes at which a leak was found or ended, alternately.
     turns: Vec<f64>,
-    /// Minutes at which there was something to report, including a stop, and at which there no longer was.
+    /// Minutes at which a report of a leak or a stop began or ended, alternately.
     words: Vec<f64>,
 }
 
@@ -55,7 +55,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     Played { growth, turns, words }
 }
 
-/// Asserts at all intervals that it ends as a leak, found once and not lost again.
+/// Asserts, at all sampling intervals, that a leak is found once and not lost again.
 #[track_caller]
 fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -83,7 +83,7 @@ fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Rounds to whole allocations.
+/// Rounds down to a multiple of `size`.
 fn steps(value: f64, size: f64) -> f64 {
     (value / size).floor() * size
 }
@@ -97,11 +97,11 @@ fn a_leak_is_found_at_any_rate_whatever_was_before() {
     assert_leak(240.0, |t| BASE + steps(1.5 * t, 2.0));
     assert_leak(60.0, |t| BASE + t * t);
     assert_leak(110.0, |t| BASE + steps(20.0 * (t - 80.0).max(0.0), 2.0));
-    // A model is loaded in four pieces; another batch size; a spike.
+    // A model is loaded in four pieces, the batch size changes, and memory spikes.
     assert_leak(30.0, |t| 500.0 + 3000.0 * t.floor().min(4.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 20.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t);
-    // Missing samples, and a gap of minutes.
+    // Samples are missing, and there is a gap of a few minutes.
     assert_leak(40.0, |t| if (t * 7.3).fract() < 0.15 { f64::NAN } else { BASE + 20.0 * t });
     assert_leak(40.0, |t| if t > 12.0 && t < 17.0 { f64::NAN } else { BASE + 20.0 * t });
 }
@@ -139,7 +139,7 @@ fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
 
 #[test]
 fn a_leak_is_found_below_memory_that_comes_and_goes() {
-    // Evaluation every ten minutes; a sawtooth; noise.
+    // Memory shows evaluations every ten minutes, a sawtooth, and noise.
     assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {
@@ -158,7 +158,7 @@ fn epochs_that_keep_something_are_a_leak_from_the_fourth_on() {
 
 #[test]
 fn growth_that_was_not_sampled_proves_nothing() {
-    // Five rising samples, with forty minutes of darkness between each two.
+    // Five short bursts of samples, forty minutes apart, each with more memory.
     let mut growth = Growth::default();
     for visit in 0..5u64 {
         for sample in 0..6u64 {
@@ -189,7 +189,7 @@ fn growth_that_levels_off_is_no_leak_in_the_end() {
 
 #[test]
 fn growth_that_levels_off_over_hours_is_dismissed_before_half_way() {
-    // For a quarter of its time it cannot be told from a leak.
+    // In the first quarter, the curve looks like a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
             let settles = |t: f64| BASE + 12_000.0 * (1.0 - (-t / hours / 60.0).exp());
@@ -249,7 +249,7 @@ fn growth_that_stops_is_withdrawn_within_minutes() {
 
 #[test]
 fn a_leak_that_pauses_as_it_always_did_goes_on() {
-    // Requests for two minutes, and none for three to six.
+    // Requests arrive for two minutes, then none for three to six.
     for pause in [3.0, 4.5, 6.0] {
         assert_leak(180.0, |t| {
             let (rounds, rest) = ((t / (2.0 + pause)).floor(), t % (2.0 + pause));
@@ -260,7 +260,7 @@ fn a_leak_that_pauses_as_it_always_did_goes_on() {
 
 #[test]
 fn a_high_water_mark_is_no_leak() {
-    // Batches of any size: records come ever more rarely, by any amount.
+    // Batches have random sizes, so new maxima become ever rarer.
     let mut alarms = 0;
     for seed in 1..=24 {
         let mut dice = Dice(seed * 0x9E37_79B9);
@@ -276,13 +276,13 @@ fn a_high_water_mark_is_no_leak() {
         });
         alarms += played.turns.len().div_ceil(2);
     }
-    // Six days of it, which had an alarm every four hours.
+    // This is six days, in which an earlier version raised an alarm every four hours.
     assert!(alarms <= 3, "{alarms} alarms");
 }
 
 #[test]
 fn a_band_that_was_filled_before_is_no_leak() {
-    // The low of what moves below a fixed top creeps up for hours.
+    // Memory fluctuates below a fixed top, and its lows creep up for hours.
     for seed in 1..20 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let played = play(20.0, 300.0, |t| {
@@ -296,7 +296,7 @@ fn a_band_that_was_filled_before_is_no_leak() {
 #[test]
 fn memory_that_climbs_back_to_where_it_was_is_no_leak() {
     assert_never(180.0, |t| BASE + if t < 15.0 { 20_000.0 } else { 100.0 * (t - 15.0) });
-    // Beyond that it is one.
+    // Growth beyond the earlier level is a leak.
     let turns = play(10.0, 300.0, |t| BASE + if t < 15.0 { 10_000.0 } else { 100.0 * (t - 15.0) });
     assert_eq!(turns.turns.len(), 1);
     assert!((114.0..=130.0).contains(&turns.turns[0]), "{:?}", turns.turns);
@@ -312,7 +312,7 @@ fn large_steps_are_found_from_the_fourth_on() {
             assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
-    // A model loaded in parts, trials of any size, and a step that is taken back.
+    // A model loaded in parts, trials of any size, and a step that is reverted.
     assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
     assert_never(70.0, |t| {
         BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]
@@ -340,7 +340,7 @@ fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
 
 #[test]
 fn a_slow_climb_is_believed_once() {
-    // The first climb cannot be told from a leak; later ones can.
+    // The first climb looks like a leak; later ones do not.
     for period in [20.0, 30.0, 40.0] {
         for interval in [1.0, 30.0] {
             let played = play(interval, period * 6.0, |t| BASE + 5000.0 * (t / period).fract());
@@ -412,7 +412,7 @@ fn no_input_panics_or_grows_without_bound() {
     }
 }
 
-/// Random times, with this mean number of minutes in between.
+/// Random times that are this many minutes apart on average.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
     let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
@@ -424,7 +424,7 @@ fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
 #[test]
 fn a_cache_that_fills_by_chance_is_no_leak_and_requests_that_leak_are() {
     for seed in 1..=20 {
-        // Keys by Zipf's law, the common ones first.
+        // Keys are drawn by Zipf's law, so common keys come first.
         let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.04));
         let (mut known, mut at) = ([false; 120], next());
         let cache = play(30.0, 180.0, |t| {
@@ -496,14 +496,14 @@ fn requests_that_leak_are_one_leak_however_they_come() {
         assert!(!played.words.is_empty(), "seed {seed}");
         anew += (played.words.len() - 1) / 2;
     }
-    // It was 31 times when each end was one.
+    // An earlier version found the growth anew 31 times.
     assert!(anew <= 2, "{anew} times found anew in 40 runs");
 }
 
 #[test]
 fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() {
     for interval in [10.0, 30.0, 60.0] {
-        // Requests for six minutes and none for four, once none for twenty.
+        // Requests arrive for six minutes, then none for four, and once none for twenty.
         let played = play(interval, 180.0, |t| {
             let active = |t: f64| (t / 10.0).floor() * 6.0 + (t % 10.0).min(6.0);
             let before = t.min(84.0);
@@ -526,7 +526,7 @@ fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() 
 
 #[test]
 fn a_leak_beneath_evaluations_is_found_and_stays_found() {
-    // How often, and for how long, in minutes, and in how many minutes all are found.
+    // Minutes between evaluations, their length, and the time within which all leaks are found.
     for (every, lasting, within) in [
         ((5.0, 12.0), (1.5, 4.0), 45.0),
         ((12.0, 60.0), (1.5, 4.0), 60.0),
@@ -579,7 +579,7 @@ fn evaluations_without_a_leak_are_none() {
 
 #[test]
 fn a_process_that_sleeps_and_wakes_seldom_counts_as_stopped() {
-    // A rollout that gives its cache back while it sleeps.
+    // A rollout that frees its cache while it sleeps.
     for (period, most) in [(5.0, 1), (10.0, 25), (11.0, 17)] {
         let played = play(10.0, 240.0, |t| {
             BASE + 30.0 * t + if t % period < period / 2.0 { 15_000.0 } else { 0.0 }

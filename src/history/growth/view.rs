@@ -5,18 +5,18 @@ use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
 pub(super) const SLOTS: usize = 12;
-/// Each slot contributes at most one part in this many to the counted growth.
+/// Each slot contributes at most the reciprocal of this number to the counted growth.
 const LEAST_STEPS: f64 = 4.0;
 
-/// A window in which the floor rises steadily, in seconds since the first sample.
+/// A window in which the floor rises steadily. Its times are in seconds since the first sample.
 pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// The rise of all slots, each limited by a cap.
+    /// Sum of the rises of all slots, each limited by a cap.
     pub(super) counted: f64,
 }
 
-/// A rise of the floor, at the rise's start or until its end.
+/// A rise of the floor, and the period in which it happened.
 pub(super) struct Rise {
     pub(super) start: u32,
     pub(super) until: u32,
@@ -25,7 +25,7 @@ pub(super) struct Rise {
 
 pub(super) struct View<'a> {
     pub(super) series: &'a GrowthSeries,
-    /// For each bucket, the lowest value since then.
+    /// The lowest value from each bucket on.
     floor: [u32; MOST_BUCKETS],
 }
 
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
         parts
     }
 
-    /// By how much lows rise and fall between buckets.
+    /// Total rise and total fall of the lows between buckets.
     pub(super) fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let (mut up, mut down) = (0.0, 0.0);
         for pair in self.buckets()[self.index(start)..].windows(2) {
@@ -132,7 +132,7 @@ fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
 fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;
     sorted.sort_unstable_by(f64::total_cmp);
-    // With the `above` largest cut to c, c is a quarter of c * above plus the rest.
+    // If the `above` largest rises are cut to c, then c is a quarter of `c * above + rest`.
     let mut rest: f64 = sorted.iter().sum();
     for above in 0..LEAST_STEPS as usize {
         let cap = rest / (LEAST_STEPS - above as f64);
@@ -145,7 +145,7 @@ fn cap(rises: &[f64; SLOTS]) -> f64 {
     sorted[SLOTS - LEAST_STEPS as usize]
 }
 
-/// The slopes between values at least a third apart, ascending. Their median is robust.
+/// The slopes between values at least a third of the window apart, in ascending order. Their median is robust.
 pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
     let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
     for (from, before) in values.iter().enumerate() {
@@ -190,10 +190,10 @@ impl Line {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
-    /// The start of the growth, rather than of its detection.
+    /// Start of the growth, not of its detection.
     pub since: Time,
     pub bytes_per_second: f64,
-    /// A likely lower bound of the rate.
+    /// Probable lower bound of the rate.
     pub bytes_per_second_low: f64,
     /// Time from `since` to the last sample.
     pub span_seconds: f64,
@@ -206,7 +206,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Whether nothing rose for this long, and for longer than any earlier pause.
+    /// Whether memory has not risen for this long, and for longer than any earlier pause.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -240,7 +240,7 @@ impl View<'_> {
     }
 }
 
-/// Rise per slot: the median slope between ends of slots at least a third apart, and its tenth percentile.
+/// Median and tenth percentile of the rise per slot, from slopes over at least a third of the window.
 fn rates(rises: &[f64; SLOTS]) -> (f64, f64) {
     let mut heights = [Some(0.0); SLOTS + 1];
     for (slot, rise) in rises.iter().enumerate() {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
         assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
         assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
-        // Eleven of 1 and one of 100: (11 + c) / 4 = c.
+        // Eleven rises of 1 and one of 100, so (11 + c) / 4 = c.
         let mut jump = [1.0; 12];
         jump[5] = 100.0;
         assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);

@@ -7,17 +7,17 @@ use std::ops::RangeInclusive;
 use super::view::{Line, Rise, SLOTS, View, Window, slopes};
 use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
-/// Growth is regular if the standard deviation of the twelfths, as a share of their mean, is below this.
+/// Growth is regular if the standard deviation of the twelfths' rises, as a share of their mean, is below this.
 pub(super) const EVEN: f64 = 0.2;
-/// The ratio of falls to rises below which memory has no band.
+/// Memory has no band if its ratio of falls to rises is lower than this.
 const CALM: f64 = 0.1;
-/// The range of the highs' slope, as a share of the floor's, in which highs and floor rise together.
+/// Highs and floor rise together if the ratio of their slopes is in this range.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
 pub(super) struct Thresholds {
     last_third: f64,
-    /// Minimum length, in shortest windows, multiplied by the effective number of rising slots. Half as much if
-    /// the highs rise as fast as the floor.
+    /// Minimum length in multiples of the shortest window, times the effective number of rising slots. Half as much
+    /// if the highs rise as fast as the floor.
     patience: f64,
     /// Growth that slows down this much is levelling off.
     pub(super) slower: Slower,
@@ -40,7 +40,7 @@ pub(super) const KEEP: Thresholds = Thresholds {
 };
 
 impl View<'_> {
-    /// The window from `start` to now, if it passes.
+    /// Returns the window from `start` to now if it passes the thresholds.
     pub(super) fn judge(&self, start: u32, thresholds: &Thresholds) -> Option<Window> {
         let (end, length) = (self.series.now, self.series.now - start);
         let rises = self.capped_rises(start, end);
@@ -68,8 +68,8 @@ impl View<'_> {
         down <= up * CALM
     }
 
-    /// Whether the growth is not a high-water mark, cache or filling band. The first two are checked if memory never
-    /// falls, the third if it does.
+    /// Whether the growth is something other than a high-water mark, a cache or a filling band. The first two are
+    /// checked if memory is almost never freed, otherwise the third.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -80,7 +80,7 @@ impl View<'_> {
         }
     }
 
-    /// When the growth of a window began, excluding constant time before it.
+    /// Start of the growth in a window, after any time in which memory was constant.
     pub(super) fn beginning(&self, window: &Window) -> u32 {
         let rise = self.rises(window.start, window.end).next();
         rise.map_or(window.start, |rise| {
@@ -89,14 +89,14 @@ impl View<'_> {
     }
 }
 
-// Whether growth leaves the band in which memory moved before. A return to an earlier height is not new, and
+// Decides whether growth leaves the band in which memory moved before. A return to an earlier height is not new, and
 // neither is a rise within earlier variation.
 
 /// Minimum share of growth that is above earlier levels.
 const NEW_SHARE: f64 = 0.8;
 /// Minimum slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
-/// If lows moved by more than this share of the growth before, they may do so again.
+/// If lows moved by more than this share of the growth before it began, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
 /// The number of parts of a window in which lows are compared; a part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
@@ -104,7 +104,7 @@ const PARTS: usize = SLOTS / 2;
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
-    /// Whether little of the growth is above the level held for minutes before.
+    /// Whether little of the growth is above the level held for a few minutes before it.
     fn is_in_its_band(&self, start: u32) -> bool {
         let before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
         let held = before.map(|bucket| bucket.held).max().unwrap_or_default();
@@ -117,7 +117,7 @@ impl View<'_> {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Whether the growth may be random: memory moved up and down as far before, or does not follow a line.
+    /// Whether the growth may be random: lows moved as far before it began, or do not follow a line now.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().map(|it| it.low);
@@ -143,7 +143,7 @@ impl View<'_> {
 
 // Growth that slows down steadily is not a leak: a line through its twelfths' rises declines.
 
-/// How much growth must slow down, from first twelfth to last, to count as slowing.
+/// How much growth must slow down, from the first twelfth to the last, to count as slowing.
 pub(super) struct Slower {
     /// The last rise is at most this share of the first.
     pub(super) share: f64,
@@ -191,23 +191,23 @@ impl View<'_> {
     }
 }
 
-// Growth in steps: whether they continue, as a leak's do, or become rarer.
+// Decides whether growth in steps continues, like a leak, or becomes rarer.
 //
 // A caching allocator's high-water mark rises when a batch needs more than all earlier ones, and a cache fills with
-// the most frequent requests first. Both rise ever more rarely. A leak at each epoch or request continues as it
-// began.
+// the most frequent requests first. Both rise ever more rarely. A leak at each epoch or request continues at its
+// initial rate.
 
 /// The smallest step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// By how much, in log odds, time must predict the steps better than its logarithm.
+/// Time must predict the steps better than its logarithm by this much, in log odds.
 const ODDS: f64 = 4.0;
-/// The first seconds that are ignored, because memory allocated at the start is not a high-water mark.
+/// Number of seconds at the start to ignore. Memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
 const FEWEST: usize = 4;
-/// The longest time between two steps, as a multiple of the shortest, apart from the width of old buckets.
+/// Maximum ratio of the longest to the shortest time between steps, apart from the width of old buckets.
 const LONGEST_GAP: f64 = 1.4;
 const WIDTH_SHARE: u32 = 16;
-/// The highest step, as a multiple of the lowest.
+/// Maximum ratio of the largest to the smallest step.
 const HIGHEST: f64 = 1.5;
 
 impl View<'_> {

@@ -1,9 +1,9 @@
-//! GPU claims: the GPUs that users have claimed with `gpumem run --claim`.
+//! Claims GPUs for `gpumem run --claim`, and finds out which GPUs are claimed.
 //!
 //! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that folder.
 //! Root owns both and every user can open them. So no user can create, remove or replace a lock file, and a full disk
-//! cannot prevent a claim. The kernel releases the lock when the last process that has it open exits, even in a
-//! crash.
+//! cannot prevent a claim. The kernel releases the lock when the last process that has it open exits, even if it
+//! crashes.
 //!
 //! To test whether a GPU is claimed, gpumem tries the lock: a claim is exclusive, so a shared lock fails. flock(2)
 //! has no test operation, so the test holds the shared lock briefly, and a concurrent claim retries. `/proc/locks`
@@ -33,7 +33,7 @@ const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// The file in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// Maximum number of bytes read from `/proc/locks`: about a thousand locks. The kernel's cost is quadratic.
+/// Maximum number of bytes read from `/proc/locks` (about a thousand locks). The kernel's cost is quadratic.
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Interval between reads of `/proc/locks` while GPUs are claimed.
 const HOLDERS_NS: u64 = 30_000_000_000;
@@ -55,10 +55,10 @@ pub struct CannotClaim {
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    /// The locks from the last read of `/proc/locks`.
+    /// Locks from the last read of `/proc/locks`.
     locks: Vec<Lock>,
     read_ns: Option<u64>,
-    /// The GPUs that were claimed at the last test, by index.
+    /// Indices of the GPUs that were claimed at the last test.
     claimed: Vec<u32>,
 }
 
@@ -103,9 +103,9 @@ impl Claims {
         locked().map_err(|error: Errno| CannotClaim { gpu: gpu.index, path, error: error.into() })
     }
 
-    /// The GPU's folder, or a path that does not exist if its bus address is unknown.
+    /// Returns the GPU's folder, or a nonexistent path if the bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
-        // NVML prints the PCI domain with eight digits, the kernel with at least four.
+        // NVML prints the PCI domain with eight digits, and the kernel with at least four.
         let address = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
         let name = address.split_once(':').and_then(|(domain, device)| {
             Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
@@ -114,7 +114,7 @@ impl Claims {
         self.folder.join(address)
     }
 
-    /// Sets `claim` of each claimed GPU. The holder is read when a GPU becomes claimed, and rarely afterwards.
+    /// Sets `claim` of each claimed GPU. The holder is read when a claim is first seen, and rarely afterwards.
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let claimed: Vec<&mut Gpu> =
             gpus.iter_mut().filter(|gpu| is_claimed(&self.path(gpu))).collect();
@@ -157,8 +157,8 @@ fn is_claimed(path: &Path) -> bool {
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Whether this pid is currently a gpumem process. The process that took the lock may have exited while its command
-/// still holds the lock, and its pid may be reused.
+/// Whether the process with this pid is gpumem. The process that took the lock may have exited while its command
+/// still holds the lock, and its pid may have been reused.
 fn is_gpumem(proc: &Path, pid: u32) -> bool {
     let mut content = [0; 32];
     let read = Folder::list(proc).and_then(|proc| proc.file_of(pid, "comm", &mut content));
@@ -172,8 +172,8 @@ struct Lock {
     inode: u64,
 }
 
-/// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0
-/// EOF`. `None` for a waiter, whose line has an arrow before the kind.
+/// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`.
+/// `None` for a waiter's line, which has an arrow before the kind.
 fn parse_lock(line: &[u8]) -> Option<Lock> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);
@@ -238,7 +238,7 @@ mod tests {
         assert!(claims.wait_in_queue(&gpu).is_err());
     }
 
-    /// The file when a user holds 100,000 locks: too long to read completely, with the claim's line last.
+    /// A user holds 100,000 locks. The file is too long to read completely, and the claim's line is the last one.
     #[test]
     fn a_claim_is_found_behind_many_locks_which_are_rarely_read() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! GPU device files: which ones a process holds open, and whether this user may open them.
+//! Finds the GPU device files that a process holds open, and checks whether this user may open them.
 //!
 //! A process that uses a GPU keeps its device files open. This distinguishes it from an unrelated process that
 //! reuses its pid. Links in `/proc/PID/fd` show the name under which a file was opened, even inside a container.
@@ -18,15 +18,15 @@ use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 use crate::model::device_file::minor_number;
 
-/// Maximum number of descriptors read from a process. A process may hold a million. The driver opens its files early,
-/// so their numbers are low, but a worker forked later inherits them above its parent's.
+/// Maximum number of descriptors read from a process. A process may hold a million. The driver usually opens its
+/// files early, so their numbers are low.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// Number of descriptors always read from a process: the default limit on open files.
+/// Number of descriptors always read from a process. This is the default limit on open files.
 const ALWAYS_READ: usize = 1024;
 
-/// Number of descriptors read per sample beyond the first [`ALWAYS_READ`] of each process: half a second's work.
-/// Without this limit, processes with many descriptors could delay samples or hide other processes.
+/// Limits the descriptors read per sample beyond the first [`ALWAYS_READ`] of each process, to about half a second's
+/// work. Otherwise, processes with many descriptors could delay samples or hide other processes.
 #[derive(Debug)]
 pub(in crate::host) struct DescriptorBudget(usize);
 
@@ -36,7 +36,7 @@ impl Default for DescriptorBudget {
     }
 }
 
-/// Maximum number of device files kept for a process; a machine has fewer.
+/// Maximum number of device files kept for a process; real machines have fewer.
 const FILES: usize = 256;
 
 /// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
@@ -52,7 +52,7 @@ fn is_gpu_file(name: &[u8]) -> bool {
         || is_after(b"nvgpu/", u8::is_ascii_graphic)
 }
 
-/// Whether this machine has GPU device files. If not, no process can hold one, and holding none proves nothing.
+/// Whether this machine has GPU device files. If it has none, a process that holds none may still use a GPU.
 pub fn has_gpu_device_files(dev: &Path) -> bool {
     let Ok(names) = fs::read_dir(dev) else {
         return false;
@@ -60,9 +60,8 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
-/// Whether the driver is reached through device files: either some exist, or gpumem holds one open after it has
-/// opened NVML. Otherwise (for example with a stand-in driver in tests), no client can hold one, and holding none
-/// proves nothing.
+/// Whether the driver uses device files: either some exist, or gpumem itself holds one open after opening NVML.
+/// Otherwise (for example with a stand-in driver in tests), a process that holds none may still use a GPU.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
         let link = fs::read_link(roots.proc.join("self")).ok()?;
@@ -94,7 +93,7 @@ pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<Held
     read_held_within(&mut DescriptorBudget::default(), folder, dev)
 }
 
-/// Like [`read_held`], within a budget for several processes.
+/// Like [`read_held`], but with a budget shared by several processes.
 pub(in crate::host) fn read_held_within(
     budget: &mut DescriptorBudget,
     folder: &Folder,
@@ -119,15 +118,15 @@ pub(in crate::host) fn read_held_within(
     budget.0 = budget.0.saturating_sub(read_count.saturating_sub(ALWAYS_READ));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
-        // Files found in a partial read are evidence; a partial read without files is not.
+        // A partial read can prove that a process holds a file, but not that it holds none.
         gpu_files: (walk == Walk::Whole || !files.paths.is_empty()).then(|| files.paths.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
 
-/// Whether a process holds a GPU device file below `dev`, and how many descriptors were read. `descriptors` is its
-/// opened `fd` folder. `None` if they may not be read, or if there are more than the limit and no GPU file was
-/// found among those read.
+/// Returns whether a process holds a GPU device file below `dev`, and how many descriptors were read from
+/// `descriptors`, its opened `fd` folder. The answer is `None` if no GPU file was found, but some descriptors may not
+/// be read or exceed the limit.
 pub(in crate::host) fn holds_gpu_file(
     descriptors: &Folder,
     dev: &Path,
@@ -207,16 +206,16 @@ fn walk(
     })
 }
 
-/// N of `socket:[N]`.
+/// Parses N from `socket:[N]`.
 fn parse_socket(target: &[u8]) -> Option<u64> {
     let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-// The machine's device files are checked by their permissions and not opened, because opening one may wake a
-// sleeping GPU. So this does not detect a container's device rules; the driver's own answer does.
+// Device files are checked by their permissions and not opened, because opening one may wake a sleeping GPU. So a
+// container's device rules are not detected here; the driver's own answer shows them.
 
-/// Maximum number of device files listed; a machine has fewer.
+/// Maximum number of device files listed; real machines have fewer.
 const MAX_LISTED: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,7 +223,7 @@ pub struct DeviceFile {
     pub name: String,
     pub mode: u32,
     pub gid: u32,
-    /// Whether the current user may read and write it.
+    /// Whether the current user may read and write the file.
     pub usable: bool,
 }
 

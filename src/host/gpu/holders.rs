@@ -1,25 +1,25 @@
 //! Finds every process on the machine that holds a GPU device file open.
 //!
-//! NVML lists only the processes that opened the device. A forked worker inherits the files, is not listed, and
-//! keeps the memory after its parent dies. To find it, gpumem has to read the descriptors of every process, at the
-//! cost of at least one system call each. Even listing /proc costs half a microsecond per process. A machine with
-//! GPUs has thousands of kernel threads, so a listing costs as much as the rest of a sample. Therefore /proc is
-//! listed only every five seconds, to read the descriptors of
+//! NVML lists only the processes that opened the device. A forked worker inherits the files, is not listed, and keeps
+//! the memory after its parent dies. To find it, gpumem has to read the descriptors of every process, which takes at
+//! least one system call each. Even listing /proc takes half a microsecond per process. A machine with GPUs has
+//! thousands of kernel threads, so a listing costs as much as the rest of a sample. Therefore /proc is listed only
+//! every five seconds, to read the descriptors of
 //!
 //! - new processes, repeatedly during their first 45 seconds, since a program opens the device only after it has
 //!   loaded;
 //! - all processes, every half minute.
 //!
 //! If the caller cannot attribute some memory to a process, it requests a read of all processes. This includes the
-//! memory maps of the processes that hold nothing open (`mapped_devices`). If it takes too long, it continues in the
-//! next sample.
+//! memory maps of the processes that hold nothing open (`mapped_devices`). A read that takes too long continues in
+//! the next sample.
 //!
 //! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's result.
 //! A listing of /proc includes the inode number of each folder, which the kernel creates and drops with the folder
 //! (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). A different inode means another process, or the same one
-//! after memory pressure; both are treated as new. The kernel may cache a folder for longer than its process exists,
-//! but this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" is used only
-//! after `processes`, which identifies a process by its start time, has read the descriptors itself.
+//! after memory pressure; both are treated as new. The kernel may cache a folder after its process has exited, but
+//! this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" is used only after
+//! `processes`, which identifies a process by its start time, has read the descriptors itself.
 //!
 //! A process whose descriptors cannot be read is counted ([`Holders::unread`]). It is never assumed to hold
 //! nothing.
@@ -46,13 +46,13 @@ const LIST_NS: u64 = 5 * SECOND_NS;
 
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// Minimum interval between reads of all processes that the caller requests.
+/// Minimum interval between two reads of all processes at the caller's request.
 const REQUEST_NS: u64 = 5 * SECOND_NS;
 
 /// How long a process is treated as new, and read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
-/// Approximate limit on the descriptors read in one sample: half a second's work.
+/// Approximate maximum number of descriptors read in one sample, which takes half a second.
 const DESCRIPTORS: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -66,11 +66,11 @@ pub struct Holders {
     /// Sequence number of the current or last read of all processes.
     round: u32,
     is_under_way: bool,
-    /// The current read was requested by the caller, and includes memory maps.
+    /// Whether the current read was requested by the caller, and so includes memory maps.
     wants_maps: bool,
-    /// The caller has requested another read.
+    /// Whether the caller has requested another read.
     is_asked: bool,
-    /// The earliest time of the next requested read.
+    /// Earliest time for the next requested read.
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
@@ -86,7 +86,7 @@ pub struct Holders {
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// The last read of all processes that included this one.
+    /// Sequence number of the last read of all processes that included this one.
     round: u32,
     /// When the process was first listed; 0 if it was in the first listing, since it is probably old.
     listed_ns: u64,
@@ -141,8 +141,8 @@ impl Holders {
 
     /// Reads the processes that are new or due. If `read_all`, all processes are read, at most every five seconds.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). Between two listings, and if /proc cannot be
-    /// listed, the previous results remain, so a listed pid may have exited.
+    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). The previous results are kept between two
+    /// listings, and if /proc cannot be listed, so a listed process may have exited.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
         self.is_asked |= read_all;
@@ -178,7 +178,7 @@ impl Holders {
         });
     }
 
-    /// Lists /proc if due, without reading descriptors: without device files no process can hold one.
+    /// Lists /proc if due. Descriptors are not read, because without device files no process can hold one.
     pub fn refresh_tree(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
             self.tree.update(&proc, &listing);
@@ -220,16 +220,16 @@ impl Holders {
         pids
     }
 
-    /// The GPU device files that this process has mapped, as of the last read of all maps. A reused pid does not
-    /// match.
+    /// Returns the GPU device files that this process had mapped at the last read of all maps. A reused pid does
+    /// not match.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
         let index = self.mapped.binary_search_by_key(&process.pid, |mapped| mapped.listed.pid);
         let mapped = self.mapped.get(index.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// How many processes' descriptors could not be read during the last read of all. Excludes kernel threads and
-    /// zombies. `None` before the first such read, and if /proc hides processes.
+    /// Number of processes whose descriptors could not be read during the last read of all processes. Excludes kernel
+    /// threads and zombies. `None` before the first such read, and if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -240,8 +240,8 @@ impl Holders {
         u32::try_from(rows.count()).unwrap_or(u32::MAX)
     }
 
-    /// Lists all processes if due: every five seconds, and in each sample while a read of all is in progress. After
-    /// a failure, the next sample tries again.
+    /// Lists all processes if due: every five seconds, and in each sample while a read of all processes is in
+    /// progress. After a failure, the next sample tries again.
     fn list_if_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
@@ -286,7 +286,7 @@ impl Holders {
                 match (budget > 0).then(|| self.judge(proc, listed.pid)) {
                     Some(Ok((verdict, read_count))) => {
                         row = KnownHolder { verdict, round: self.round, read_ns: now_ns, ..row };
-                        // Opening the folder costs a call, too.
+                        // Opening the folder is a system call, too.
                         budget = budget.saturating_sub(read_count + 1);
                     }
                     // gpumem is out of descriptors; the next sample tries again.
@@ -299,7 +299,7 @@ impl Holders {
         is_complete
     }
 
-    /// Reads a process's descriptors, and returns their number as well. Fails only if gpumem is out of descriptors.
+    /// Reads a process's descriptors, and returns how many were read. Fails only if gpumem is out of descriptors.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {
@@ -337,10 +337,10 @@ impl Holders {
     }
 
     /// Starts reading maps. If the caller requested it, the maps of all processes that hold nothing open are read;
-    /// otherwise only those that had device files before.
+    /// otherwise only those of processes that had device files mapped before.
     fn start_search(&mut self) {
         if self.search.is_some() {
-            // The previous search is slow or hung.
+            // The previous search has not finished.
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {

@@ -1,4 +1,4 @@
-//! NVIDIA's kernel module: whether it is loaded, and which version.
+//! Detects whether NVIDIA's kernel module is loaded, and its version.
 //!
 //! The module itself writes `/proc/driver/nvidia/version`, so this is the version of the loaded module, not of the
 //! installed one. Containers see the file, too, unless it is masked.
@@ -30,8 +30,8 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
     }
 }
 
-/// The version in the line that begins with `NVRM version:`. It is the first word of digits and dots, as in `NVRM
-/// version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
+/// Parses the version from the line that begins with `NVRM version:`. It is the first word of digits and dots, as in
+/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;

@@ -1,9 +1,9 @@
 //! Finds processes that have a GPU device file mapped, even after closing the descriptor.
 //!
-//! Reading `/proc/PID/maps` takes the lock of the process's memory map. It blocks forever if a thread of that
-//! process holds the lock while stuck (on a dead file server, in a driver). For a known GPU process, `entry` reads
-//! them unless the process is in state D. The maps of all processes are read only here, rarely (see `holders`), on
-//! a separate thread. If it hangs, no more maps are read, but the sample does not wait.
+//! Reading `/proc/PID/maps` takes the lock of the process's memory map. It blocks forever if a thread of that process
+//! holds the lock while stuck (on a dead file server, in a driver). `entry` reads the maps of a known GPU process
+//! unless it is in state D. The maps of all processes are read only here, rarely (see `holders`), on a separate
+//! thread. If that thread hangs, no more maps are read, but the sample does not wait.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// Maximum number of bytes read from a process's maps: about 40,000 lines.
+/// Maximum number of bytes read from a process's maps, enough for about 40,000 lines.
 const MAPS_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -34,7 +34,7 @@ pub(in crate::host) struct MappedDevices {
     pub stuck: Vec<ProcEntry>,
 }
 
-/// Starts a thread that reads these processes' maps. `None` if it cannot be started.
+/// Starts a thread that reads these processes' maps. `None` if the thread cannot be started.
 pub(in crate::host) fn start_search(
     roots: &Roots,
     listed: Vec<ProcEntry>,
@@ -77,7 +77,7 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// The GPU device files below `dev` in `/proc/PID/maps`, which may be truncated; sorted and unique.
+/// Parses the GPU device files below `dev` from `/proc/PID/maps`, which may be truncated; sorted and unique.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
     // A line without its newline may lack part of its path.

@@ -1,4 +1,4 @@
-//! GPUs in the kernel's files: device files and their holders, the kernel module, MPS, PCI.
+//! Reads the kernel's files about GPUs: device files and their holders, the kernel module, MPS, PCI.
 
 pub(super) mod claims;
 pub(super) mod gpu_files;

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each.
+//! Finds NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::host::proc::small_file::read_text;
 
 /// NVIDIA's vendor id (pci.ids).
 const NVIDIA: &str = "0x10de";
-/// The class of display controllers: VGA is 0x0300, a GPU without outputs 0x0302 (pci.ids, class 03).
+/// Class of display controllers. VGA has 0x0300, and a GPU without outputs has 0x0302 (pci.ids, class 03).
 const DISPLAY: &str = "0x03";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,18 +16,18 @@ pub struct PciGpu {
     pub address: String,
     /// The bound kernel driver: `nvidia`, `nouveau`, `vfio-pci`; `None` if no driver is bound.
     pub driver: Option<String>,
-    /// Runtime power management has suspended the GPU, as in a laptop (`power/runtime_status`). Opening it wakes
-    /// it.
+    /// Whether runtime power management has suspended the GPU, as in laptops (`power/runtime_status`). Opening the
+    /// GPU wakes it.
     pub is_suspended: bool,
 }
 
-/// Reads the NVIDIA GPUs by address; `None` if there is no PCI bus or it cannot be read.
+/// Reads the NVIDIA GPUs, sorted by address; `None` if there is no PCI bus or it cannot be read.
 pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/devices"))
 }
 
-/// Reads the GPUs of NVIDIA's kernel driver by address. Unlike `read_pci_gpus`, this skips the hundreds of other
-/// devices of a server. `None` if the driver is not loaded, or its GPUs cannot be read.
+/// Reads the GPUs bound to NVIDIA's kernel driver, sorted by address. Unlike `read_pci_gpus`, this skips the hundreds
+/// of other devices in a server. `None` if the driver is not loaded, or its GPUs cannot be read.
 pub fn read_driver_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/drivers/nvidia"))
 }

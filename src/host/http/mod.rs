@@ -1,10 +1,10 @@
 //! Sends requests to servers on this machine, over connections verified to reach the intended process.
 //!
 //! The machine's settings are ignored: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its
-//! own connection and ends within its time limit, whatever the server does. It reads an answer of bounded length,
-//! which is untrusted. `transport` verifies which process a connection reaches. This also applies to HTTPS, whose
-//! certificates are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook servers,
-//! `reclaim::release` for inference servers.
+//! own connection and ends within its time limit, whatever the server does. Answers are untrusted, and their length
+//! is limited. `transport` verifies which process a connection reaches. HTTPS servers are verified in the same way;
+//! their certificates are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook
+//! servers, `reclaim::release` for inference servers.
 
 mod transport;
 
@@ -46,7 +46,7 @@ pub enum Endpoint {
     Unix(String),
 }
 
-/// Why a request has no answer. Nothing was sent, unless the server itself failed.
+/// Why a request got no answer. Nothing was sent, unless the server itself failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("its process {pid} has just exited; try again")]
@@ -64,7 +64,7 @@ pub enum HttpError {
     NotListening {
         pid: u32,
         port: u16,
-        /// `true` if it certainly does not listen; `false` if this is unknown.
+        /// `true` if the process certainly does not listen there; `false` if this is unknown.
         is_known: bool,
     },
     #[error(
@@ -192,12 +192,12 @@ impl HttpError {
 }
 
 impl Listener {
-    /// The process's current command line; `None` if it has exited or its command line may not be read.
+    /// Reads the process's current command line; `None` if it has exited or its command line may not be read.
     pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
         self.open(roots)?.command()
     }
 
-    /// The number of TCP connections to the process's listening ports; `None` if it cannot be read.
+    /// Counts the TCP connections to the process's listening ports; `None` if they cannot be read.
     pub fn connections(&self, roots: &Roots) -> Option<usize> {
         count_connections(roots, &self.open(roots)?.folder)
     }

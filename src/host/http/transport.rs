@@ -35,8 +35,8 @@ use crate::host::proc::sockets::{holds_listener, shares_network};
 /// Maximum length of a socket path (unix(7), `sun_path`), including its NUL.
 const SOCKET_BYTES: usize = 108;
 
-/// Finds the loopback address on which the server's own process listens, and whether it is in another network
-/// namespace.
+/// Finds the loopback address on which the server's own process listens, and whether that address is in another
+/// network namespace.
 fn find_address(
     roots: &Roots,
     server: &Listener,
@@ -75,7 +75,7 @@ fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedPr
 enum RequestTarget {
     Tcp {
         address: SocketAddr,
-        /// The address is on the loopback of another network namespace.
+        /// Whether the address is on the loopback of another network namespace.
         is_elsewhere: bool,
     },
     Unix(String),
@@ -100,7 +100,7 @@ impl ToServer {
         Ok(Self { roots: roots.clone(), server: (server.pid, server.start_ticks), target })
     }
 
-    /// The `Host` header of requests: a local name, as required by Jupyter and Ollama.
+    /// Returns the `Host` header of requests. Jupyter and Ollama require a local name.
     pub fn host(&self) -> String {
         match &self.target {
             RequestTarget::Tcp { address, .. } => address.to_string(),
@@ -108,8 +108,8 @@ impl ToServer {
         }
     }
 
-    /// The socket's path through the server's root, which also works for a container. If that is too long for a
-    /// socket address, the path itself.
+    /// Returns the socket's path through the server's root, which also works for a container. If that path is too
+    /// long for a socket address, returns `path` itself.
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
@@ -145,8 +145,8 @@ impl ToServer {
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
-                // The listening process as recorded by the kernel (unix(7), SO_PEERCRED); 0 if it is outside
-                // gpumem's pid namespace.
+                // The kernel reports the listening process (unix(7), SO_PEERCRED), or 0 if it is outside gpumem's pid
+                // namespace.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
@@ -242,7 +242,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes some of `output`, and waits at most `time`; without limit if `None`.
+    /// Writes some of `output`, waiting at most `time`, or without limit if `None`.
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -256,7 +256,7 @@ impl Stream {
         }
     }
 
-    /// Reads the available data, and waits at most `time`; without limit if `None`.
+    /// Reads the available data, waiting at most `time`, or without limit if `None`.
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {

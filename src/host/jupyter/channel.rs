@@ -1,12 +1,12 @@
-//! A kernel's shell channel, for asking the kernel directly rather than through its server.
+//! Talks to a kernel directly over its shell channel, rather than through its server.
 //!
 //! The kernel's own argv names the connection file, which contains the address and the signing key; `files` checks it
 //! before reading. The connection is made and verified as in `host::http`: the intended process itself must listen,
 //! before and after connecting. A hostile kernel may send any answer, at any length and at any time. So messages are
-//! signed and verified (`message`) and use a bounded socket (`zmtp`).
+//! signed and verified (`message`), and their size and time are limited (`zmtp`).
 //!
-//! The control channel is never used: a kernel answers there while a cell runs, and the server then considers it
-//! idle. No error contains a secret.
+//! The control channel is never used, because a kernel answers there even while a cell runs, and the server then
+//! considers the kernel idle. No error contains a secret.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const EXPRESSION: &str = "gpumem";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evaluated {
-    /// Its value as printed by `repr`.
+    /// The expression's value as printed by `repr`.
     Value(String),
     Raised(String),
     /// Not evaluated, because an earlier cell failed and the kernel dropped the queued requests.
@@ -88,16 +88,16 @@ impl ShellChannel {
         Ok(Self { socket, key, session: new_id()? })
     }
 
-    /// The name of the kernel's implementation: `"ipython"`. A kernel that is running a cell does not answer. Fails
-    /// if the kernel does not answer by `until`, or the answer is not a Jupyter kernel's.
+    /// Asks for the name of the kernel's implementation, such as `"ipython"`. A kernel that is running a cell does
+    /// not answer. Fails if the kernel does not answer by `until`, or the answer is not valid.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
         let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
         Ok(clip(&reply.implementation))
     }
 
-    /// Evaluates an expression in the user's namespace silently: no code, no history, no prompt. A request cannot
-    /// be withdrawn. If it is unanswered by `until`, it may still be evaluated later. Fails if the kernel does not
-    /// answer by `until`, or the answer is not a Jupyter kernel's.
+    /// Silently evaluates an expression in the user's namespace, without code, history or prompt. A request cannot be
+    /// withdrawn. If it is unanswered by `until`, it may still be evaluated later. Fails if the kernel does not
+    /// answer by `until`, or the answer is not valid.
     pub fn evaluate(
         &mut self,
         expression: &str,
@@ -171,7 +171,7 @@ fn new_id() -> Result<String, ChannelError> {
     unique_id().ok_or_else(|| garbage("the system provides no random bytes for a request id"))
 }
 
-/// Reads address and key from the connection file named by the process's own argv.
+/// Reads the address and the key from the connection file named by the process's own argv.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;

@@ -1,4 +1,4 @@
-//! Requests to a Jupyter server: the state of its kernels, and shutting one down.
+//! Asks a Jupyter server for the state of its kernels, or to shut one down.
 //!
 //! Answers are untrusted. This module bounds their length, and the display escapes them. `host::http` sends the
 //! requests and ensures that they reach the server's own process.
@@ -19,7 +19,7 @@ use crate::model::Time;
 const BODY_BYTES: u64 = 1 << 20;
 /// Maximum length of a cookie value that is sent back; Tornado's has 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// Maximum number of kernels kept from an answer; servers have fewer.
+/// Maximum number of kernels kept from an answer; real servers have fewer.
 const KERNELS: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,8 +47,8 @@ impl<'a> Client<'a> {
         Ok(Self { server, http })
     }
 
-    /// `GET api/sessions`: kernels with a notebook or console. Fails if the server does not answer within `time`,
-    /// or the answer is not Jupyter's.
+    /// Sends `GET api/sessions`, which lists the kernels with a notebook or console. Fails if the server does not
+    /// answer within `time`, or the answer is not valid.
     pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
@@ -63,14 +63,14 @@ impl<'a> Client<'a> {
         Ok(states.collect())
     }
 
-    /// `GET api/kernels`: all kernels.
+    /// Sends `GET api/kernels`, which lists all kernels.
     pub fn kernels(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         let kernels: Vec<ServerKernel> = self.get("GET api/kernels", "api/kernels", time)?;
         let states = kernels.into_iter().take(KERNELS);
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
 
-    /// `GET api/kernels/ID`: one kernel.
+    /// Sends `GET api/kernels/ID`, which describes one kernel.
     pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
         match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
@@ -81,8 +81,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// `DELETE api/kernels/ID`: shuts a kernel down permanently, which may take five seconds. The request is never
-    /// repeated.
+    /// Sends `DELETE api/kernels/ID`, which shuts a kernel down permanently and may take five seconds. The request
+    /// is never repeated.
     ///
     /// Without a token, the request has to prove that it does not come from another site's page. So it carries the
     /// XSRF cookie of one of the server's own pages, as a browser would (`jupyter_server`:
@@ -127,7 +127,7 @@ impl<'a> Client<'a> {
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The server's file does not record all kinds of password.
+            // The server's file does not record every kind of password.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }
@@ -136,7 +136,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends one request without a body and with these headers. Errors refer to it as `request`.
+    /// Sends one request with these headers and no body. Errors refer to it as `request`.
     fn call(
         &self,
         method: Method,
@@ -163,7 +163,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The `_xsrf` cookie that an answer sets, if all of its characters are allowed in a cookie (RFC 6265, 4.1.1).
+/// Returns the `_xsrf` cookie that an answer sets, if its characters are allowed in a cookie (RFC 6265, 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
     let value =
@@ -174,7 +174,7 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
     (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
-/// The path of a kernel on its server. Fails for an id that Jupyter cannot have assigned.
+/// Returns the path of a kernel on its server. Fails for an id that Jupyter cannot have assigned.
 fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),

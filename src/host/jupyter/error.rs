@@ -19,7 +19,7 @@ pub enum ServerError {
         root or its owner"
     )]
     Environment { pid: u32 },
-    /// Not a regular file, or it belongs to another user.
+    /// The file is not a regular file, or it belongs to another user.
     #[error(
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
@@ -72,12 +72,12 @@ pub enum ServerError {
     Password,
     #[error("it refused {request}; check that its token is in its runtime file")]
     Refused { request: &'static str },
-    /// Status 3xx.
+    /// The server answered with status 3xx.
     #[error("it redirected {request}, which gpumem does not follow; check what serves there")]
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
-    /// Not the expected JSON, or too long.
+    /// The answer is not the expected JSON, or too long.
     #[error("its answer to {request} is not Jupyter's; check what serves there")]
     NotJupyter { request: &'static str },
     #[error("it did not answer {request} in time; check whether it hangs")]
@@ -93,7 +93,7 @@ pub enum ServerError {
         "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
-    /// Another process may or may not be the kernel.
+    /// It is unknown whether another process is the kernel.
     #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }

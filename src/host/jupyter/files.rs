@@ -1,10 +1,10 @@
 //! Reads the files of a kernel and its server. Their owner chose the content, so it is not trusted.
 //!
-//! A path is resolved from the process's own root (`/proc/PID/root`), so a link in a container cannot lead out of
-//! it. Only a regular file of the process's own user is read: no pipe without a writer, no device, no root-owned
-//! file behind a user's link. Nothing is written or deleted, not even stale files.
+//! A path is resolved from the process's own root (`/proc/PID/root`), so a link in a container cannot lead out of it.
+//! Only a regular file of the process's own user is read. This excludes a pipe without a writer, a device, and a
+//! root-owned file behind a user's link. Nothing is written or deleted, not even stale files.
 //!
-//! Home directories may be on a file system that hangs, so callers use a thread that may hang with it.
+//! Home directories may be on a file system that hangs, so callers use a separate thread that can be abandoned.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -84,8 +84,8 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads a kernel's address and key, only from a file that no other user can read or could have written. Fails if
-/// the file must not be read, or its address must not be contacted.
+/// Reads a kernel's address and key, but only from a file that no other user can read or write. Fails if the file
+/// must not be read, or its address must not be contacted.
 pub fn read_shell_endpoint(
     process: &OpenedProcess,
     path: &str,
@@ -128,7 +128,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     if raw.key.is_empty() {
         return Err(ChannelError::Unsigned { path: path() });
     }
-    // The default scheme if absent (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    // Without a scheme, the default applies (jupyter_client: `ConnectionFileMixin.load_connection_info`).
     let scheme = raw.signature_scheme.as_deref().filter(|scheme| !scheme.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
@@ -338,8 +338,8 @@ fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, flags, Mode::empty(), within) {
-        // Before Linux 5.6. A link with an absolute target is then resolved from gpumem's root, but leads only to a
-        // file of the same user.
+        // Linux before 5.6: a link with an absolute target is resolved from gpumem's root, but leads only to a file
+        // of the same user.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
             openat(root, path, flags, Mode::empty())

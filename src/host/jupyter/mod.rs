@@ -1,9 +1,9 @@
 //! Finds the notebook and the server of a kernel's process.
 //!
-//! [`read_kernel`] follows files and /proc. The kernel's argv names its connection file, which names the notebook.
-//! The kernel's environment names its starter; if that is a server, it left a file with its address. Each step uses
-//! the target's own environment and root. [`Client`] then asks the server for the state of its kernels, or to shut
-//! one down. [`ShellChannel`] asks a kernel directly. `reclaim` decides whether either is allowed.
+//! [`read_kernel`] reads files and /proc. The kernel's argv names its connection file, which names the notebook. The
+//! kernel's environment names its starter; if that is a server, it left a file with its address. Each step uses the
+//! process's own environment and root. [`Client`] then asks the server for the state of its kernels, or to shut one
+//! down. [`ShellChannel`] asks a kernel directly. `reclaim` decides whether either is allowed.
 //!
 //! This module does not write, delete or signal. Secrets that it reads (a connection's key, a server's token,
 //! environments) are not kept, except for the [`Token`], which is never shown. Users' files may be on a file system
@@ -40,10 +40,10 @@ use files::{ServerFile, read_connection, read_server_file, read_token};
 use parent_server::{Starter, find_starter};
 use same_kernel::find_twin;
 
-/// Maximum length of a text kept from files and servers.
+/// Maximum length of text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
-/// Variables of batch systems. A job may start a kernel from another machine, with that machine's environment,
+/// Variables set by batch systems. A job may start a kernel from another machine, with that machine's environment,
 /// which then does not describe processes on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
@@ -72,12 +72,12 @@ impl KernelCandidate {
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// The server to ask; `None` if there is none, or it would not answer (`server_error`).
+    /// The server to query; `None` if the kernel has none, or the server would not answer (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
-    /// The starter's pid from the kernel's environment.
+    /// Pid of the kernel's starter, from the kernel's environment.
     number: Option<u32>,
-    /// Whether that pid certainly belongs to this machine.
+    /// Whether that pid is known to refer to this machine.
     is_number_ours: bool,
 }
 
@@ -240,7 +240,7 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and users start kernels directly, with a number inherited from their own environment.
+        // VS Code and users start kernels directly, with a pid inherited from their own environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
@@ -257,8 +257,8 @@ impl LocalKernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive(starter) => {
-                // The kernel supplies this number, so it must not lead to another user's server. Otherwise that
-                // server would be asked with that user's files, and its answers would be attributed to the kernel.
+                // The kernel chooses this pid, so it must not lead to another user's server. Otherwise that server
+                // would be queried with that user's files, and its answers would be attributed to the kernel.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid: starter.pid });
                 }
@@ -315,7 +315,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // A program that serves no clients must not be asked, and has no file.
+            // A program that serves no clients has no file, and must not be queried.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -354,8 +354,8 @@ impl LocalKernel {
         }
     }
 
-    /// Folders that may contain the server's file: the connection file's folder, and the folders named in the
-    /// environments.
+    /// Returns the folders that may contain the server's file: the connection file's folder, and the folders named in
+    /// the environments.
     fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
         let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);
         let beside = connection_file.and_then(Path::parent).map(Path::to_path_buf);
@@ -372,7 +372,7 @@ impl LocalKernel {
     }
 }
 
-/// Finds the file of the server whose own pid is `number`, and its path.
+/// Finds the file of the server whose pid in its own namespace is `number`, and the file's path.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
@@ -389,7 +389,7 @@ fn find_server_file(
     Ok(None)
 }
 
-/// The server's address for display.
+/// Formats the server's address for display.
 fn url(file: &ServerFile) -> String {
     let base = &file.base_url;
     if !file.sock.is_empty() {
@@ -404,7 +404,7 @@ fn url(file: &ServerFile) -> String {
     format!("{scheme}://{host}:{}{base}", file.port)
 }
 
-/// Makes a path absolute with the working directory of its process.
+/// Resolves a relative path against its process's working directory.
 fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {
@@ -413,7 +413,7 @@ fn absolute(process: &OpenedProcess, path: &str) -> String {
     })
 }
 
-/// Cuts untrusted text. The last character is `…` if text was cut.
+/// Truncates untrusted text. A truncated text ends with `…`.
 fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();

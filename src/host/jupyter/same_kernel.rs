@@ -1,7 +1,7 @@
-//! Checks whether a process is the kernel that its server means, or only looks like it.
+//! Checks whether a process is the kernel that its server refers to, or only resembles it.
 //!
-//! A process forked by a kernel has the same argv and environment. It may outlive the kernel in its own session,
-//! when the server already has another kernel with the same id. A wrapper (`conda run`) also names the connection
+//! A process forked by a kernel has the same argv and environment. It may outlive the kernel in its own session, and
+//! the server may meanwhile have another kernel with the same id. A wrapper (`conda run`) also names the connection
 //! file. Servers report no pid, so only the parent links can identify the kernel.
 
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ mod tests {
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 
-    /// Finds the twin of 90 among processes of (pid, parent, program that runs the kernel, or nothing).
+    /// Finds the twin of process 90. Each process is given as pid, parent and program; `""` runs no kernel.
     fn twin(processes: &[(u32, u32, &str)]) -> Option<u32> {
         let proc = Proc::new();
         for &(pid, parent, program) in processes {

@@ -1,5 +1,5 @@
-//! Finds running servers without kernels on this machine, from the files in runtime folders named by running
-//! processes.
+//! Finds running servers without kernels on this machine, from the files in the runtime folders that running
+//! processes name.
 //!
 //! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, and so may hang with
 //! their file system. No server is asked, and stale files are left in place.
@@ -14,16 +14,16 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// Maximum number of runtime folders read; machines have fewer notebook users.
+/// Maximum number of runtime folders read; real machines have fewer notebook users.
 const FOLDERS: usize = 256;
 /// Maximum number of servers listed for a folder. Running ones come first.
 const SERVERS: usize = 64;
 
 #[derive(Debug)]
 pub struct RuntimeFolder {
-    /// The path in its user's processes.
+    /// Path as seen by the user's processes.
     pub path: String,
-    /// One of those processes, from whose root the path is resolved.
+    /// One of these processes. The path is resolved from its root.
     viewer: OpenedProcess,
     mounts: Option<String>,
     /// The user's processes, by pid in their own pid namespaces.
@@ -246,9 +246,9 @@ mod tests {
         }
     }
 
-    /// Damaged versions of a Jupyter Server 2 file. Each byte of its structure is lost, doubled or changed. Each
-    /// value replaces every other value, and each key every other key. The file is cut at every length, and its
-    /// fields are written as an array.
+    /// Returns damaged versions of a Jupyter Server 2 file. Each structural byte is removed, doubled or changed. Each
+    /// value and key is replaced by each of the others. The file is cut at every length, and its fields are written
+    /// as an array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

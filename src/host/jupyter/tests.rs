@@ -12,7 +12,7 @@ fn candidate(connection_file: &str) -> KernelCandidate {
     KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
-/// Kernel 90 of server 50, each with these additional variables. The server's file is in /rt.
+/// Creates kernel 90 of server 50, each with these additional variables. The server's file is in /rt.
 fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
@@ -96,7 +96,7 @@ fn another_users_server_is_not_used() {
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // Nor does the kernel's own file lead to another user's process.
+    // The kernel's own file does not lead to another user's process either.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -130,7 +130,7 @@ fn a_token_is_read_from_the_file_named_by_the_environment() {
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
 }
 
-/// A kernel whose server has exited, with these variables and this client address.
+/// Creates a kernel whose server has exited, with these variables and this `ip` in its connection file.
 fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_dir_all(proc.folder(50)).unwrap();

@@ -1,10 +1,10 @@
-//! A server's token, and the only use of it.
+//! A server's token, which can only be sent in a request header.
 
 use std::fmt;
 
 use ureq::http::HeaderValue;
 
-/// The token that a server's API requires. Never displayed or written; it can only become a request's header.
+/// The token that a server's API requires. It is never displayed or written.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
@@ -14,7 +14,7 @@ impl Token {
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
-    /// The value of `Authorization`; `None` if the token contains characters that a header may not contain.
+    /// Returns the value of `Authorization`; `None` if the token contains characters that a header may not.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
         value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! How much host memory a process can still allocate, within the machine and each of its cgroups.
+//! Computes how much host memory a process can still allocate within the limits of the machine and of its cgroups.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 64 << 10;
 /// Mount point of the unified hierarchy, below the root.
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// How many bytes the process with this pid can allocate before the kernel kills a process; `None` if unknown.
+/// Reads how many bytes the process with this pid can allocate before the kernel kills a process; `None` if unknown.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
     let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
@@ -29,7 +29,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// The free memory of a cgroup, including its page cache; `None` if it has no limit.
+/// Returns the free memory of a cgroup, including its page cache; `None` if it has no limit.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;

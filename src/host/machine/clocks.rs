@@ -1,4 +1,4 @@
-//! The machine's names, boot and clocks, and the kind of system it is.
+//! Reads the machine's names, boot and clocks, and detects what kind of system it is.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -15,8 +15,8 @@ use crate::model::snapshot::{Host, PidNamespace};
 /// `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads the machine's facts; unreadable ones are `None`. The caller sets `suspended_seconds`, which changes (see
-/// [`Clocks::suspended_seconds`]).
+/// Reads facts about the machine; unreadable values are `None`. The caller sets `suspended_seconds`, which changes
+/// (see [`Clocks::suspended_seconds`]).
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -42,15 +42,15 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// The pid namespace of the pids in this /proc, from the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
+/// Parses the pid namespace of this /proc from the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
 pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
-/// The time of boot by the current wall clock, rounded down to a second. It changes when the clock is set, so a
-/// caller that displays it repeatedly must keep it. `btime` of `/proc/stat` is not used, because lxcfs returns a
-/// container's value there, while start times count from the machine's boot.
+/// Computes the boot time by the current wall clock, rounded down to a second. The result changes when the clock is
+/// set, so a caller that displays it repeatedly must keep it. `btime` of `/proc/stat` is not used, because lxcfs
+/// returns a container's value there, while start times count from the machine's boot.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
@@ -65,9 +65,9 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// How many seconds the machine has been suspended since boot. `last` is the previous result. The two clocks
-    /// are read one after the other, so jitter around a whole second could look like suspension. Therefore the
-    /// result changes only if it differs by two.
+    /// Returns how many seconds the machine has been suspended since boot. `last` is the previous result. The two
+    /// clocks are read one after the other, so jitter around a whole second could look like suspension. Therefore the
+    /// result changes only by two seconds or more.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
@@ -87,24 +87,24 @@ pub fn read_clocks() -> Clocks {
         let part = u64::try_from(time.tv_nsec).unwrap_or(0);
         whole.saturating_mul(1_000_000_000).saturating_add(part)
     };
-    // In this order, so that the difference is never negative.
+    // Read in this order, so that the difference is never negative.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// The wall clock, which users may set. Use it for display, and for comparison with users' input.
+/// Reads the wall clock, which users may set. Use it for display, and for comparison with users' input.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
 }
 
-/// The kind of system, because troubleshooting advice depends on it: a container, WSL, or a plain machine.
+/// The kind of system: a container, WSL, or a plain machine. Troubleshooting advice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
     /// The container's runtime, from its marker file: `docker`, `podman`. Other runtimes leave no marker.
     pub container: Option<&'static str>,
-    /// Linux under Windows, with the driver of Windows.
+    /// Whether this is Linux under Windows, which uses the Windows driver.
     pub is_wsl: bool,
 }
 

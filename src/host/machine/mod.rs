@@ -1,4 +1,4 @@
-//! The machine: clocks, rights, mounts, memory, and the owners of paths.
+//! Reads data about the machine: clocks, rights, mounts, memory, and the owners of paths.
 
 pub(super) mod available_memory;
 pub(super) mod clocks;

@@ -1,5 +1,5 @@
-//! How the kernel's own file systems are mounted: whether proc hides other users' processes, and the mounted cgroup
-//! versions.
+//! Reads how the kernel's own file systems are mounted: whether proc hides other users' processes, and which cgroup
+//! versions are mounted.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::host::proc::small_file::read_start;
 
 /// Maximum number of bytes read from `mountinfo`. A machine with a thousand containers has about ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
-/// The link of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
+/// The initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// What a proc file system hides of other users' processes (proc(5), mount options).
@@ -26,13 +26,13 @@ pub enum Cgroups {
     None,
     V1,
     V2,
-    /// Both: systemd's hybrid mode.
+    /// Both versions, as in systemd's hybrid mode.
     Hybrid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
-    /// The option of the proc file system in use; `None` if none is mounted there.
+    /// `hidepid` option of the proc file system in use; `None` if proc is not mounted there.
     pub hidepid: Option<Hidepid>,
     pub cgroups: Cgroups,
 }
@@ -82,7 +82,7 @@ fn parse_hidepid(options: &str) -> Hidepid {
     }
 }
 
-/// Whether gpumem sees the cgroups of the whole machine, rather than a part as its root; `None` if unknown.
+/// Whether gpumem sees the cgroups of the whole machine, rather than only a subtree; `None` if unknown.
 pub fn read_is_initial_cgroup_namespace(proc: &Path) -> Option<bool> {
     let link = std::fs::read_link(proc.join("self/ns/cgroup")).ok()?;
     Some(link.to_str()? == INITIAL_CGROUP_NAMESPACE)

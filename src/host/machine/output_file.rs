@@ -1,11 +1,10 @@
 //! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
 //!
-//! Another user may own a directory of the path and replace its entries at any time. So a path is walked by
-//! descriptors, one directory at a time, and the file is opened in the directory that was checked. A symbolic link
-//! is followed only if no other user can change it. The file must be a regular file with one link that belongs to
-//! the caller or root. This excludes another user's file, and a hard link that another user made to the caller's
-//! file. Opening never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be of any
-//! type.
+//! Another user may own a directory of the path and replace its entries at any time. So gpumem opens the path one
+//! directory at a time, and opens the file in the directory that it has checked. A symbolic link is followed only if
+//! no other user can change it. The file must be a regular file with one link that belongs to the caller or root.
+//! This excludes another user's file, and a hard link that another user made to the caller's file. Opening never
+//! blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be of any type.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +24,7 @@ use rustix::process::geteuid;
 
 use super::ownership::{MAX_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// Maximum number of bytes of a file's name in its temporary file's name.
+/// Maximum number of bytes of a file's name that are kept in its temporary file's name.
 const LONGEST_STEM: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +39,7 @@ enum UnsafeFile {
     HardLinks,
 }
 
-/// The output that the caller named, checked before the content exists.
+/// An output file named by the caller, which is checked before the content exists.
 #[derive(Debug)]
 pub enum OutputFile {
     Open(File),
@@ -65,7 +64,7 @@ impl OutputFile {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the document. A replaced file gets this mode, or the old file's mode, or the default of the umask.
+    /// Writes the document. A replaced file gets `mode`, or else the old file's mode, or else the umask's default.
     /// Fails if it cannot be written; a replaced file is then unchanged.
     pub fn write(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
@@ -75,8 +74,8 @@ impl OutputFile {
     }
 }
 
-/// Opens a file for reading and writing, and creates it with this mode if it is missing. `flags` are added. Fails
-/// if it cannot be opened, or another user could have chosen the file.
+/// Opens a file for reading and writing with these additional flags, and creates it with this mode if it is missing.
+/// Fails if it cannot be opened, or another user could have chosen the file.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     open(path, flags, mode, false)
 }
@@ -111,7 +110,7 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
         2 => Some(io::stderr().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    // Duplicated, so that the descriptor shares its offset with other writers.
+    // Duplicate the descriptor, so that its offset is shared with other writers.
     if let Some(standard) = standard {
         return Some(standard.map(File::from));
     }
@@ -248,8 +247,8 @@ impl OutputPath {
 }
 
 /// Whether only root and the caller can change a link. The link must belong to one of them. If the caller has more
-/// rights than a plain user, the directory and all of its parents must, too. In a sticky directory, users cannot
-/// move the entries of others.
+/// rights than a plain user, so must the directory and all of its parents. In a sticky directory, users cannot move
+/// the entries of others.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;
@@ -347,7 +346,7 @@ mod tests {
         assert!(error("over").contains("belongs to uid 4242"), "{}", error("over"));
         lchown(at("a/b/up"), Some(0), None).unwrap();
         replace_file(&at("over"), b"", 0o644).unwrap();
-        // A link of root that another user can move.
+        // A root-owned link that another user can move.
         for (owner, bits) in [(OTHER_USER, 0o755), (0, 0o775), (0, 0o1777)] {
             chown(at("a/b"), Some(owner), None).unwrap();
             fs::set_permissions(at("a/b"), Permissions::from_mode(bits)).unwrap();

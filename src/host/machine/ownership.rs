@@ -22,14 +22,14 @@ use nix::unistd::{Uid, User};
 use crate::host::machine::rights::has_gained_rights;
 
 pub(super) const OTHERS_WRITE: u32 = 0o022;
-/// The bit that lets only the owner of an entry, or of the directory, replace it.
+/// In a directory with this mode bit, only an entry's owner or the directory's owner may replace the entry.
 pub(super) const STICKY: u32 = 0o1000;
-/// Maximum number of links followed: the kernel's limit (`MAXSYMLINKS`).
+/// Maximum number of links followed, which is the kernel's limit (`MAXSYMLINKS`).
 pub(super) const MAX_LINKS: usize = 40;
 /// Maximum number of entries checked in a state directory, which normally has a handful.
 const MAX_ENTRIES: usize = 4096;
 
-/// Why a file or directory is not obeyed: the component that others may change, and the remedy.
+/// Why gpumem does not obey a file or directory: the component that others may change, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
     #[error(
@@ -49,7 +49,7 @@ pub enum NotOurs {
         mode: u32,
         /// The only user other than root who may own it.
         own_uid: u32,
-        /// A directory needs more than a change of owner.
+        /// Whether it is a directory, for which a change of owner is not enough.
         is_directory: bool,
     },
     #[error(
@@ -65,7 +65,7 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Neither a file nor a directory; other users may use it, too.
+        /// Whether it is neither a file nor a directory. Other users may need such a file, too.
         is_special: bool,
     },
     #[error(
@@ -78,7 +78,7 @@ pub enum NotOurs {
     Unknown { component: PathBuf, cause: io::Error },
 }
 
-/// A user's name, or the number if the user has no name.
+/// Returns a user's name, or the number if the user has no name.
 pub(super) fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
@@ -119,7 +119,7 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Checks that only root and the effective user may change a directory itself. The path to it is not checked.
+/// Checks that only root and the effective user may change a directory. The path to it is not checked.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
@@ -166,12 +166,12 @@ fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // Others may still create it, but then it is checked again.
+            // Others may still create the file, but it is then checked again.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
         if metadata.is_symlink() {
-            // The mode of a link has no effect. Its directory, already checked, decides who may replace it.
+            // The mode of a link has no effect. Its directory, which has been checked, decides who may replace it.
             if metadata.uid() != 0 && metadata.uid() != own_uid {
                 return Err(not_owned(&next, &metadata, own_uid));
             }
@@ -278,7 +278,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A directory of the current user inside a shared one, with a file in a subdirectory.
+    /// Creates a directory of the current user inside a shared one, with a file in a subdirectory.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn paths_of_another_user_are_refused() {
-        // Checked for a user who owns none of these files.
+        // Check as a user who owns none of these files.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own_uid() != 0 {

@@ -1,6 +1,6 @@
-//! Determines what the kernel allows gpumem: reading other users' processes, and holding a pidfd. Both are tried,
-//! because capabilities, namespaces and security modules all matter. It also determines whether gpumem has more
-//! rights than its caller, and so must not simply obey the caller. `ownership` decides whose files are obeyed.
+//! Determines whether the kernel lets gpumem read other users' processes and hold a pidfd. Both are tried, because
+//! capabilities, namespaces and security modules all matter. Also determines whether gpumem has more rights than its
+//! caller, and so must not simply obey the caller. `ownership` decides whose files are obeyed.
 
 use std::fs;
 use std::io;
@@ -15,12 +15,12 @@ use crate::host::proc::small_file::read_start;
 
 /// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// Maximum number of processes checked to find another user's.
+/// Maximum number of processes checked to find one of another user.
 const MAX_TRIED: usize = 4096;
 /// Maximum number of bytes read from a status file, which has about 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
-/// The result of trying to read a process's open files.
+/// Result of trying to read a process's open files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
     Seen,
@@ -32,7 +32,7 @@ pub enum Visibility {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     pub is_root: bool,
-    /// The effective capabilities include `CAP_SYS_PTRACE`; `None` if they cannot be read.
+    /// Whether the effective capabilities include `CAP_SYS_PTRACE`; `None` if they cannot be read.
     pub can_trace: Option<bool>,
     pub first: Visibility,
     pub other_user: Visibility,
@@ -108,11 +108,11 @@ pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// Whether the program has rights that its caller lacks, from those bits or from file capabilities.
+/// Whether the program has rights that its caller lacks, from its setuid or setgid bit or file capabilities.
 ///
-/// This is the kernel's secure execution (getauxval(3), `AT_SECURE`) without the part of security modules: SELinux
-/// sets it for every service that enters its own domain. Inherited capabilities (ambient, as with systemd's
-/// `AmbientCapabilities=`) are the caller's own.
+/// This matches the kernel's secure execution (getauxval(3), `AT_SECURE`), but ignores security modules, because
+/// SELinux sets the flag for every service that enters its own domain. Inherited capabilities (ambient, as with
+/// systemd's `AmbientCapabilities=`) are the caller's own.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
         return true;

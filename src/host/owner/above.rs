@@ -1,9 +1,9 @@
 //! Reads a process's ancestors: the step daemon of its Slurm job, and the program that monitors its container.
 //!
-//! Both run as root on this machine, and the kernel itself maintains the links from child to parent. Environments,
-//! in contrast, are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a program
-//! such a name or start one of root's under it (`su`), and a container's root owns processes there. Such processes
-//! are not trusted. `place` combines the results with those of the cgroup.
+//! Both run as root on this machine, and the kernel itself maintains the links from child to parent. Environments, in
+//! contrast, are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a program one
+//! of these names, or start a root-owned program under it (`su`). A container's root owns the processes in its
+//! container. Such processes are not trusted. `place` combines the results with those from the cgroup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,11 +32,10 @@ pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
     pub step: Option<SlurmStep>,
-    /// The first process of its pid namespace, if that is not gpumem's: pid and start in ticks.
+    /// Pid and start ticks of the first process in the pid namespace, if that namespace is not gpumem's.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// The user who started the first process of the pid namespace, and so owns the namespace. `None` if that is
-    /// root.
+    /// The user who started the first process of the pid namespace, and so owns the namespace. `None` for root.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }
@@ -54,7 +53,7 @@ pub(in crate::host) struct SlurmStep {
     pub job: Arc<str>,
     /// `0`, `batch`, `extern`, `interactive`.
     pub step: Arc<str>,
-    /// The job's array and its index in the array, from the environment that the daemon gave to its child.
+    /// Job array and the job's index in it, from the environment that the daemon gave to its child.
     pub array: Option<(Arc<str>, Arc<str>)>,
 }
 
@@ -63,7 +62,7 @@ struct Ancestor {
     start_ticks: u64,
     /// `None` for a zombie.
     comm: Option<Arc<str>>,
-    /// argv and environment can be read without waiting for a driver.
+    /// Whether argv and environment can be read without waiting for a driver.
     has_memory: bool,
     folder: Folder,
 }
@@ -95,9 +94,9 @@ impl Ancestor {
         Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
     }
 
-    /// Reads the ancestor as an owner of programs. The folder of another user's process may belong to root if the
-    /// process must not be dumped, so the uid is checked, too. The program's file rules out a link to a set-uid
-    /// program with an owner's name.
+    /// Returns the ancestor as a supervisor, if it has the name of one. The folder of another user's process may
+    /// belong to root if the process is not dumpable, so the uid is checked, too. Checking the program file rules out
+    /// a link with such a name to a set-uid program.
     fn supervisor(
         &self,
         parent: Parent,
@@ -112,20 +111,20 @@ impl Ancestor {
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
     }
 
-    /// The name of the program file; `None` if it may not be read. Root does not run files that a user has named.
+    /// Returns the program file's name, if it may be read. Root does not run files that a user has named.
     fn program(&self) -> Option<String> {
         let name = |path: &[u8]| file_name(&String::from_utf8_lossy(path)).to_owned();
         self.folder.link(c"exe", name).ok()
     }
 
-    /// Whether the process is proved to be a step daemon. The folder shows only the effective user, which is also root
-    /// for a set-uid program, and any user can run one under the daemon's name through a link. So the program's file
-    /// must be known, which only root can read. Debian's is `slurmstepd-wlm`.
+    /// Whether the process is proved to be a step daemon. The folder shows only the effective user, which is also
+    /// root for a set-uid program, and any user can run one under the daemon's name through a link. So the
+    /// program file's name, which only root can read, must match, too. Debian's is `slurmstepd-wlm`.
     fn is_step_daemon(&self) -> bool {
         self.may_be_step_daemon() && self.program().is_some()
     }
 
-    /// Whether the process is a step daemon, or may be one whose program's file cannot be read.
+    /// Whether the process is a step daemon, or may be one because its program file cannot be read.
     fn may_be_step_daemon(&self) -> bool {
         // `comm` is the cheapest check.
         self.comm.as_deref() == Some(STEP_DAEMON)
@@ -134,7 +133,7 @@ impl Ancestor {
     }
 }
 
-/// The number of pid namespaces a process is in, starting with gpumem's; 0 if unknown.
+/// Returns the number of pid namespaces that contain a process, counted from gpumem's; 0 if unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -156,7 +155,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
             break;
         };
         if is_within {
-            // Of nested containers, the outermost counts: its monitor is on this machine and can be read.
+            // If containers are nested, the outermost is reported: its monitor is on this machine and can be read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);
@@ -212,7 +211,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// Reads a job's array from the environment of the process that its daemon started.
+/// Reads a job's array from the environment of the process that the job's daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -222,7 +221,7 @@ fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Ar
     array_in(&parse_environ(content), job)
 }
 
-/// The array in this environment, if the environment belongs to this job.
+/// Returns the array in this environment, if the environment belongs to this job.
 pub(in crate::host) fn array_in(
     environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
     job: &str,
@@ -237,8 +236,8 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Reads the container from the parent of its first process, if that parent belongs to root. A set-uid program has
-/// root's folder, but its real user is the one who started it.
+/// Reads the container from the parent of its first process, if that parent belongs to root. A set-uid program's
+/// folder belongs to root, but its real user is the one who started it.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let status = parent.folder.read(c"status", content, STATUS_BYTES);
     let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
@@ -253,7 +252,7 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
         return;
     };
     let file = parent.folder.link(c"exe", |path| String::from_utf8_lossy(path).into_owned());
-    // Any set-uid program may have a monitor's name, so its file must be known.
+    // Any set-uid program may have a monitor's name, so its program file must be known.
     let Ok(file) = file else {
         return;
     };
@@ -262,8 +261,8 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.container = watched(program, &command);
 }
 
-/// The container that `program` monitors, from its arguments: `conmon` (Podman, CRI-O), `containerd-shim-runc-v2`
-/// (containerd), `systemd-nspawn`, and `runc run` in the foreground.
+/// Finds the container that `program` monitors, from the program's arguments: `conmon` (Podman, CRI-O),
+/// `containerd-shim-runc-v2` (containerd), `systemd-nspawn`, and `runc run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
     let program = program.unwrap_or_else(|| file_name(own_name));
@@ -332,8 +331,8 @@ impl Jobs {
             Some(jobs.iter().any(|running| **running == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // A missing job counts only if it was read in this sample, because a job may have started since an earlier
-        // one.
+        // A missing job counts only if the list was read in this sample, because the job may have started since an
+        // earlier one.
         let is_fresh = match age_ns {
             Some(0) => true,
             Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
@@ -363,11 +362,11 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(errno) if is_gone(errno) => continue,
             Err(_) => return None,
         };
-        // A daemon that is not proved may belong to the job, too.
+        // A daemon that could not be verified may also belong to the job.
         if process.may_be_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
-                // This daemon keeps the parent cgroup of all steps (slurm: `slurmstepd infinity`).
+                // This daemon holds the parent cgroup of all steps (slurm: `slurmstepd infinity`).
                 None if has_word(&content, b"infinity") => {}
                 // A daemon without a job in its title may belong to any job.
                 None => return None,
@@ -484,7 +483,7 @@ mod tests {
             |processes: &[_], job| Jobs::default().is_over(job, &proc_with(processes).proc, 1);
         assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
         assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
-        // Hidden processes, or a daemon without a job in its title.
+        // The result is unknown if processes are hidden, or a daemon has no job in its title.
         assert_eq!(is_over(&[keeper, title(6)], "8"), None);
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);

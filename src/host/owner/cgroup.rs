@@ -2,23 +2,23 @@
 //!
 //! Each component of a path is parsed separately, from the front. A cgroup's name is chosen by its creator. Below a
 //! user's systemd (`user@UID.service`), that is the user; inside a container, it is the container's root. So names
-//! below these do not prove a container, pod or job. Of nested containers the outermost counts, because only it
-//! belongs to this machine. Values that the path does not contain are `None`. In a cgroup namespace
-//! (cgroup_namespaces(7)) all may be `None`, even if the process does not run on the host. `names` looks up the
-//! names of the ids found here.
+//! below these do not prove a container, pod or job. If containers are nested, only the outermost is reported,
+//! because only it belongs to this machine. Values that the path does not contain are `None`. In a cgroup namespace
+//! (cgroup_namespaces(7)) all may be `None`, even if the process does not run on the host. `names` looks up the names
+//! of the ids found here.
 
 use std::sync::Arc;
 
 use crate::model::owners;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// The maximum part of the file that is read: a dozen hierarchies with a path each.
+/// Maximum number of bytes read from the file, enough for a dozen hierarchies.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
-/// The maximum length of a path. A longer one is cut and ends with `…`.
+/// Maximum length of a path. A longer one is cut and ends with `…`.
 const PATH_BYTES: usize = 4096;
 
-/// The maximum length of a name: a file name's limit.
+/// Maximum length of a name, which is the limit of file names.
 const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,10 +35,10 @@ pub struct CgroupPlace {
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Parses `/proc/PID/cgroup`, whose end may be missing: one line `number:controllers:path` for each hierarchy.
+/// Parses `/proc/PID/cgroup`, which may be truncated. It has a line `number:controllers:path` for each hierarchy.
 ///
-/// The first hierarchy that names a container, pod or job decides, in the order unified, memory, pids, systemd's
-/// own, others. On machines with cgroup v1 hierarchies, Slurm and Docker mark only those.
+/// The first hierarchy that names a container, pod or job is used, in the order unified, memory, pids, systemd's own,
+/// others. On machines with cgroup v1 hierarchies, Slurm and Docker use only those.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
@@ -63,7 +63,7 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// The rank of the memory hierarchy; only the unified one ranks lower.
+/// Rank of the memory hierarchy. Only the unified hierarchy ranks lower.
 const MEMORY: u8 = 1;
 
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
@@ -138,10 +138,10 @@ struct FoundOwner<'a> {
     job: Option<&'a [u8]>,
     step: Option<&'a [u8]>,
     unit: Option<&'a [u8]>,
-    /// The unit was created for the container, so stopping the unit stops the container.
+    /// Whether the unit was created for the container, so that stopping the unit stops the container.
     unit_is_its_own: bool,
     is_users: bool,
-    /// A component that is not a slice has been passed, so the rest is not systemd's.
+    /// Whether an earlier component was not a slice, so that the rest of the path is not systemd's.
     has_left_systemd: bool,
 }
 
@@ -154,7 +154,7 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            // A container named only by its id; a pod's folder may belong to any runtime.
+            // A name without a runtime may be in the runtime's folder; a pod's folder may belong to any runtime.
             let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
             let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));
@@ -167,15 +167,15 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// systemd's tree consists of slices with units in them. Below a unit, names belong to the unit. A user's
-    /// systemd is an exception, because it has a tree of its own.
+    /// Reads systemd's tree, which consists of slices with units in them. Below a unit, names belong to the unit. A
+    /// user's systemd is an exception, because it has a tree of its own.
     fn take_unit(&mut self, component: &'a [u8]) {
         if self.has_left_systemd || component.ends_with(b".slice") {
             return;
         }
         let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
         let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
-        // The user's systemd runs in a scope of this name.
+        // The user's systemd runs in a scope with this name.
         if is_unit && !(self.unit.is_some() && component == b"init.scope") {
             self.unit = Some(component);
         }
@@ -183,7 +183,7 @@ impl<'a> FoundOwner<'a> {
         self.is_users |= is_manager;
     }
 
-    /// kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. Inside a pod with its own cgroup
+    /// Reads kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. Inside a pod with its own cgroup
     /// namespace, paths are relative to the reader's cgroup: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
     fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
         let is_beside_own = before == b"..";
@@ -211,8 +211,8 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several nodes share a machine, then
-    /// job and step.
+    /// Reads Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several nodes share a machine,
+    /// then the job and the step.
     fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
         let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
         if component == b"slurmstepd.scope"
@@ -230,7 +230,7 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// The container named by a component, and its runtime if known: `ID`, `docker-ID.scope`,
+/// Parses a container's id from a component, and its runtime if known: `ID`, `docker-ID.scope`,
 /// `….slice:cri-containerd:ID`. The cgroup of a monitor (`crio-conmon-ID`) is excluded.
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     let component = component.strip_suffix(b".scope").unwrap_or(component);
@@ -246,7 +246,7 @@ fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     Some((Some(runtime), id))
 }
 
-/// An LXC container's name: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
+/// Parses an LXC container's name: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
 fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     match before {
         b"lxc" | b"lxc.payload" => Some(component),
@@ -254,7 +254,7 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// The name of a systemd-nspawn machine: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt uses such
+/// Parses a systemd-nspawn machine's name: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt uses such
 /// scopes for its virtual machines, too.
 fn nspawn(component: &[u8]) -> Option<&[u8]> {
     let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
@@ -267,8 +267,8 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
-/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in groups unless
-/// the pod is static. systemd replaces `-` with `_`.
+/// Parses the uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`. It has 32 hexadecimal digits, in
+/// groups unless the pod is static. systemd replaces `-` with `_`.
 fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     let uid_of = |length: usize| {
         let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
@@ -294,7 +294,7 @@ fn is_sluid(id: &[u8]) -> bool {
     id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
 }
 
-/// Whether this is a Slurm step: a number, two for a component of a heterogeneous job, or a special name.
+/// Whether this names a Slurm step: a number, two for a component of a heterogeneous job, or a special name.
 fn is_step(id: &[u8]) -> bool {
     matches!(id, b"batch" | b"extern" | b"interactive")
         || id.splitn(2, |&byte| byte == b'+').all(is_number)
@@ -312,7 +312,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Cuts to `limit` bytes and replaces invalid UTF-8.
+/// Cuts text to `limit` bytes and replaces invalid UTF-8.
 fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();

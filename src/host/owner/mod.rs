@@ -1,4 +1,4 @@
-//! The owner of a process: cgroup, container, pod, job, unit and user, and the GPUs that these have reserved.
+//! Finds what a process belongs to (cgroup, container, pod, job, unit, user), and the GPUs reserved for it.
 
 pub(super) mod above;
 pub(super) mod cgroup;

@@ -2,10 +2,10 @@
 //! runc's and crun's containers, which are needed to stop them. Other containers are named by their id, which their
 //! runtime's stop command accepts.
 //!
-//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new
-//! container waits for the answer, but at most [`ANSWER_TIME`]. Runtimes are not asked over their sockets. A
-//! container has no name here if its files may not be read, or if it is rootless, with its files in a home
-//! directory. `cgroup` finds the ids.
+//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new container
+//! waits for the answer, but at most [`ANSWER_TIME`]. Runtimes are not queried over their sockets. A container's name
+//! is unknown if its files may not be read, or if it is rootless and its files are in a home directory. `cgroup`
+//! finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
 
-/// The maximum number of unanswered batches. Further questions are repeated later.
+/// Maximum number of unanswered batches. Further questions are asked again later.
 const BATCHES: usize = 4;
 
 const ANSWERS: usize = 4096;
@@ -29,7 +29,7 @@ const FILE_BYTES: u64 = 4 << 20;
 
 const ENTRIES: usize = 8192;
 
-/// The maximum length of a name: the limit of Kubernetes and of host names.
+/// Maximum length of a name, which is the limit of Kubernetes and of host names.
 const NAME_BYTES: usize = 253;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,12 +38,12 @@ pub struct NameQuestion {
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
-    /// The first process of a container without other identification: pid and start in ticks.
+    /// Pid and start ticks of the first process in a container without other identification.
     first: Option<(u32, u64)>,
 }
 
 impl NameQuestion {
-    /// `None` if the place has no container or pod that could have a name, and `first` is `None`.
+    /// Creates a question. `None` if `first` is `None` and `place` has no container or pod that could have a name.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
@@ -63,11 +63,11 @@ impl NameQuestion {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContainerNames {
-    /// The container's name outside a pod.
+    /// Name of a container outside a pod.
     pub container: Option<Arc<str>>,
     pub pod: Option<Arc<str>>,
     pub namespace: Option<Arc<str>>,
-    /// The container's name within its pod.
+    /// Name of a container within its pod.
     pub container_in_pod: Option<Arc<str>>,
     /// Runtime of a container that was found by its first process.
     pub runtime: Option<Arc<str>>,
@@ -78,7 +78,7 @@ pub struct ContainerNames {
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    /// `None` for a question without an answer so far.
+    /// `None` for a question that has not been answered yet.
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
     wanted: Vec<NameQuestion>,
     thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
@@ -220,7 +220,7 @@ fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     Some(answer)
 }
 
-/// Finds a bare runc or crun container by its first process. Each container has a folder named by its id (runc:
+/// Finds a bare runc or crun container by its first process. Each container has a folder named after its id (runc:
 /// `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
 fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
@@ -244,8 +244,8 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`). If two
-/// folders have the same uid, the name is unknown.
+/// Reads a pod's names from its log folder, which kubelet names `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
+/// If two folders have the same uid, the name is unknown.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {
@@ -262,7 +262,7 @@ fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     found
 }
 
-/// kubelet links to a container's log as `POD_NAMESPACE_CONTAINER-ID.log`, if that fits into a file name.
+/// Reads a container's name from kubelet's log link `POD_NAMESPACE_CONTAINER-ID.log`, if that fits into a file name.
 fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     entries(&root.join("var/log/containers")).find_map(|link| {
         let link = link.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?;
@@ -318,7 +318,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
-    /// The names found for a cgroup's container on a machine with these files.
+    /// Returns the names found for a cgroup's container on a machine with these files.
     fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(of(container, &[log, link]), expected(main.clone()));
         assert_eq!(of(container, &[log]), expected(None));
         assert_eq!(of("/kubepods/pod{UID}", &[log, link]), expected(None));
-        // A uid with two names has no name.
+        // If a uid has two names, the name is unknown.
         for other in ["research_train-1_{UID}", "prod_train-0_{UID}"] {
             let other = format!("var/log/pods/{other}/main/0.log");
             assert_eq!(of(container, &[log, link, &other]), [None, None, main.clone()]);
@@ -440,7 +440,7 @@ mod tests {
         };
         assert_eq!(of(90, 900), (some("runc"), some("job-7")));
         assert_eq!(of(91, 910), (some("crun"), some("job-8")));
-        // A later process with the pid of an exited one.
+        // A later process with a reused pid.
         assert_eq!(of(90, 901), (None, None));
         assert_eq!(of(92, 900), (None, None));
     }

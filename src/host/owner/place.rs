@@ -1,10 +1,8 @@
-//! Combines the sources for where a process runs: its cgroup, its ancestors, the runtimes' files, and its
-//! environment for the rest.
+//! Determines where a process runs, from its cgroup, its ancestors, the runtimes' files, and its environment.
 //!
-//! A caller may choose any environment, so it only adds names to a job that the cgroup or the ancestors prove. It
-//! adds none to a pod, whose names are used in metrics and in commands to type. A job is proved by the cgroup or by
-//! the step daemon above the process. A process is not reported as part of a job that only the environment names.
-//! But if such a job has no step left on this machine, this is a fact, and is reported.
+//! A caller may choose any environment, so it only adds names to a job that is proved by the cgroup or by a step
+//! daemon above the process. It adds no names to a pod, because these are used in metrics and in commands to type. A
+//! job that only the environment names is reported only if it has no step left on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,14 +16,14 @@ use crate::host::owner::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// Stored information about where a process runs.
+/// Cached information about where a process runs.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
-    /// Identifies its container and pod for a look-up of their names.
+    /// Question for the names of its container and pod.
     question: Option<NameQuestion>,
-    /// Result of reading its ancestors. A step is kept once seen, because it started the process.
+    /// Result of reading its ancestors. Once a step has been found, it is kept, because it started the process.
     above: Above,
     /// The user who created its pid namespace, unless that is root.
     user: Option<Arc<str>>,
@@ -44,7 +42,7 @@ pub(in crate::host) struct Around<'a> {
 }
 
 impl Whereabouts {
-    /// Updates `process` from the content of its cgroup file. If that may not be read, the old values are kept.
+    /// Updates `process` from the content of its cgroup file. If the file may not be read, the old values are kept.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
@@ -90,7 +88,7 @@ impl Whereabouts {
         self.fill(process, around.names);
     }
 
-    /// The job whose step daemons are searched; the environment's job if there is no other source.
+    /// Returns the job whose step daemons to look for. It is the environment's if there is no other source.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));
@@ -126,7 +124,7 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Sets where `process` runs. Unchanged values are kept, because samples share them.
+/// Sets where `process` runs. Unchanged strings are kept, because samples share them.
 fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);
@@ -144,7 +142,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     let supervisor = supervisor.filter(|found| found.uid == Some(0) || found.uid == process.uid);
     set(&mut process.supervisor, supervisor.map(|found| (*found.parent).clone()));
     process.supervisor_is_roots = supervisor.map(|found| found.is_roots);
-    // Without Slurm's own cgroups, a job runs in the daemon's unit, which must not be reported as its own.
+    // Without Slurm's own cgroups, a job runs in the daemon's unit, which must not be reported as the job's.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
@@ -154,8 +152,8 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     process.systemd_unit = unit.cloned();
 }
 
-/// The process's container. The cgroup's comes first, completed from its monitor and the runtime's files; then the
-/// monitor's. Otherwise it is unknown, if the process has its own pid namespace.
+/// Finds the process's container: the cgroup's, completed from its monitor and the runtime's files, or else the
+/// monitor's. Without either, a process in its own pid namespace is in an unknown container.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -185,7 +183,7 @@ fn container(
             }
         };
         container.namespace.clone_from(&watched.namespace);
-        // The runtime from the folder's name is less certain than the monitor's.
+        // The runtime from the folder's name is less reliable than the monitor's.
         if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
             container.runtime.clone_from(&watched.runtime);
         }
@@ -206,13 +204,13 @@ fn container(
     Some(container)
 }
 
-/// Job and step from the kernel. The environment adds only names and the array index.
+/// Returns the job and step from the kernel. The environment adds only names and the array index.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // The variables may be inherited, but they show a job without a step on this machine.
+        // The variables may be inherited, but they suffice if the job has no step left on this machine.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
@@ -220,7 +218,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     }
     let environment = process.environment.as_deref();
     let mut slurm = known_place.cloned().unwrap_or_default();
-    // Cgroups of newer Slurm versions do not use the number that users type.
+    // The cgroups of newer Slurm versions do not contain the number that users type.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
         let claimed_job = step.map(|step| Arc::clone(&step.job));
@@ -409,7 +407,7 @@ mod tests {
         let container = process(&known);
         assert_eq!(container.namespace.as_deref(), Some("lab"));
         assert_eq!(container.id.as_deref(), Some("job-7"));
-        // The cgroup names an inner container, and the monitor is not the outer one's.
+        // The monitor's container is not the one that the cgroup names.
         let inner = Whereabouts {
             place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
             ..known

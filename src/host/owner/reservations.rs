@@ -2,11 +2,11 @@
 //! use its GPU holds no device file, so there is no other evidence. A cgroup's device rules (v2) are kernel
 //! programs and cannot be read.
 //!
-//! Every half minute all processes are read: stat, and the environment if the process is new or runs another
-//! program. The environment is evidence only in a container or Slurm job. So it is read only if the process's
-//! cgroup shows one, or if there is a step daemon on the machine. An unreadable environment is unknown. Only
-//! processes that name GPUs are then watched like those that hold one ([`Processes`]), a few per job or container.
-//! [`crate::model::reservation`] defines what such a process proves.
+//! Every half minute, gpumem reads the stat of every process, and the environment if the process is new or runs
+//! another program. The environment is evidence only in a container or Slurm job. So it is read only if the process's
+//! cgroup shows one, or if there is a step daemon on the machine. Then a few processes per job or container that name
+//! GPUs in their environment are watched like those that hold one ([`Processes`]). [`crate::model::reservation`]
+//! defines what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::model::reservation::{Reservation, names_devices};
 use crate::model::snapshot::ProcessesByPid;
 
 const LIST_NS: u64 = 30_000_000_000;
-/// The maximum number of processes watched per job or container. One is not enough, because an older process may
-/// have copied its environment.
+/// Maximum number of processes watched per job or container. One is not enough, because an older process may have
+/// copied its environment.
 const ASKED_EACH: usize = 4;
 const MOST: usize = 256;
 const VARIABLES: [&str; 4] =
@@ -48,7 +48,7 @@ struct KnownReservation {
     listed: ProcEntry,
     /// Start address of its stack, which changes with the program; 0 if hidden.
     start_stack: u64,
-    /// The job or container that the process names, and when the process started.
+    /// The job or container that the process's environment names, and when the process started.
     names: Option<(ReservationHolder, u64)>,
 }
 
@@ -92,8 +92,8 @@ impl Reservations {
             let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
             if let Some(stat) = parse_stat(&content[..length]) {
                 has_steps |= stat.comm == STEP_DAEMON.as_bytes();
-                // Another program has another stack (see `entry`). A process stuck in a driver is skipped, because
-                // reading its environment may block.
+                // Another program has another stack address (see `entry`). A process stuck in a driver is skipped,
+                // because reading its environment may block.
                 let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
                 if stat.has_memory() && !is_same {
                     changed.push((listed.pid, stat.start_stack, stat.start_ticks));

@@ -1,4 +1,4 @@
-//! User names.
+//! Looks up user names.
 //!
 //! The machine's name service may query a directory over the network, which can take seconds. So each user is
 //! looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples continue.
@@ -13,7 +13,7 @@ use crate::deadline::{NoAnswer, Task};
 
 /// How long to wait before retrying after a failure of the name service.
 const RETRY_NS: u64 = 60_000_000_000;
-/// The maximum wait for an answer. After one timeout, later look-ups do not wait.
+/// Maximum wait for an answer. After one timeout, later look-ups do not wait.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Whether the name service has no user with this name; `false` if it fails.
@@ -24,7 +24,7 @@ pub fn is_unknown(name: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Users {
     answers: HashMap<u32, UserAnswer>,
-    /// An answer has timed out, so later look-ups do not wait.
+    /// Whether an answer has timed out, so that later look-ups do not wait.
     is_slow: bool,
 }
 

@@ -8,7 +8,7 @@ use rustix::io;
 use crate::host::proc::folder::Folder;
 use crate::host::secrets;
 
-/// Maximum length of argv in snapshots, recordings and reports. A process may have 4 MiB.
+/// Maximum length of argv in snapshots, recordings and reports. A process may have 4 MiB of it.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
 /// Maximum number of arguments. Each one costs an allocation, even if it is a single byte.

@@ -1,10 +1,10 @@
-//! One watched process, and how it is updated.
+//! Stores and updates one watched process.
 //!
 //! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it has
 //! executed another program, and twice a minute (`visit`). Samples share unchanged strings.
 //!
 //! Reading argv, environment or maps takes the lock of the process's memory map. A process stuck in a driver (state
-//! D) may hold that lock forever, so they are not read in this state. Until then, only the short name is known.
+//! D) may hold that lock forever, so they are not read in this state. A new process then has only its short name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,14 +60,14 @@ pub struct ProcessEntry {
     /// When `ticks` were read; `None` before the first sample.
     sampled_ns: Option<u64>,
     moved_ns: u64,
-    /// Its parent has changed. Only a process that adopts orphans can become a parent later.
+    /// Whether its parent has changed. Only a process that adopts orphans can become a parent later.
     is_adopted: bool,
     /// Time since boot at which it started, or at which gpumem noticed that it had executed another program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
-    /// Visits since it executed its program or changed its name.
+    /// Number of visits since it executed its program or changed its name.
     pub(in crate::host) visits: u32,
-    /// argv, environment and libraries could not be read yet.
+    /// Whether argv, environment and libraries could not be read yet.
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
     pub(in crate::host) socket_bytes: SocketBytes,
@@ -118,7 +118,7 @@ pub struct Surroundings {
     pub(in crate::host) traffic: Traffic,
     /// Listening processes related to the watched ones.
     pub(in crate::host) relatives: Relatives,
-    /// Whether each group or session leader read in this sample is alive. The flag is true for an adopted process.
+    /// Whether each group or session leader read in this sample is alive. The flag marks an adopted process.
     leaders: HashMap<(u32, bool), Option<bool>>,
     /// Parents read in this sample and their ancestors, shared by the processes of a job.
     parents: HashMap<u32, ReadParent>,
@@ -285,7 +285,7 @@ impl Surroundings {
         }
     }
 
-    /// Reads the kernel function that a process in uninterruptible sleep waits in.
+    /// Reads the kernel function in which a process in uninterruptible sleep waits.
     fn read_wait(&mut self, process: &mut Process, thread_state: Option<char>, alive: &Folder) {
         process.left_thread_state = thread_state;
         let is_blocked = thread_state.or(process.state) == Some('D');
@@ -368,8 +368,8 @@ impl Surroundings {
     }
 
     /// Whether the leader of a process's group or session is alive; `None` if unknown. Each leader is checked once
-    /// per sample, because the processes of a job share leaders. A zombie leader matters only for an adopted
-    /// process, so only then is this read.
+    /// per sample, because the processes of a job share leaders. Whether a leader is a zombie matters, and is read,
+    /// only for an adopted process.
     fn has_leader(
         &mut self,
         pid: u32,
@@ -393,8 +393,8 @@ impl Surroundings {
     }
 }
 
-/// How many seconds the first thread has waited in a run queue: the second number of `schedstat` (Linux's
-/// `Documentation/scheduler/sched-stats.rst`), which is in nanoseconds.
+/// Reads how many seconds the first thread has waited in a run queue. This is the second number of `schedstat`, in
+/// nanoseconds (Linux's `Documentation/scheduler/sched-stats.rst`).
 pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;

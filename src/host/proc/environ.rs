@@ -84,7 +84,7 @@ const NAMES: [&str; 50] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// These names and those that `model::owners` reads; sorted.
+/// These names and those that `model::owners` reads, sorted.
 static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
 });
@@ -231,7 +231,7 @@ mod tests {
     fn every_listed_name_is_found() {
         let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
-        // No listed name has this length, and the length alone does not decide.
+        // One name is longer than all listed names; another only has the length of a listed one.
         let other_names = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(other_names.as_bytes()), []);
     }

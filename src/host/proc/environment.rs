@@ -31,12 +31,12 @@ pub enum EnvironmentError {
     Refused(#[from] HostError),
 }
 
-/// Reads the variables of the process with this pid and start, by name, as of exec. The values of harmless
-/// variables are returned with secrets in them masked; all other values are `***`. Invalid UTF-8 is replaced.
-/// Control characters remain, so the caller has to escape them.
+/// Reads the environment at exec of the process with this pid and start, sorted by name. The values of harmless
+/// variables are returned with secrets in them masked; all other values are `***`. Invalid UTF-8 is replaced. Control
+/// characters remain, so the caller has to escape them.
 ///
-/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are read. An
-/// environment may contain secrets that no mask recognises. Fails if the process is gone, stuck, or another user's.
+/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are read,
+/// because masking may miss some secrets. Fails if the process is gone, stuck, or another user's.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,
@@ -70,8 +70,8 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Parses `/proc/PID/environ` by name. If a name occurs several times, the first value is used. Entries without a
-/// name are dropped, because the process has overwritten them with a title.
+/// Parses `/proc/PID/environ`, sorted by name. If a name occurs several times, the first value is used. Entries
+/// without a name are dropped, because they are part of a title that the process has written over them.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {

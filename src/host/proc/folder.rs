@@ -1,7 +1,7 @@
-//! A process's folder in /proc, held open while it is read; and /proc itself, for listing.
+//! Reads a process's folder in /proc, which is held open meanwhile, and lists /proc itself.
 //!
-//! A pid may refer to another process a moment later, but an open folder never does. Once its process is dead,
-//! reads in it return `ESRCH` or `ENOENT`. This file reads; other files parse.
+//! A pid may refer to another process a moment later, but an open folder never does. Once its process is dead, reads
+//! in it return `ESRCH` or `ENOENT`. This module only reads; other modules parse.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -73,8 +73,8 @@ impl Folder {
         io::read(&file, content)
     }
 
-    /// The folder's owner: the process's effective user. This costs a tenth of reading status, and is enough to
-    /// detect that the process now belongs to another user.
+    /// Returns the folder's owner, which is the process's effective user. This costs a tenth of reading status, and
+    /// is enough to detect that the process now belongs to another user.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fstat(&self.0)?.st_uid)
     }
@@ -91,8 +91,8 @@ impl Folder {
 
     /// Replaces `content` with at most `limit` bytes of a file.
     ///
-    /// For files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment). A read that
-    /// does not fill the buffer has returned everything, so no second read is needed to find the end
+    /// Use this for files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment). A read
+    /// that does not fill the buffer has returned everything, so no second read is needed to find the end
     /// (`seq_read_iter` in Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
     /// `fs/proc/base.c`). For lists use [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
@@ -168,8 +168,8 @@ impl Folder {
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
     }
 
-    /// Whether a link leads to a file of root that only root may write. Cached attributes are enough. A file system
-    /// may never answer, and a user's own may refuse all other users (`EACCES`).
+    /// Whether a link leads to a file of root that only root may write. Only cached attributes are used, because a
+    /// file system may never answer, and a user's own may refuse all other users (`EACCES`).
     pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
         let wanted = StatxFlags::UID | StatxFlags::MODE;
         match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
@@ -260,7 +260,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // While the pipe is open for writing, reads do not reach an end.
+        // While the pipe is open for writing, reads do not reach the end of the file.
         let mut writer = std::fs::File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
@@ -292,7 +292,7 @@ mod tests {
     fn lists_are_read_to_the_end_and_records_in_one_read() {
         let folder = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
-        // More than the kernel returns in one read.
+        // The list is longer than the kernel's answer to one read.
         folder.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));

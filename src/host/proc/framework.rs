@@ -1,13 +1,12 @@
 //! Detects the framework that a process has loaded, from the names of its mapped files and its program.
 //!
 //! A process's framework is the one whose allocator holds its memory, because this determines how to free the memory.
-//! A serving engine takes precedence over the training library, and this over the library it is built on. If no other
-//! framework is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray, NCCL) allocate
-//! through one of these and are listed in addition.
+//! A serving engine takes precedence over a training library, which takes precedence over the library it is built on.
+//! If no other framework is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray,
+//! NCCL) allocate through one of these and are listed in addition.
 //!
-//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read, because
-//! they may be on a disk that hangs. The table was derived from the files of published packages. `program` knows
-//! which programs are engines.
+//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read, because they
+//! may be on a disk that hangs. The table was derived from the files of published packages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +15,7 @@ use serde::Deserialize;
 
 use crate::model::program::file_name;
 
-/// Maximum number of bytes read from the maps: about 40,000 lines.
+/// Maximum number of bytes read from the maps, enough for about 40,000 lines.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
@@ -72,7 +71,7 @@ pub struct Loaded {
     pub libraries: Vec<&'static str>,
 }
 
-/// The folder and file name in a line of maps; `None` if the line has no file.
+/// Parses the folder and file name in a line of maps; `None` if the line has no file.
 fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
     // The fields before the path contain no slash.
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
@@ -134,7 +133,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     Loaded { framework, version, libraries }
 }
 
-/// The version after a library's `.so.`.
+/// Parses the version after a library's `.so.`.
 fn version_of_file(name: &[u8]) -> Option<String> {
     let (_, number) = std::str::from_utf8(name).ok()?.split_once(".so.")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

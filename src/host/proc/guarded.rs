@@ -1,4 +1,4 @@
-//! Reads a process just before an action on it: its owner, its protections, whether it is blocked.
+//! Reads a process's owner and protections, and whether it is blocked, just before an action on it.
 //!
 //! The live source watches only GPU processes. Here any process can be read once, and nothing is kept. Its folder is
 //! held open during the read, so that all values belong to one process. `reclaim` decides whether an action is
@@ -20,7 +20,7 @@ use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
-/// Maximum number of ancestors followed. Nested shells make a chain long.
+/// Maximum number of ancestors followed. Nested shells can make a long chain.
 const MAX_ANCESTORS: usize = 128;
 const MAX_THREADS: usize = 4096;
 /// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
@@ -38,7 +38,7 @@ pub struct Guarded {
     pub is_kernel_thread: bool,
     /// [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
-    /// Whether the pid is a process's, rather than a thread's.
+    /// Whether the pid belongs to a process, rather than to a thread.
     pub is_process: Option<bool>,
     /// The out-of-memory killer's adjustment; −1000 means never kill.
     pub oom_score_adj: Option<i32>,
@@ -147,7 +147,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     Ok(Some(guarded))
 }
 
-/// How a process handles signals now; `None` if it does not exist or its status is incomplete.
+/// Reads how a process handles signals now; `None` if it does not exist or its status is incomplete.
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
@@ -155,8 +155,8 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     parse_signal_masks(&content)
 }
 
-/// Reads gpumem's own process. Fails if its own stat cannot be read. Then the processes that must be spared are
-/// unknown.
+/// Reads gpumem's own process. Fails if its own stat cannot be read, because the processes that must be spared are
+/// then unknown.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
@@ -184,7 +184,7 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     })
 }
 
-/// The state of a process: R S D T t Z X I. `None` if it does not exist.
+/// Reads the state of a process: R S D T t Z X I. `None` if it does not exist.
 pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
@@ -251,8 +251,8 @@ pub(in crate::host) fn read_each(
     Ok(())
 }
 
-/// The kernel function that a thread in uninterruptible sleep waits in. `None` if there is no such thread; `"?"` if
-/// the kernel hides the function from a caller other than root.
+/// Reads the kernel function in which a thread in uninterruptible sleep waits. `None` if there is no such thread;
+/// `"?"` if the kernel hides the function from a caller other than root.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
     for task in fs::read_dir(tasks).ok()?.take(MAX_THREADS).flatten() {
@@ -277,7 +277,7 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// The first word of a status line. An incomplete line is ignored.
+/// Returns the first word of a status line. An incomplete line is ignored.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// Process 7 with this state and status.
+    /// Creates process 7 with this state and status.
     fn process_seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// A program that runs as another account, with libraries or a signal chosen by the caller.
+    /// The program runs as another account, with libraries or a signal chosen by the caller.
     #[test]
     fn set_uid_programs_ignore_the_callers_variables() {
         let folder = tempfile::tempdir().unwrap();

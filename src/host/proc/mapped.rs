@@ -10,8 +10,8 @@ use std::ffi::OsStr;
 /// Maximum number of bytes read from gpumem's own maps, which list about a hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// The first file mapped by gpumem for which `is_wanted` returns `true`; `None` if there is none, or the maps cannot
-/// be read.
+/// Finds the first file mapped by gpumem for which `is_wanted` returns `true`; `None` if there is none, or the maps
+/// cannot be read.
 pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
@@ -21,7 +21,7 @@ pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> O
     })
 }
 
-/// The path in a line of `/proc/PID/maps`: the sixth field, which may contain spaces, without the ` (deleted)`
+/// Parses the path in a line of `/proc/PID/maps`: the sixth field, which may contain spaces, without the ` (deleted)`
 /// suffix of a replaced file.
 pub fn parse_mapped_file(line: &[u8]) -> Option<&Path> {
     let at = line.iter().position(|&byte| byte == b'/')?;

@@ -1,11 +1,11 @@
-//! Reads files in /proc that the kernel reads from a process's own memory (argv, environment) or need its lock
-//! (maps), in a child that can be abandoned.
+//! Reads the files in /proc that need the lock of a process's memory (argv, environment, maps), in a child that can
+//! be abandoned.
 //!
-//! A process can cause its lock to be held forever. It maps a file on its user's own file system that never
-//! answers. Another process reads that page through `/proc/PID/mem`, and one of the first process's threads waits
-//! to map a page. Reading these files then blocks as well, although the first thread sleeps as usual. So a child
-//! reads them. If it does not answer in time, gpumem kills and abandons it, and does not read from that process for
-//! a while. With file capabilities, gpumem reads the files itself, because a child would also get the capabilities.
+//! A process can cause its lock to be held forever. For example, it maps a file on its user's own file system that
+//! never answers. Another process reads that page through `/proc/PID/mem`, and one of the first process's threads
+//! waits to map a page. Reading these files then blocks as well, although the first thread sleeps as usual. So a
+//! child reads them. If it does not answer in time, gpumem kills and abandons it, and avoids that process for a
+//! while. With file capabilities, gpumem reads the files itself, because a child would also get the capabilities.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -29,7 +29,7 @@ use crate::host::proc::folder::Folder;
 
 /// The argument that starts gpumem as a reading child.
 const ARGUMENT: &str = "__read";
-/// The files; the last is a list.
+/// Names of the files. The last one is a list.
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
 /// Maximum wait for an answer. The kernel may have to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
@@ -39,12 +39,12 @@ const STARTS: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(300);
 /// After this many abandoned children, all of the user's processes are avoided.
 const MAX_PER_USER: usize = 4;
-/// A request is a byte limit for each file. One request covers all files of a process, because a round trip takes
-/// longer than the kernel takes to write a file.
+/// Size of a request: a byte limit for each file. One request covers all files of a process, because a round trip
+/// takes longer than the kernel takes to write a file.
 const REQUEST_BYTES: usize = NAMES.len() * 8;
-/// The header of an answer: for each file an error number and a length.
+/// Size of an answer's header: an error number and a length for each file.
 const HEAD_BYTES: usize = NAMES.len() * 8;
-/// How much of an answer is read together with its header.
+/// Number of bytes of an answer that are read together with its header.
 const SHORT_BYTES: usize = 8 << 10;
 
 /// The content of each file, in the order of [`NAMES`].
@@ -58,7 +58,7 @@ struct Reader {
     abandoned: Vec<AbandonedChild>,
 }
 
-/// An abandoned child, and the folder it was reading: the inode number, unique to the process, and the owner.
+/// An abandoned child, with the inode number (unique to the process) and the owner of the folder that it was reading.
 #[derive(Debug)]
 struct AbandonedChild {
     child: Child,
@@ -67,12 +67,12 @@ struct AbandonedChild {
     at: Instant,
 }
 
-/// While this value exists, a child reads. Dropping it ends the child. A child that outlived gpumem would remain a
-/// zombie in a container whose first process does not reap children.
+/// While this value exists, a child reads these files. Dropping it ends the child. A child that outlived gpumem would
+/// remain a zombie in a container whose first process does not reap children.
 #[derive(Debug)]
 pub struct ReadingChild(());
 
-/// Lets a child read from now on. The program must call [`serves_memory`] first.
+/// Makes a child read these files from now on. The program must call [`serves_memory`] first.
 pub fn read_memory_by_child() -> ReadingChild {
     if !has_gained_rights() {
         *READER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader::default());
@@ -82,7 +82,7 @@ pub fn read_memory_by_child() -> ReadingChild {
 
 impl Drop for ReadingChild {
     fn drop(&mut self) {
-        // If it is locked, a thread is still waiting for an answer that may never arrive.
+        // If the reader is locked, a thread is still waiting for an answer that may never arrive.
         let reader = READER.try_lock().ok().and_then(|mut reader| reader.take());
         if let Some((mut child, _)) = reader.and_then(|reader| reader.child) {
             let _ = child.kill();

@@ -1,5 +1,5 @@
-//! Reads one process from /proc. `processes` is the table of watched processes, `entry` one row of it, and `visit`
-//! the full read of a process's folder. Each other file parses or reads one kind of data.
+//! Reads one process from /proc. `processes` is the table of watched processes, `entry` is one row of it, and `visit`
+//! is the full read of a process's folder. Each other module parses or reads one kind of data.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

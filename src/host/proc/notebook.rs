@@ -41,7 +41,7 @@ const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// Programs with which users read a connection file.
+/// Programs with which users inspect, copy or delete a connection file.
 const READERS: [&str; 16] = [
     "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
     "tail", "vi", "vim",
@@ -87,7 +87,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    // A file name that only kernels use, or any file name if the program only runs kernels.
+    // A file name that only kernels use, or any file name if the program runs only kernels.
     let connection_file = named.or(any.filter(|_| launcher.is_some()));
     if launcher.is_none() && connection_file.is_none() {
         return None;
@@ -106,7 +106,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_none()
         && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
     {
-        // A program that starts a kernel for a notebook passes the ports.
+        // A program that starts a kernel for a notebook passes the ports, so a user started this one.
         Some("ipykernel")
     } else {
         None
@@ -125,8 +125,8 @@ pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
-/// The kernel that a spawned process is, from its parent's argv: `marimo edit notebook.py`. `None` if the parent is
-/// not a marimo editor. (`marimo run` runs notebooks in its own threads.)
+/// Recognises a process spawned by marimo as a kernel, from its parent's argv: `marimo edit notebook.py`. `None` if
+/// the parent is not a marimo editor. (`marimo run` runs notebooks in its own threads.)
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     let (program, arguments) = parse_program(parent)?;
     if program != "marimo" {
@@ -145,7 +145,7 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// From argv, the program that runs a notebook from first cell to last, and the notebook: `papermill in.ipynb
+/// Finds the program that runs a notebook from first cell to last, and the notebook, from argv: `papermill in.ipynb
 /// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` for an unknown program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, arguments) = parse_program(arguments).unwrap_or(("", &[]));
@@ -203,8 +203,8 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     )
 }
 
-/// The program that argv starts, and its arguments. This is the target rather than Python itself, and `nbconvert`
-/// for `jupyter nbconvert`.
+/// Returns the program that argv starts, and its arguments. This is a script or module rather than Python itself, and
+/// `nbconvert` for `jupyter nbconvert`.
 fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
@@ -230,18 +230,18 @@ fn with_application(name: &str) -> Jupyter {
     Jupyter { application: Some(name.into()), ..Jupyter::default() }
 }
 
-/// The last part of a path, without `.py`.
+/// Returns the last part of a path, without `.py`.
 fn program(path: &str) -> &str {
     let name = file_name(path);
     name.strip_suffix(".py").unwrap_or(name)
 }
 
-/// ID of `…/kernel-ID.json`.
+/// Returns the ID in `…/kernel-ID.json`.
 fn kernel_name(path: &str) -> Option<&str> {
     file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
-/// Whether ID is from VS Code, which starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
+/// Whether VS Code has chosen this ID. It starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
 /// `kernelProcess.node.ts`).
 fn is_from_vscode(name: &str) -> bool {
     let version = name.strip_prefix('v');

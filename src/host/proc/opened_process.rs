@@ -1,6 +1,6 @@
-//! An opened process of a kernel or server: the data in /proc beyond the stat line.
+//! Reads data about a kernel's or server's process from /proc, beyond the stat line.
 //!
-//! Its folder is held open, so all reads concern this process, never a later one with the same pid.
+//! The process's folder is held open, so all reads concern this process, never a later one with the same pid.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Pids in each of its pid namespaces, the innermost last. Empty if the kernel does not report them.
+    /// Its pid in each of its pid namespaces, innermost last. Empty if the kernel does not report them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
@@ -63,7 +63,7 @@ impl OpenedProcess {
         }))
     }
 
-    /// The root folder of the process, opened once for several files.
+    /// Returns the root folder of the process, which is opened once for several files.
     pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(root) = self.root.get() {
             return Ok(root.as_fd());
@@ -88,7 +88,7 @@ impl OpenedProcess {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }
 
-    /// The environment at exec; `None` if it may not be read.
+    /// Reads the environment at exec; `None` if it may not be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
         let read =
@@ -105,7 +105,7 @@ impl OpenedProcess {
         parse_cmdline(&content)
     }
 
-    /// The target of a link (`cwd`, `ns/pid`), if it is readable and UTF-8.
+    /// Reads the target of a link (`cwd`, `ns/pid`), if it is readable and UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
         self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
@@ -115,7 +115,7 @@ impl OpenedProcess {
 pub struct Environment(Vec<u8>);
 
 impl Environment {
-    /// The value of a variable: UTF-8, not empty, at most 4 KiB.
+    /// Returns the value of a variable, if it is UTF-8, not empty, and at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|value| value.strip_prefix(b"="))
@@ -124,7 +124,7 @@ impl Environment {
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
     }
 
-    /// Jupyter's runtime folder (jupyter_core: `jupyter_runtime_dir`); on Linux `JUPYTER_PLATFORM_DIRS` does
+    /// Returns Jupyter's runtime folder (jupyter_core: `jupyter_runtime_dir`). On Linux, `JUPYTER_PLATFORM_DIRS` does
     /// not affect it.
     pub fn runtime_folder(&self) -> Option<PathBuf> {
         if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
@@ -173,7 +173,7 @@ mod tests {
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
         assert!(open(90).shares_root(&kernel));
-        // An opened root stays valid. A process without a root does not share one.
+        // An opened root remains valid. A process without a root does not share one.
         std::fs::remove_dir(proc.root_of(90)).unwrap();
         assert!(kernel.root().is_ok() && open(90).root().is_err());
         assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));

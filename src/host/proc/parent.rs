@@ -1,5 +1,5 @@
-//! Finds the starter of a process: its parent, unless the parent has only adopted it. Also recognises processes that
-//! adopt orphans.
+//! Finds the process that started another process. This is its parent, unless the parent has only adopted it. Also
+//! recognises processes that adopt orphans.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ impl ReadParent {
         }
     }
 
-    /// Records the parent as starter, unless it adopts orphans. The first process of a container may adopt orphans and
-    /// have started a server's worker. A recorded starter is kept after the parent has changed.
+    /// Records the parent as starter, unless it adopts orphans. A container's first process may do so and yet have
+    /// started a server's worker. A recorded starter is kept after the parent has changed.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();

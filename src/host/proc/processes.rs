@@ -1,4 +1,4 @@
-//! The table of watched processes, with the last known values of each.
+//! Keeps the table of watched processes, with the last known values of each.
 //!
 //! Each sample opens a process's folder and reads stat through it. A different start time under the same pid means
 //! another process. All other data is read through the same folder.
@@ -40,8 +40,8 @@ impl Processes {
         }
     }
 
-    /// Whether the machine had GPU device files, or gpumem held one open, at the last check (twice a minute). If
-    /// neither, every process's `gpu_files` is unknown.
+    /// Whether the machine had GPU device files, or gpumem held one open, at the last check (twice a minute). If not,
+    /// every process's `gpu_files` is unknown.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
@@ -88,7 +88,7 @@ impl Processes {
         sample
     }
 
-    /// CPU time of a process and of its reaped children, as of the last sample.
+    /// Returns the CPU time of a process and of its reaped children, as of the last sample.
     pub fn ticks(&self, pid: u32) -> Option<Ticks> {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }

@@ -1,12 +1,12 @@
-//! Finds listening processes that belong together with a watched one, which may be serving through them.
+//! Finds listening processes that are related to a watched process, which may be serving through them.
 //!
 //! The program that accepts requests often does not hold the GPU memory itself. It may be a front end that starts
 //! workers, a service that starts an engine, or a container's first process. So twice a minute, sockets are read
 //! for a process's ancestors within its session, its descendants, and the other processes of its service or
 //! container. The purpose of a listening socket is not judged here.
 //!
-//! These processes, and the ancestors' other descendants in the session, are the process's job. A process outside it
-//! that is connected to one of the sockets is a client.
+//! These processes, and the ancestors' other descendants in the session, form the process's job. A process outside
+//! the job that is connected to one of the sockets is a client.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -31,7 +31,7 @@ const MOST: usize = 64;
 
 const MOST_LISTED: usize = 16;
 
-/// The maximum part of a cgroup's process list that is read: some thousand pids.
+/// Maximum number of bytes read from a cgroup's process list, enough for about a thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
 
 /// Mount points of cgroups, below the root: the unified hierarchy, or the memory hierarchy.
@@ -47,7 +47,7 @@ pub(in crate::host) struct Relatives {
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
-    /// All its sockets.
+    /// Inode numbers of all its sockets.
     inodes: Arc<[u64]>,
     listens: Option<RelativeSockets>,
 }
@@ -118,7 +118,7 @@ impl Surroundings {
             let find = |pid: u32, addresses: &[Arc<str>], before: Option<&[Arc<str>]>| {
                 let folder = Folder::open(&self.roots.proc, pid).ok()?;
                 let mut clients = self.listening.clients(&folder, addresses, &sockets);
-                // A client that has gone was one nevertheless.
+                // A client that has disconnected still counts as one.
                 let is_left = |address: &&Arc<str>| addresses.contains(address);
                 for address in before.unwrap_or_default().iter().filter(is_left) {
                     let clients = clients.get_or_insert_default();
@@ -147,7 +147,7 @@ impl Surroundings {
         }
     }
 
-    /// The listening relatives, and the topmost ancestor in the process's session, or the process itself.
+    /// Finds the listening relatives, and the topmost ancestor in the process's session, or else the process itself.
     fn find_relatives(&mut self, process: &Process, tree: &Tree) -> (Vec<Relative>, u32) {
         let mut top = process.pid;
         let mut found: Vec<Relative> = Vec::new();
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
         let mut fake = Fake::new();
-        // Their session began outside; a server above them started a session inside.
+        // The session began outside, and a server further up started another session inside.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 0, 1);
         fake.process(71, 70, 0, 8);

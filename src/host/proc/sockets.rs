@@ -1,4 +1,4 @@
-//! Finds the listening processes: matches the sockets among a process's descriptors against the kernel's tables in
+//! Finds listening processes by matching the sockets among a process's descriptors against the kernel's tables in
 //! `/proc/PID/net`, which belong to its network namespace.
 //!
 //! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts
@@ -16,25 +16,25 @@ use crate::host::Roots;
 use crate::host::gpu::gpu_files::{Sockets, read_held};
 use crate::host::proc::folder::{Folder, if_readable};
 
-/// The maximum part of a table that is read: some ten thousand sockets.
+/// Maximum number of bytes read from a table, enough for thousands of sockets.
 const TABLE_BYTES: usize = 1 << 20;
 
 /// How long a table is valid. Even with few connections, the kernel walks its whole hash table (7 ms for both
 /// tables on a machine with 24 GiB). The table has to expire, because a namespace's number may be reused.
 const VALID_NS: u64 = 60_000_000_000;
 
-/// The maximum number of network namespaces with valid tables. Any user may create namespaces, and each costs a
-/// walk. Beyond this limit, the listening addresses of a process are unknown.
+/// Maximum number of network namespaces with valid tables. Any user may create namespaces, and each needs a walk.
+/// Beyond this limit, the listening addresses of a process are unknown.
 pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
-/// The maximum number of addresses reported for a process.
+/// Maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
 
-/// The maximum number of connections remembered for a network namespace. If there are more, a process without a
-/// known client may have one.
+/// Maximum number of connections remembered for a network namespace. If there are more, a process without a known
+/// client may have one.
 const MOST_CONNECTIONS: usize = 2_048;
 
-/// The start of the kernel's ephemeral ports (`ip_local_port_range`).
+/// The first of the kernel's ephemeral ports (`ip_local_port_range`).
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
 /// Whether the process is in gpumem's own network namespace; `None` if unknown.
@@ -43,9 +43,9 @@ pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<
     Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
 }
 
-/// Whether this process holds the socket that a connection to `address` from its network namespace would reach.
-/// Check this before sending a secret, and again once connected. `Some(false)` if another process listens there,
-/// alone or as well, or none does. `None` if its descriptors may not be read, or there are too many sockets.
+/// Whether this process holds the socket that a connection to `address` from its network namespace would reach. Check
+/// this before sending a secret, and again once connected. `Some(false)` if another process might receive the
+/// connection, or no process would. `None` if its descriptors may not be read, or there are too many sockets.
 pub(in crate::host) fn holds_listener(
     roots: &Roots,
     folder: &Folder,
@@ -102,7 +102,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     Some(count)
 }
 
-/// The local port of an established connection.
+/// Parses the local port of an established connection.
 fn parse_established(line: &[u8]) -> Option<u16> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const ESTABLISHED: &str = "01";
@@ -130,12 +130,12 @@ struct Tables {
 struct Inodes {
     places: Vec<(u64, Bound)>,
     is_whole: bool,
-    /// Connections from or to ports that are listened on, in the same table.
+    /// Connections that involve a listening port, from the same table.
     connections: Vec<Connection>,
     has_all_connections: bool,
 }
 
-/// A TCP connection. The inode is 0 if no process holds the socket any more.
+/// A TCP connection. The inode is 0 if no process holds the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Connection {
     local: SocketAddr,
@@ -153,7 +153,7 @@ enum Bound {
 }
 
 impl Bound {
-    /// How a connection to this address may reach the socket; `None` if it cannot.
+    /// Returns how a connection to this address may reach the socket; `None` if it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -241,8 +241,8 @@ impl Listening {
 }
 
 impl Listening {
-    /// The TCP addresses among `addresses` to which a process outside the job is connected, or was connected just
-    /// before. `folder` is a process that listens there, `job` the sockets of all processes of its job. Call after
+    /// Returns the TCP addresses in `addresses` to which a process outside the job is, or recently was, connected.
+    /// `folder` is a process that listens there; `job` has the sockets of all processes of its job. Call after
     /// [`read`](Self::read), whose tables are used. `None` if there are too many connections to know.
     pub(in crate::host) fn clients(
         &self,
@@ -275,7 +275,7 @@ impl Listening {
                 if connection.inode != 0 {
                     return is_it(connection.local) && !is_of_the_job(connection);
                 }
-                // Either end remembers a closed connection for a minute, and not whose it was.
+                // Either end remembers a closed connection for a minute, but not which process it belonged to.
                 let is_local = connection.remote.ip().is_loopback();
                 (is_it(connection.local) || is_it(connection.remote))
                     && (address.port() < FIRST_CHOSEN_PORT || !is_local)
@@ -290,7 +290,7 @@ impl Listening {
     }
 }
 
-/// The number of a process's namespace, as in `net:[4026531840]`.
+/// Reads the number of a process's namespace, as in `net:[4026531840]`.
 pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
@@ -382,7 +382,7 @@ impl SocketTable {
     }
 }
 
-/// `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`
+/// Parses `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`.
 fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const SYN_RECEIVED: u8 = 3;
@@ -428,7 +428,7 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
     }
 }
 
-/// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
+/// Parses `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
 ///
 /// Only stream sockets count, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
 /// process with a context.

@@ -32,8 +32,8 @@ pub struct Stat<'a> {
     /// Device number of the controlling terminal; 0 without one.
     pub terminal: u32,
     pub is_kernel_thread: bool,
-    /// Exiting or a zombie. Its memory map and files are no longer visible, although a driver may block it for a
-    /// long time before it frees the GPU.
+    /// Whether the process is exiting or a zombie. Its memory map and files are then no longer visible, although a
+    /// driver may block it for a long time before it frees the GPU.
     pub is_exiting: bool,
     /// CPU time used, user and system, in clock ticks.
     pub cpu_ticks: u64,
@@ -46,7 +46,7 @@ pub struct Stat<'a> {
     pub rss_pages: u64,
     /// Start address of its stack, different after each exec. 0 if hidden, or if the process is exiting.
     pub start_stack: u64,
-    /// The kernel is dismantling the process. It has left its process group, and the numbers are meaningless.
+    /// Whether the kernel is releasing the process. It has left its process group, and the numbers are meaningless.
     pub is_released: bool,
 }
 
@@ -128,7 +128,7 @@ fn signed(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// A terminal's name below `/dev`, from its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
+/// Returns a terminal's name below `/dev`, from its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
 /// terminal, or its kind is not in this table.
 pub fn terminal_name(device: u32) -> Option<String> {
     // The kernel's encoding of device numbers for user space (new_encode_dev).
@@ -148,8 +148,8 @@ pub fn terminal_name(device: u32) -> Option<String> {
     })
 }
 
-/// When the process with this pid started, in clock ticks since boot. Together with the pid, this identifies the
-/// process. `None` if the process does not exist.
+/// Reads when the process with this pid started, in clock ticks since boot. Together with the pid, this identifies
+/// the process. `None` if the process does not exist.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -213,7 +213,7 @@ mod tests {
         );
     }
 
-    /// A line with this name and these numbers after it.
+    /// Builds a line with this name and these numbers after it.
     fn line(comm: &[u8], head: &str) -> Vec<u8> {
         let mut bytes = b"1 (".to_vec();
         bytes.extend(comm);

@@ -86,7 +86,7 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
 /// Maximum number of bytes read from `/proc/PID/uid_map`; the kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
-/// The user who may end a process: its real user, or the creator of its user namespace, as for a rootless
+/// Returns the user who may kill a process: its real user, or the creator of its user namespace, as for a rootless
 /// container. `content` is a buffer.
 pub(in crate::host) fn owner_uid(
     folder: &Folder,
@@ -97,9 +97,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// The user who created a user namespace, from its uid_map. Users map one uid to their own, and ranges to those
-/// that the machine assigned to them (user_namespaces(7), newuidmap(1)). `None` for root's namespaces, which map
-/// only ranges.
+/// Returns the user who created a user namespace, from its uid_map. Users map one uid to their own, and ranges to
+/// those that the machine assigned to them (user_namespaces(7), newuidmap(1)). `None` for root's namespaces, which
+/// map only ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {

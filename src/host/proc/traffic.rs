@@ -18,7 +18,7 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{MAX_NAMESPACES, read_namespace, shares_network};
 
-/// How long a namespace's result is valid: less than the time between two full reads of a process.
+/// How long a namespace's result is valid. This is less than the time between two full reads of a process.
 const VALID_NS: u64 = 20_000_000_000;
 
 /// Maximum number of connections read in a namespace: a fifth of a second's work. Users can open more; then the
@@ -126,7 +126,7 @@ const INFO: u16 = 2;
 const HEADER_BYTES: usize = 16;
 const SOCKET_BYTES: usize = 72;
 
-/// A request for all connections of a family with their `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
+/// Builds a request for all connections of a family with their `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
 fn request(family: AddressFamily) -> [u8; 72] {
     const REQUEST_DUMP: u16 = 0x301;
     const TCP: u8 = 6;
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's counts for a real connection.
+    /// Checks the kernel's counts for a real connection.
     #[test]
     fn bytes_of_a_connection_are_counted_by_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

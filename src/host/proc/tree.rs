@@ -1,9 +1,9 @@
 //! The process tree of the whole machine, and the activity of a watched process's family: its descendants and the
-//! others in its process group.
+//! other members of its process group.
 //!
-//! Some processes only wait: for their children (rollouts, loaders, compilers), or at either end of a pipe (`prep.py
-//! | infer.py`). So the family's work is attributed to the process. A shell with job control gives each pipeline its
-//! own group; a script is one group with all processes that it starts. A parent changes only when a process appears
+//! Some processes only wait for their children (rollouts, loaders, compilers), or at either end of a pipe (`prep.py |
+//! infer.py`). So the family's work is attributed to the process. A shell with job control gives each pipeline its
+//! own group; a script and all processes that it starts form one group. A parent changes only when a process appears
 //! or a parent dies. `holders` lists /proc every five seconds anyway. After a listing, one stat file is read for each
 //! process that is new or has lost its parent. A sample reads one stat file for each family member that is not
 //! watched. The family's I/O is read twice a minute.
@@ -24,24 +24,24 @@ use crate::model::process::Descendants;
 
 const MAX_DESCENDANTS: usize = 4096;
 
-/// Maximum number of other members of a process group that are read, lowest pids first. Otherwise a thousand ranks in
-/// one group would be read a thousand times each.
+/// Maximum number of other process-group members that are read, lowest pids first. Otherwise, a thousand ranks in one
+/// group would be read a thousand times each.
 const MAX_PER_GROUP: usize = 64;
 
 const MAX_ANCESTORS: usize = 16;
 
 const IO_NS: u64 = 30_000_000_000;
 
-/// All processes, by parent, child and group.
+/// Indexes all processes by parent, child and group.
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
     own_pid: u32,
     nodes: HashMap<u32, Node>,
-    /// By parent, without kernel threads.
+    /// Children by parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     groups: HashMap<u32, Vec<u32>>,
-    /// CPU time of families at the last sample, by pid.
+    /// CPU time of family members at the last sample, by pid.
     used: HashMap<u32, Ticks>,
     sums: HashMap<u32, Sum>,
     sampled_ns: Option<u64>,
@@ -60,11 +60,11 @@ struct Node {
 #[derive(Debug)]
 struct Sum {
     start_ticks: u64,
-    /// The process itself, its descendants, and the others in its process group.
+    /// The process itself, its descendants, and the other members of its process group.
     family: Vec<u32>,
     ticks: u64,
-    /// CPU time, already counted, of members that ended without being reaped by the last sample. If the parent was
-    /// read just before its child ended, the parent's next value includes this time.
+    /// CPU time already counted for members that exited but had not been reaped by the last sample. If the parent was
+    /// read just before its child exited, the parent's next value includes this time.
     owed_ticks: u64,
     result: Arc<Descendants>,
 }
@@ -127,7 +127,7 @@ impl Tree {
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// A process's descendants, children first, up to `MAX_DESCENDANTS`.
+    /// Returns a process's descendants, children first, up to `MAX_DESCENDANTS`.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut descendants: Vec<u32> = Vec::new();
         if !self.children.contains_key(&pid) {
@@ -146,7 +146,7 @@ impl Tree {
         descendants
     }
 
-    /// Ancestors from the parent up, without the first process, up to `MAX_ANCESTORS`.
+    /// Returns a process's ancestors, nearest first, without the first process, up to `MAX_ANCESTORS`.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
@@ -256,8 +256,8 @@ impl Tree {
         Changes { used: used.collect(), ended: ended.map(|(&pid, &last)| (pid, last)).collect() }
     }
 
-    /// CPU time since the last sample of the family, and of its children that have exited since. In the first
-    /// sample, their total CPU time. Also returns the new `owed_ticks`.
+    /// Returns the CPU time that the family, and its children that have since exited, used since the last sample. For
+    /// the first sample, this is their total CPU time. Also returns the new `owed_ticks`.
     fn newly_used(
         &self,
         last: Option<&Sum>,
@@ -280,7 +280,7 @@ impl Tree {
         }
         let last_sum = last.filter(|_| !changes.ended.is_empty());
         for pid in last_sum.iter().flat_map(|sum| sum.family.iter().skip(1)) {
-            // An adopted process has not ended, so its time is not in any parent's total.
+            // An adopted process has not exited, so its time is not in any parent's total.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|node| node.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
@@ -290,7 +290,7 @@ impl Tree {
                     ended_ticks.saturating_add(used.own_ticks.saturating_add(used.reaped_ticks));
             }
         }
-        // The sampled time of ended processes was counted while they ran.
+        // The sampled time of exited processes was counted while they ran.
         let counted = ended_ticks.saturating_add(last.map_or(0, |sum| sum.owed_ticks));
         let ticks = own_ticks.saturating_add(reaped_ticks.saturating_sub(counted));
         (ticks, ended_ticks.saturating_sub(reaped_ticks))
@@ -301,11 +301,11 @@ impl Tree {
 struct Changes {
     /// CPU time of a process, and of its reaped children, since the last sample.
     used: HashMap<u32, (u64, u64)>,
-    /// CPU time, at the last sample, of processes that have ended since.
+    /// CPU time, at the last sample, of processes that have exited since.
     ended: HashMap<u32, Ticks>,
 }
 
-/// CPU time used since `then` by a process, and by its reaped children.
+/// Returns the CPU time that a process, and its reaped children, have used since `last`.
 fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     let last = last.copied().unwrap_or_default();
     (

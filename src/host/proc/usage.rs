@@ -1,10 +1,10 @@
-//! Measures what a job has used so far: CPU, files and network, of the given processes and of all processes that work
-//! for them. The difference of two readings shows whether the job worked in between.
+//! Measures the CPU time and the file and network I/O of a job: the given processes and all processes that work for
+//! them. The difference between two readings shows whether the job worked in between.
 //!
-//! Unlike `tree`, which follows every watched process at little cost, this reads all values now, so the result is
-//! current. A job includes the processes' descendants and the others in their process groups. It also includes
-//! helpers that have left: processes that belonged to the job at an earlier reading, and later orphans of the same
-//! user with the inherited environment.
+//! Unlike `tree`, which follows every watched process at little cost, this module reads all values now, so the result
+//! is current. A job includes the processes' descendants and the other members of their process groups. It also
+//! includes helpers that have left: processes that belonged to the job at an earlier reading, and later orphans of
+//! the same user with the inherited environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl JobUsage {
         self.machine.get(&pid).map(|listed| listed.ticks.start)
     }
 
-    /// The usage of one process that started in tick 0.
+    /// Creates the usage of one process that started in tick 0.
     #[cfg(test)]
     pub fn of_one(pid: u32, seconds: f64, cpu_ticks: u64, io_bytes: u64) -> Self {
         let ticks = Ticks { start: 0, own_ticks: cpu_ticks, reaped_ticks: 0 };
@@ -202,7 +202,7 @@ impl<'a> UsageReader<'a> {
         }
     }
 
-    /// Orphans started by one of these processes, identified by their user and environment.
+    /// Finds orphans started by one of these processes, identified by their user and environment.
     fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
         let origins: Vec<(u64, Origin)> = named
             .iter()
@@ -235,7 +235,7 @@ impl<'a> UsageReader<'a> {
         helpers.map(|(pid, _)| *pid).collect()
     }
 
-    /// A process's user and environment, which identify its helpers; `None` if either is unknown.
+    /// Reads a process's user and environment, which identify its helpers; `None` if either is unknown.
     fn origin(&self, pid: u32) -> Option<Origin> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         let mut content = Vec::new();
@@ -284,7 +284,7 @@ type Origin = (u32, BTreeSet<Vec<u8>>);
 /// Maximum number of bytes read from the file, which has seven lines.
 pub const IO_BYTES: usize = 512;
 
-/// Total bytes read and written; `None` if either is missing.
+/// Returns the total number of bytes read and written; `None` if either is missing.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
     field(content, "rchar:")?.checked_add(field(content, "wchar:")?)
 }
@@ -302,10 +302,10 @@ mod tests {
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
-    /// The process whose job is read, a child of a shell.
+    /// The process whose job is read. It is a child of a shell.
     const TRAINER: (u32, u64) = (70, 500);
 
-    /// A process with this parent, start, user, environment and CPU ticks.
+    /// Creates a process with this parent, start, user, environment and CPU ticks.
     fn put(fake: &FakeProc, pid: u32, line: &StatLine, uid: u32, environment: &str) {
         fake.stat(pid, line);
         fake.put(pid, "status", format!("Tgid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
@@ -388,12 +388,12 @@ mod tests {
         fake.put(80, "io", "rchar: 1000\nwchar: 500\n");
         fake.put(70, "schedstat", "0 1000000000 0\n");
         let before = read(&fake, None);
-        // A child that the process has reaped since, whose time is older.
+        // The process has since reaped a child, whose CPU time is older.
         std::fs::remove_dir_all(fake.folder(80)).unwrap();
         fake.stat(70, &StatLine { waited: 5050, ..stat_line(60, 500, 110) });
         fake.put(70, "io", "rchar: 10\nwchar: 5\n");
         fake.put(70, "schedstat", "0 3000000000 0\n");
-        // A child that was started since.
+        // A child started since then.
         put(&fake, 81, &stat_line(70, 700, 40), 1000, "");
         fake.put(81, "io", "rchar: 100\nwchar: 0\n");
         let used = read(&fake, Some(&before)).since(&before);

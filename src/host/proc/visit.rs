@@ -1,8 +1,8 @@
-//! A visit to a watched process, which reads everything except stat. `entry` decides when it is due.
+//! Visits a watched process to read everything except stat. `entry` decides when a visit is due.
 //!
-//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, working directory, argv, environment and
-//! libraries rarely change unless the process executes another program. They are read at the first visit after exec and at
-//! every tenth visit.
+//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, working directory, argv, environment
+//! and libraries rarely change unless the process executes another program. They are read at the first visit after
+//! exec and at every tenth visit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads the data that is due through the process's folder; its memory only if this cannot block. Fails if the
-    /// process is gone, or gpumem is out of descriptors.
+    /// Reads the data that is due through the process's folder, but its memory only if this cannot block. Fails if
+    /// the process is gone, or gpumem is out of descriptors.
     pub(in crate::host) fn visit(
         &mut self,
         entry: &mut ProcessEntry,

@@ -1,8 +1,8 @@
 //! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by environment
 //! variables that identify runs, then by cgroups.
 //!
-//! Facts such as different users or two notebook kernels prevent joining. If two processes with a common property
-//! cannot belong together, the property joins none of the others either.
+//! Facts such as different users or two notebook kernels prevent joining. If two processes that share a property
+//! cannot belong together, the property joins no other processes either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Shells, by short name. Processes that a shell started in one session need not belong together.
+/// Short names of shells. Processes that a shell started in one session need not belong together.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
 type RunKey = (&'static str, Vec<Arc<str>>);
 
-/// The pid of a starter, and its start if known.
+/// Pid of a launcher, and its start ticks if known.
 type Launcher = (u32, Option<u64>);
 
 #[derive(Debug, Default)]
 struct Job {
     members: Vec<usize>,
     ties: BTreeSet<Tie>,
-    /// `None` only for a single dead process.
+    /// `None` only if the job is a single dead process.
     uid: Option<u32>,
     kernel: Option<u32>,
     runs: BTreeMap<RunKey, BTreeSet<Arc<str>>>,
 }
 
 impl Job {
-    /// Whether two jobs can be one: they have one user and at most one kernel.
+    /// Whether two jobs may be the same job: they have the same user and at most one notebook kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
@@ -43,7 +43,7 @@ impl Job {
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Whether both jobs contain the same rank of a run, so that they are two similar runs.
+    /// Whether both jobs contain the same rank of a run. If so, they are two runs with the same key.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -54,9 +54,9 @@ pub(super) struct Joining<'a> {
     snapshot: &'a Snapshot,
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
-    /// Index in `jobs`, by index in `processes`.
+    /// For each process, the index of its job in `jobs`.
     job_of: Vec<usize>,
-    /// Initially one per process; emptied when joined to another.
+    /// Starts with one job per process. A job that is joined to another is left empty.
     jobs: Vec<Job>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Joining<'a> {
         &self.jobs[self.job_of[process]]
     }
 
-    /// Joins two processes' jobs if they can be one. Records the tie even if both are already in one job.
+    /// Joins the jobs of two processes if possible. Records the tie even if both are already in the same job.
     fn join(&mut self, one: usize, another: usize, tie: Tie) {
         let (into, from) = (self.job_of[one], self.job_of[another]);
         if into != from {
@@ -123,8 +123,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all processes with a common property, unless two of them cannot be in one job. In that case the
-    /// property proves nothing about the others either.
+    /// Joins all processes that share a property, unless two of them cannot be in the same job. In that case the
+    /// property proves nothing about the other processes either.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -165,7 +165,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// A process group is the result of one command line of a shell, or of one script.
+    /// Joins process groups. A group comes from one shell command line, or from one script.
     pub(super) fn join_groups(&mut self) {
         self.join_classes(Tie::ProcessGroup, |process| {
             process.process_group.filter(|&group| group > 0)
@@ -202,7 +202,7 @@ impl<'a> Joining<'a> {
             let started = self.processes[elder];
             let is_let_go =
                 leads_its_session(process) && (started.jupyter.is_some() || is_shell(started));
-            // A shell among the holders is a login, not a job.
+            // A shell that holds a GPU device file is a login, not a job.
             if process.jupyter.is_none() && !is_let_go && !is_shell(started) {
                 self.join(elder, child, Tie::Parent);
             }
@@ -253,12 +253,12 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // The index alone is not evidence.
+                // Without a minor number, the device file would be guessed from the index.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 
-    /// Joins ranks of one run, which have separate sessions and a common launcher, and can outlive it.
+    /// Joins the ranks of a run. They have separate sessions and a common launcher, which they can outlive.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -288,7 +288,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether these jobs can have one launcher. Ranks of an earlier run have none, or a different one.
+    /// Whether these jobs can have the same launcher. Ranks of an earlier run have no launcher, or a different one.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
         let launchers: Vec<BTreeSet<Launcher>> =
             jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
@@ -296,13 +296,13 @@ impl<'a> Joining<'a> {
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
             1 => all_have,
-            // All are orphans, so only the run's name remains, if it is unique.
+            // All are orphans, so only a unique run name can join them.
             0 => names_itself(key),
             _ => false,
         }
     }
 
-    /// The processes that started a job's members without being in the job.
+    /// Returns the processes outside a job that started its members.
     fn launchers(&self, job: &Job) -> BTreeSet<Launcher> {
         let starters = job.members.iter().filter_map(|&i| started_by(self.processes[i]));
         starters
@@ -313,10 +313,10 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// A cgroup is one job if it is a job's step, or if the process that it was created for is a member: when that
-    /// process ends, the kernel or systemd ends the others.
+    /// Joins cgroups. A cgroup is one job if it is a Slurm step, or if the process that it was created for is a
+    /// member: when that process exits, the kernel or systemd kills the others.
     pub(super) fn join_cgroups(&mut self) {
-        // A person started a process with a terminal, so it is not part of the step, service or container.
+        // A process with a terminal was started by a person, so it is not part of the step, service or container.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -352,7 +352,7 @@ impl<'a> Joining<'a> {
             let processes = || job.members.iter().map(|&index| self.processes[index]);
             let mut members: Vec<u32> = processes().map(|process| process.pid).collect();
             members.sort_unstable();
-            // The dead process led the others' group or session, so it is older.
+            // A dead process led the group or session of the others, so it is the oldest.
             let oldest = processes().min_by_key(|p| (p.start_ticks.unwrap_or(0), p.pid));
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
@@ -387,7 +387,7 @@ fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
 
-/// Whether NVML lists the pid and no process has it.
+/// Whether NVML lists the pid although no process has it.
 pub(super) fn is_dead(process: &Process) -> bool {
     process.unresolved.is_none()
         && process.start_ticks.is_none()
@@ -404,7 +404,7 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// The recorded starter, or the parent unless it only adopted the process.
+/// Returns the recorded launcher, or else the parent, unless the parent only adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));
@@ -418,14 +418,14 @@ fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// The first process of a pid namespace. When it ends, the kernel ends all others in the namespace.
+/// Whether a process is the first one in its pid namespace. When it exits, the kernel kills all others there.
 fn is_first_of_a_container(process: &Process) -> bool {
     // Without ids, several containers in one cgroup cannot be distinguished.
     let container = process.container.as_deref();
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// The main process of a systemd service: it leads its session, and systemd is its parent.
+/// Whether a process is the main process of a systemd service: it leads its session, and systemd is its parent.
 fn is_main_of_a_service(process: &Process) -> bool {
     // Processes under a unit that hosts other people's programs are unrelated.
     let unit = process.systemd_unit.as_deref();
@@ -435,7 +435,7 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// The runs that the process is a rank of, and the ranks, from its environment.
+/// Returns the runs in which the process is a rank, and its ranks, according to its environment.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {
@@ -467,21 +467,21 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
         // A step with a terminal is a shell that people type into.
         && process.terminal.is_none()
         // A process that left the job's cgroup keeps the environment, but is not part of the job. If cgroups are
-        // unknown, it may be part of it.
+        // unknown, the process counts as part of the job.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Ray numbers jobs from 1 in each cluster, so the workers' starter identifies the cluster.
+    // Ray numbers jobs from 1 in each cluster, so the process that started the workers identifies the cluster.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
     runs
 }
 
-/// Whether a run's name is unique, so that two orphans with it belong to one run. torchrun names an unnamed run
-/// `none`; Ray and MPI restart numbering.
+/// Whether a run's name is unique, so that two orphans with this name belong to the same run. torchrun names an
+/// unnamed run `none`; Ray and MPI start numbering again.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

@@ -1,11 +1,11 @@
-//! Processes that are one job, and above all processes that are not.
+//! Tests which processes are joined into one family, and above all which are not.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
 use crate::model::testing::environment;
 use crate::model::{Snapshot, Time};
 
-/// A process of user 1000 with this group and session, on a shell's terminal.
+/// Creates a process of user 1000 with this group and session, on a terminal.
 fn process(pid: u32, group: u32, session: u32) -> Process {
     Process {
         pid,
@@ -37,7 +37,7 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// A torchrun worker that leads its own session, from its rank, run, port and agent (or `-`).
+/// Creates a torchrun worker in its own session. `text` contains its rank, run, port, and agent (`-` for none).
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -98,7 +98,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..process(pid, pid, 50)
     };
     assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
-    // They remain two families after the login ends, without its terminal and leader.
+    // After the login ends, its terminal and leader are gone, but they remain two families.
     let orphaned = |pid| Process {
         terminal: None,
         session_leader_alive: Some(false),
@@ -106,7 +106,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..typed(pid)
     };
     assert_eq!(members(&[orphaned(100), orphaned(200)]), [[100], [200]]);
-    // The same if the shell itself has a device file open.
+    // Nothing changes if the shell itself has a device file open.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
@@ -136,12 +136,12 @@ fn two_notebook_kernels_are_always_two_families() {
     let (one, two) = (server(kernel(100)), server(kernel(200)));
     assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
 
-    // The same if the server is among the holders, as the container's first process.
+    // Nothing changes if the server is the container's first process and holds a device file, too.
     let first = Process { namespace_pid: Some(1), parent: None, ..server(process(40, 40, 40)) };
     let all = [first, one.clone(), two.clone()];
     assert_eq!(members(&all), [[40], [100], [200]]);
 
-    // The same in one group and session, as an editor starts them. Their helpers stay with them.
+    // An editor starts kernels in one group and session. They remain separate, and helpers stay with their kernel.
     let editor = |process| Process { process_group: Some(30), session: Some(30), ..process };
     let helper =
         |pid, starter| Process { parent: parent(starter, "python"), ..process(pid, 30, 30) };
@@ -151,7 +151,7 @@ fn two_notebook_kernels_are_always_two_families() {
 
 #[test]
 fn a_kernel_is_not_in_its_servers_family() {
-    // In its own group and session, as an editor starts it.
+    // An editor may start the kernel in the server's group and session.
     let server = process(90, 90, 90);
     let kernel = Process {
         parent: parent(90, "node"),
@@ -225,7 +225,7 @@ fn a_child_of_a_dead_process_joins_its_family() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
-    // Another process may get that pid later; it started nothing before its own start.
+    // Another process may get that pid later. It cannot have started a worker that is older.
     let stranger = Process { start_ticks: Some(99_999), ..process(90, 90, 60) };
     assert_eq!(members(&[stranger, worker]), [[90], [101]]);
 }
@@ -247,7 +247,7 @@ fn ranks_of_one_run_are_one_family() {
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
-    // The same with their data loaders, which have the ranks' environment.
+    // Data loaders, which have the ranks' environment, do not prevent this.
     let loader = |pid, rank_pid: u32| Process {
         parent: parent(rank_pid, "python"),
         process_group: Some(rank_pid),

@@ -1,7 +1,7 @@
-//! The table of a GPU's single values, with their names, units and places on the screen and in `ps`.
+//! The table of a GPU's values, with their names, units, and positions on the screen and in `ps`.
 //!
 //! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the screen then show
-//! it. Memory is a balance rather than a single value, so it has its own columns.
+//! it. Memory is not in this table: it is split by holder and has its own columns.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
@@ -34,20 +34,20 @@ pub struct GpuField {
     pub title: &'static str,
     /// Whether `ps` aligns the column to the right; the screen always does.
     pub right: bool,
-    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never.
+    /// Order in which `ps` drops columns on a narrow terminal: 1 is dropped first, [`STAYS`] never.
     pub gives_way: usize,
     /// The column heading on the screen; empty if the screen does not show it.
     pub heading: &'static str,
     /// The width on the screen in terminal columns; 0 means as wide as the widest text or heading.
     pub width: u16,
-    /// The rank on the screen; values of a higher rank are dropped first.
+    /// Rank on the screen. Values with a higher rank are dropped first.
     pub need: usize,
-    /// The minimum terminal width at which the screen shows the value, dimmed and after the charts. 0 means before
-    /// the name, at any width.
+    /// Minimum terminal width at which the screen shows the value, dimmed, after the charts. With 0, the value is
+    /// always shown, before the name.
     pub from_columns: u16,
     /// The fill level for this value; `None` if unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether a high value means work rather than strain.
+    /// Whether a high value is a sign of work rather than of strain.
     pub is_work: bool,
     label: &'static str,
     /// Whether a card shows the field if its value is unknown.
@@ -59,7 +59,7 @@ pub struct GpuField {
     most: fn(&Gpu) -> Option<f64>,
 }
 
-/// Right-aligned in a `ps` column that is never dropped; not shown on the screen.
+/// Default: a right-aligned `ps` column that is never dropped, and not on the screen.
 const VALUE: GpuField = GpuField {
     title: "",
     right: true,
@@ -145,7 +145,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// More values for a card, most important first. Shown if known and if there is room.
+/// More values for a card, most important first. Each is shown if it is known and there is room.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -179,17 +179,17 @@ pub fn on_screen() -> Vec<&'static GpuField> {
 }
 
 impl GpuField {
-    /// `34 °C`, as in `ps`.
+    /// Formats the value as in `ps`: `34 °C`.
     pub fn text(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), None, self.units[0])
     }
 
-    /// `34°C` or `52/70 W`, as on the screen.
+    /// Formats the value as on the screen: `34°C` or `52/70 W`.
     pub fn short(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
-    /// `util 37%`, as on a card; `None` if a card does not show it.
+    /// Formats the value as on a card: `util 37%`. `None` if a card does not show it.
     pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
         let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
         is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 pub struct Needle {
     typed: String,
     lower: String,
-    /// With `*` at both ends, to search within a text; `None` without wildcards.
+    /// Has `*` added at both ends, to search within a text. `None` if there are no wildcards.
     pattern: Option<Vec<Glyph>>,
 }
 
@@ -26,7 +26,7 @@ impl Needle {
         Self { typed, lower, pattern: None }
     }
 
-    /// Builds a needle from characters and whether each was in quotes. Outside quotes, `*` and `?` are wildcards.
+    /// Builds a needle from characters; `true` marks a quoted one. Outside quotes, `*` and `?` are wildcards.
     pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
         let glyphs = typed.iter().map(|typed| match typed {
             ('*', false) => Glyph::Any,
@@ -71,7 +71,7 @@ impl Needle {
         text.to_lowercase() == self.lower
     }
 
-    /// Whether a text equals the needle, with case.
+    /// Whether a text equals the needle, including case.
     pub(super) fn is_exactly(&self, text: &str) -> bool {
         match &self.pattern {
             Some(pattern) => matches(&pattern[1..pattern.len() - 1], text, false),
@@ -102,7 +102,7 @@ impl Needle {
         }
     }
 
-    /// The needle for a word that can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
+    /// Returns a needle if the word can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {

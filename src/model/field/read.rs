@@ -12,7 +12,7 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
-    /// Whether the field's value is this number, for fields that numbers identify.
+    /// Whether the field is this number. `None` if unknown, or if the field is neither a GPU nor a pid.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -112,8 +112,8 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
     }
 }
 
-/// Whether the owner's name equals or contains the needle, or its uid equals it. Whole names are compared with
-/// case, because two accounts may differ only by case.
+/// Whether the owner's name equals or contains the needle, or the owner's uid equals it. Whole names are
+/// case-sensitive, because two accounts may differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -129,7 +129,7 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Whether the needle names a row's GPU, or one that its process has open: by UUID, MIG device or name.
+/// Whether the needle names the row's GPU, or a GPU that the process has open, by UUID, MIG device or name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -238,12 +238,12 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// A loaded library other than the framework, by its position in the list.
+/// Returns a loaded library other than the framework, by its position in the list.
 fn library(process: &Process, position: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(position).map(|name| &**name)
 }
 
-/// Whether a word of the command line contains the needle. With blanks or wildcards, the whole line is searched.
+/// Whether a word of the command line contains the needle. A needle with blanks or wildcards may span words.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
     if whole || needle.is_pattern() || needle.typed().contains(' ') {
@@ -288,10 +288,10 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }
 
-/// The fields that `ps` can group by, in the help's order.
+/// The fields that `ps` can group by, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Number of digits of a container id that are shown, like its runtime's commands.
+/// Number of digits shown of a container id, as in the commands of container runtimes.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -304,7 +304,7 @@ pub enum GroupName {
 }
 
 impl Field {
-    /// The value as a group's name, for the fields in [`GROUPED`].
+    /// Returns the value as a group's name, for the fields in [`GROUPED`].
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
@@ -348,7 +348,7 @@ pub enum SortValue<'a> {
 }
 
 impl<'a> SortValue<'a> {
-    /// A row's key for a field. The key of a finding is its `rank`; rank 0 is the largest.
+    /// Sort key of a row for a field. The key for findings is the `rank`; rank 0 counts as the largest.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text =

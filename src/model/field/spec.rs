@@ -1,4 +1,4 @@
-//! A line of the table of fields, and its builder.
+//! Defines a line in the table of fields, and its builder.
 
 use super::Field;
 
@@ -6,9 +6,9 @@ use super::Field;
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     Text,
-    /// One of a list of words, or its prefix.
+    /// One of these words, or a prefix of one.
     OneOf(fn() -> Vec<&'static str>),
-    /// An index, a UUID, a MIG device or a name.
+    /// An index, a UUID, a MIG device or the name of a GPU.
     Gpu,
     Number,
     Percent,
@@ -35,13 +35,13 @@ pub struct FieldSpec {
     pub letter: char,
     /// The width on the screen in terminal columns; 0 means as wide as the widest text.
     pub width: u16,
-    /// The rank on the screen; columns of a higher rank are dropped first.
+    /// Rank on the screen. Columns with a higher rank are dropped first.
     pub need: usize,
-    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never; 0 if it is not a column.
+    /// Order in which `ps` drops columns on a narrow terminal: 1 is first, [`STAYS`] is never, 0 means no column.
     pub gives_way: usize,
-    /// The key and help text in `ps --sort`; empty if `ps` cannot sort by it.
+    /// Name and help text for `ps --sort`. Empty if `ps` cannot sort by this field.
     pub sort: (&'static str, &'static str),
-    /// The column's name in options if neither `sort` nor `names` has one; otherwise empty.
+    /// Name of the column in options if neither `sort` nor `names` has one; otherwise empty.
     pub called: &'static str,
 }
 
@@ -78,17 +78,17 @@ impl FieldSpec {
         Self { title, ..self }
     }
 
-    /// Adds a right-aligned column; see the field `descending`.
+    /// Makes the field a right-aligned column; `descending` sorts large values first.
     pub(super) const fn number(self, title: &'static str, descending: bool) -> Self {
         Self { title, descending, right: true, ..self }
     }
 
-    /// Names the column, if it has no other name.
+    /// Sets the column's name in options, if it has no other name.
     pub(super) const fn called(self, called: &'static str) -> Self {
         Self { called, ..self }
     }
 
-    /// The column's name in options, the same for every command.
+    /// Returns the column's name in options, which is the same for every command.
     pub fn column_name(&self) -> &'static str {
         match (self.sort.0, self.names.first()) {
             ("", None) => self.called,

@@ -111,7 +111,7 @@ impl Test {
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
-            // A GPU also has a name; only its numbers have an order.
+            // `:` and `=` also compare a GPU's names; other signs compare only numbers.
             (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,

@@ -1,4 +1,4 @@
-//! Selectors as typed, and the rows they select.
+//! Tests which rows are selected by typed selectors.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -14,7 +14,7 @@ fn error(text: &str) -> String {
     Selector::parse(text).unwrap_err().to_string()
 }
 
-/// One GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
+/// Builds a GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
 /// unresolved 4003, and ann's unlisted 3999, which has the files of GPUs 0 and 1 open.
 fn machine() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
@@ -36,7 +36,7 @@ fn machine() -> (Snapshot, Vec<Finding>) {
     (snapshot, findings)
 }
 
-/// The rows, in order of pid. 4000 has been idle for 1790 s.
+/// Returns the rows in order of pid. 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
     let row_places = places(snapshot, findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = row_places
@@ -118,7 +118,7 @@ fn terms_match_one_field() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
-        // A uid, and a prefix of a UUID, ignoring case.
+        // A uid can stand for a user. UUID prefixes are compared ignoring case.
         ("user:1000", &[4000]),
         ("user=ann,1000", &[3999, 4000]),
         ("user=ANN", &[]),
@@ -130,7 +130,7 @@ fn terms_match_one_field() {
         ("gpu=gpu-000", &[]),
         ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
         ("gpu:1,nothing", &[3999]),
-        // Patterns; with `:` they match anywhere.
+        // With `:`, patterns match anywhere in the text.
         ("cmd:ipy*ch*", &[4001]),
         ("name=py*n3*", &[3999, 4000, 4001, 4002]),
         ("name=py?on", &[]),
@@ -141,7 +141,7 @@ fn terms_match_one_field() {
         ("gpu:h?00", &[3999, 4000, 4001, 4002, 4003]),
         ("state:sl*g", &[3999, 4000]),
         ("ipy*ch*", &[4001]),
-        // In quotes all characters are plain.
+        // Quoted characters are taken literally.
         ("cmd:\"ipy*ch*\"", &[]),
         ("cmd:\"[a]\"", &[]),
         ("\"ipy*ch*\"", &[]),
@@ -174,7 +174,7 @@ fn numbers_are_compared_in_their_units() {
 
 #[test]
 fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
-    // Unknown: cpu of 4001; everything about 4003; memory and use of 3999.
+    // These values are unknown: cpu of 4001; everything about 4003; memory and use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
         ("!cpu>100", &[3999, 4000]),
@@ -270,7 +270,7 @@ fn any_text_is_a_selector_or_an_error() {
 #[test]
 fn a_negated_term_excludes_all_rows_of_a_process() {
     let mut machine = (sample::snapshot(2, 1), Vec::new());
-    // A process on both GPUs.
+    // One process is on both GPUs.
     sample::entry(&mut machine.0, 1, 0).pid = 4000;
     let rows = rows(&machine);
     for (text, row, process) in [
@@ -299,7 +299,7 @@ fn a_gpu_is_selected_by_any_of_its_names() {
         ("gpu>0", &[1, 2]),
         ("gpu:gpu-0001", &[1]),
         ("gpu:2:0", &[2]),
-        // Excluding a part does not exclude the whole.
+        // Excluding a MIG device does not exclude the whole GPU.
         ("!gpu:2:0", &[0, 1, 2]),
         ("user:ann", &[0, 1, 2]),
         ("gpu:h100", &[0, 1, 2]),

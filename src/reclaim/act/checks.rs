@@ -1,4 +1,4 @@
-//! The checks before each step: whether the rule's finding still holds, and whether the processes may be signalled.
+//! Checks before each step that the rule's finding still holds and that the processes may be signalled.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::host::JobWork;
@@ -9,7 +9,7 @@ use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
-/// Maximum averaging period, in seconds, for work since the plan. A plan may stay on the screen for hours.
+/// Maximum period, in seconds, for averaging the work since the plan. A plan may stay on the screen for hours.
 const MAX_SECONDS: f64 = 60.0;
 
 impl Act {
@@ -23,7 +23,7 @@ impl Act {
         }
     }
 
-    /// The outcome of an act. If memory was released and the finding then ended, the release is the outcome.
+    /// Returns the outcome of the act. If memory was released and the finding then ended, the outcome is the release.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -33,7 +33,7 @@ impl Act {
         }
     }
 
-    /// Ends the act if the rule no longer holds. A target that a person named continues.
+    /// Ends the act if the finding no longer holds. An act on a target that a person named continues.
     pub(super) fn recheck_finding(
         &mut self,
         input: StepInput<'_>,
@@ -66,8 +66,8 @@ impl Act {
         }
     }
 
-    /// Whether the target or its helper processes have worked since the plan. Usage after the first action is
-    /// ignored, because the target may be exiting.
+    /// Whether the target or its helper processes have worked since the plan was made. Usage after the first action
+    /// is ignored, because the target may be exiting.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
         let Some(at_plan) = self.target.used_at_plan.as_deref() else {
             return false;
@@ -80,7 +80,7 @@ impl Act {
         is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
-    /// Whether the only finding was that the members were stopped, and gpumem has sent SIGCONT.
+    /// Whether gpumem sent SIGCONT to members whose only finding was that they were stopped.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
@@ -100,7 +100,7 @@ impl Act {
             .any(works)
     }
 
-    /// Why a member is protected now.
+    /// Returns what protects a member now, if anything.
     pub(super) fn find_protection(
         &self,
         recipients: &[Handle],
@@ -139,8 +139,8 @@ impl Act {
         None
     }
 
-    /// Why a step would end GPU processes that are not in the plan. These are a launcher's ranks or, if a rule found
-    /// the target, children of any member.
+    /// Refuses a step that would end GPU processes outside the plan: a launcher's ranks or, if a rule found the
+    /// target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

@@ -1,4 +1,4 @@
-//! Every outcome, with simulated process control and time.
+//! Tests of every outcome of an act, with simulated process control and time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,14 +44,14 @@ impl ActTest {
         }
     }
 
-    /// An act for a finding of this kind on each process.
+    /// Creates an act for a finding of this kind on each process.
     fn for_findings(kind: Kind, processes: &[Process]) -> Self {
         let findings: Vec<Finding> =
             processes.iter().map(|process| finding(kind, process)).collect();
         Self::for_plan(processes, &findings, guard())
     }
 
-    /// An act for processes that a person named.
+    /// Creates an act for processes that a person named.
     fn for_named(processes: &[Process], mut guard: Guard) -> Self {
         guard.policy.targets = Targets::named(vec![processes[0].pid], Vec::new()).unwrap();
         Self::for_plan(processes, &[], guard)
@@ -73,7 +73,7 @@ impl ActTest {
         self
     }
 
-    /// Sets NVML's view: the living processes, and unattributed memory.
+    /// Takes a snapshot: NVML lists the living processes and reports this much unattributed memory.
     fn take_snapshot(&mut self, unattributed: u64) {
         let alive = |process: &&Process| self.control.get().processes.contains_key(&process.pid);
         let processes: Vec<Process> =
@@ -96,14 +96,14 @@ impl ActTest {
         self.act.advance(input, &mut self.control, &mut self.ledger)
     }
 
-    /// Advances at the given time, with a snapshot of that time.
+    /// Takes a snapshot at this time, and advances.
     fn advance_at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.take_snapshot(0);
         self.advance()
     }
 
-    /// Advances second by second to the end.
+    /// Advances second by second until the act ends.
     fn run_to_end(&mut self) -> Outcome {
         for second in 0..200 {
             match self.advance_at(self.now + f64::from(second > 0)) {
@@ -137,7 +137,7 @@ fn a_process_that_exits_on_sigterm_is_freed_without_sigkill() {
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(test.sent(), [(70, TERM)]);
     assert!(test.act.outcome().is_none());
-    // It has exited, but older snapshots prove nothing.
+    // The process has exited, but older snapshots prove nothing.
     test.set_snapshot(Vec::new(), vec![gpu(0, &[], 0)]);
     test.now = 0.4;
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
@@ -165,7 +165,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
     assert_eq!(test.advance_at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
 
-    // But using the GPU is activity.
+    // If the process uses the GPU, however, it is active.
     let mut test = ActTest::for_findings(Kind::Stopped, &[stopped]);
     test.advance();
     test.recheck = Recheck::NoLonger;
@@ -178,12 +178,12 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
 
 #[test]
 fn activity_cancels_an_act_of_a_rule() {
-    // Before the first signal.
+    // The finding ends before the first signal.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // During the grace period, later signals are cancelled.
+    // The finding ends during the grace period, so later signals are cancelled.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     test.recheck = Recheck::NoLonger;
@@ -298,7 +298,7 @@ fn protection_is_checked_before_each_signal() {
         assert_eq!(test.advance(), ActProgress::Ended(Outcome::of(why)));
         assert!(test.sent().is_empty());
     }
-    // Between two signals.
+    // The exemption appears between two signals.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     test.now = 10.0;
@@ -377,7 +377,7 @@ fn a_process_that_allocates_again_is_killed() {
 
 #[test]
 fn a_working_process_gets_more_time() {
-    // Bytes and CPU ticks per second.
+    // Bytes and CPU ticks per second while the process saves its work.
     let saving = [(1 << 21, 0), (0, 50)];
     let cases = [(0, 10), (7, 15), (22, 30), (5000, 600)];
     for ((bytes, ticks), (works_for, killed_at)) in
@@ -423,13 +423,13 @@ fn work_since_the_plan_cancels_an_act_of_a_rule() {
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 900);
     assert_eq!(test.advance_at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // A little CPU time is not work, and usage after a signal does not count.
+    // A little CPU time does not count as work, and usage after a signal is ignored.
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 110);
     assert!(matches!(test.advance_at(8.0), ActProgress::Waiting { .. }));
     assert_eq!(test.sent(), [(70, TERM)]);
     test.control.get().usage = JobUsage::of_one(70, 9.0, 900, 0);
     assert!(matches!(test.advance_at(9.0), ActProgress::Waiting { .. }));
-    // A named target continues.
+    // An act on a named target continues.
     let mut test = planned(ActTest::for_named(&[python()], guard()), 900);
     test.advance_at(8.0);
     assert_eq!(test.sent(), [(70, TERM)]);
@@ -443,7 +443,7 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     free.gpu_files = Some(Arc::default());
     test.now = 2.0;
     test.set_snapshot(vec![free], vec![gpu(0, &[], 0)]);
-    // The rule reports nothing, because the process holds nothing.
+    // The process no longer holds memory, so the rule no longer finds it.
     test.recheck = Recheck::NoLonger;
     test.advance();
     test.now = 7.0;
@@ -452,7 +452,7 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     assert_eq!(test.sent(), [(70, TERM)]);
 }
 
-/// A copy of process 70 that started after the plan, with this parent and process group.
+/// Returns a copy of process 70 that started after the plan, with this parent and process group.
 fn new_child(test: &ActTest, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = test.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);

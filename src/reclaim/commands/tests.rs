@@ -1,4 +1,4 @@
-//! The commands for each finding. Protected processes get no `gpumem kill`.
+//! Tests of the commands for each finding. Protected processes get no `gpumem kill`.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn fill_in<'f>(
     }
 }
 
-/// The findings with their commands for the user of `guard`.
+/// Adds to the findings the commands for the user of `guard`.
 fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         found.iter().map(|(kind, process)| finding(*kind, process)).collect();
@@ -146,7 +146,7 @@ fn the_commands_depend_on_the_process_owner() {
     let roots = with_commands(&found, &snapshot, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // The reader of a recording is unknown.
+    // It is unknown who reads a recording.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
     let plan = plan_of(&findings, &snapshot, &root);
@@ -190,7 +190,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // Libraries that keep their memory, or unknown libraries.
+        // One library keeps its memory, and the other is unknown.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
         (python, false),
@@ -260,7 +260,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
         kill: Some(format!("gpumem kill{option} 70")),
     };
     assert_eq!(commands_by(&observed, Typist::Owner), both(""), "a recording's owner");
-    // Later, on another machine, the pid may be reused.
+    // On another machine and later, the pid may have been reused.
     let exactly = both("").kill.map(|command| command.replace("70", "70@700@boot"));
     assert_eq!(commands_by(&observed, Typist::Elsewhere).kill, exactly);
     let mut without_boot_id = observed.clone();
@@ -270,14 +270,14 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
     assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
-    // Inside the container, the pid may belong to another process.
+    // Inside a container, the pid may belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
     assert_eq!(commands_by(&inside, Typist::Owner), OwnCommands::default());
     let unresolved = Process { unresolved: Some("who knows".into()), ..announced.clone() };
     assert_eq!(commands_by(&on_gpu(&[unresolved]), Typist::Owner), OwnCommands::default());
-    // An exempt process is not ended.
+    // An exempt process gets no command that ends it.
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")

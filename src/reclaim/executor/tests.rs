@@ -1,4 +1,4 @@
-//! The executor: order of targets, rechecks, and events for observers.
+//! Tests of the executor: order of targets, rechecks, and events for observers.
 
 use super::*;
 use crate::model::{Kind, Process as Shown};
@@ -37,13 +37,13 @@ impl Observer for Notes {
     }
 }
 
-/// Two stopped processes on GPU 0, their findings, and an executor for the plan that ends both.
+/// Simulates two stopped processes on GPU 0, their findings, and an executor for the plan that ends both.
 struct Simulation {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     processes: Vec<Shown>,
     now: f64,
-    /// The findings are unknown.
+    /// Whether the findings are unknown.
     is_doubtful: bool,
     /// No sample is supplied after this time.
     last: f64,

@@ -1,4 +1,4 @@
-//! Every reason that protects a process, and an ordinary process that has none.
+//! Tests every reason for protecting a process, and an ordinary process that is not protected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn programs_are_matched_by_file_and_whole_name() {
         // The process's own name (comm) proves nothing.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
-        // A partial match is not enough.
+        // A program that only contains a protected name is not protected.
         ("/home/ann/Xorg-trainer", "x", None),
         ("/home/ann/my-sshd", "x", None),
         ("/home/ann/systemd/train", "x", None),
@@ -152,7 +152,7 @@ fn a_process_without_certain_identity_is_protected() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // A zombie has names, but no certain identity.
+    // A zombie has names, but its identity is uncertain.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),
@@ -177,7 +177,7 @@ fn in_a_namespace_only_named_gpu_holders_are_signalled() {
             assert_eq!(guard().by_snapshot(Call::Named, &unproven, &snapshot), other);
         }
     }
-    // A recording of a host, replayed in a container.
+    // This recording of a host is replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
     let snapshot = snapshot(at(0.0), &[], Vec::new());
@@ -250,7 +250,7 @@ fn the_owners_exemption_protects_until_it_ends() {
             "{start:?}"
         );
     }
-    // A process with an unreadable environment is protected no longer than one with `GPUMEM_KEEP`.
+    // A process with an unreadable environment is not protected longer than one with `GPUMEM_KEEP`.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
         let found = limited.by_snapshot(Call::Rule, &process, &snapshot);

@@ -1,4 +1,4 @@
-//! Findings marked as reclaimable are exactly those that an all-users plan takes.
+//! Tests that the findings marked as reclaimable are exactly those that a plan for all users includes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::reclaim::testing::{BOOT, at, facts, finding, gpu, plan_with, process,
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// A guard for root. None of the processes is an ancestor of gpumem.
+/// Returns a guard for root. None of the processes is an ancestor of gpumem.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,
@@ -27,7 +27,7 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// A random machine with its findings and configuration. Its jobs have members that are exempt, working,
+/// Creates a random machine with findings and a configuration. Its jobs have members that are exempt, working,
 /// graphics-only, serving, protected, in another pid namespace, or without a finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
@@ -90,7 +90,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 }
                 findings.push(found);
             }
-            // The process may have exited since.
+            // The process may have exited in the meantime.
             if dice.roll(15) > 0 {
                 processes.push(process);
             }
@@ -140,7 +140,7 @@ fn the_headline_matches_a_plan_for_all_users() {
         identities.sort_unstable_by_key(|process| process.pid);
         identities.dedup();
         assert!(headline.processes <= identities.len(), "{seed}");
-        // Every process in the plan was marked.
+        // Every process in the plan must have been marked.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();

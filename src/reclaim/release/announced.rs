@@ -1,8 +1,8 @@
-//! Release by a signal that the process announces in `GPUMEM_RELEASE_SIGNAL` and handles.
+//! Asks a process to release memory by a signal that it announces in `GPUMEM_RELEASE_SIGNAL` and handles.
 //!
-//! Both are required: without a handler, SIGUSR1, SIGUSR2 and SIGHUP terminate a process. The environment is that
-//! of the current program. The handlers are read from `/proc/PID/status` immediately before the signal is sent,
-//! while a pidfd holds the process.
+//! The announcement and the handler are both required: without a handler, SIGUSR1, SIGUSR2 and SIGHUP terminate a
+//! process. The environment belongs to the program that is running now. The handlers are read from `/proc/PID/status`
+//! immediately before the signal is sent, while a pidfd for the process is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::reclaim::process_control::{
     Approved, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
 };
 
-/// The variable by which a process announces its signal.
+/// The variable in which a process announces its signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Permitted signals, which programs define for their own purposes.
+/// The permitted signals. Their meaning is up to each program.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
-/// The signal that a process announces. `None` if it announces none.
+/// Returns the signal that a process announces. `None` if it announces none.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|signal| SIGNALS.contains(signal));
@@ -32,7 +32,7 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
     }))
 }
 
-/// The release request, if the snapshot shows an announcement. `None` otherwise.
+/// Returns the release request, if the snapshot shows an announcement.
 pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
@@ -40,14 +40,14 @@ pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay,
     Some(signal.map(way))
 }
 
-/// Sends the signal if it is permitted and `is_deed` is set. The process does not report the effect.
+/// Sends the signal if `is_deed` is set and the process handles it. The process does not report the effect.
 pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
     let (mut control, handle) = hold(roots, way, signal)?;
     if !is_deed {
         let why = format!("it announces {signal} and has a handler for it");
         return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-    // Checked again immediately before the signal.
+    // The handler is checked again immediately before the signal.
     handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
     match control.signal(handle, signal) {
         Ok(()) => Ok(ReleaseReport::default()),
@@ -80,7 +80,7 @@ fn hold(
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
-    // Read while the pidfd is open: the process may have executed another program since the plan.
+    // These facts are read while the pidfd is open: the process may have executed another program since the plan.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {

@@ -1,12 +1,12 @@
-//! Release by a Jupyter kernel, which runs a recipe requested over its shell channel.
+//! Asks a Jupyter kernel to release memory. The kernel runs a recipe that is requested over its shell channel.
 //!
-//! The first request asks for the kernel's info. A kernel that runs a cell does not answer and is left alone: a
-//! request cannot be withdrawn, and would run after the cell. Then one silent request without code evaluates one
-//! expression (`advice::recipe`). The expression does nothing after its deadline, so it never delays a cell that
-//! starts in between. The notebook's output, history, counters and names do not change. The server counts the
-//! request as activity, so the report contains its time.
+//! The first request asks for the kernel's info. A kernel that is running a cell does not answer and is left alone,
+//! because a request cannot be withdrawn and would run after the cell. Then one silent request without code evaluates
+//! one expression (`advice::recipe`). After its deadline, the expression does nothing, so it never delays a cell that
+//! starts in between. The notebook's output, history, counters and names do not change. The server counts the request
+//! as activity, so the report contains the time of the request.
 //!
-//! The control channel and subshells are never used: the server would show the kernel as idle while its cell runs.
+//! The control channel and subshells are never used: they make the server show a kernel as idle while its cell runs.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::host::{Roots, read_time};
 use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// The time limit for a first answer. An idle kernel takes 5 ms, or more on a busy machine.
+/// Time limit for the first answer. An idle kernel answers in 5 ms, or later on a busy machine.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// The last quarter of the time limit is reserved for the answer. The recipe does not start in that period.
+/// The last quarter of the time limit is reserved for the answer. The recipe is not started in that time.
 const ANSWER_SHARE: u32 = 4;
 
-/// The release request, if a process is a kernel. `Err` if this kernel cannot be asked.
+/// Returns the release request, if a process is a kernel. `Err` if this kernel cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -61,8 +61,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Checks that the kernel is idle, which its server does not count as activity. If `is_deed` is set, it then runs
-/// the recipe. Returns when the recipe is done, or after `wait_ms`.
+/// Checks that the kernel is idle. Its server does not count this check as activity. If `is_deed` is set, the kernel
+/// then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -83,7 +83,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // The recipe raised the error, but the error text is untrusted.
+        // The recipe raised this error, but the error's text is untrusted.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";

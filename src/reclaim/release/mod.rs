@@ -1,9 +1,9 @@
-//! Releases memory of a process that keeps running.
+//! Releases memory of processes that keep running.
 //!
-//! This file lists the methods, and [`way`] has their plain data. Each method is a file with two functions. `find`
-//! checks in a snapshot whether the process supports the method. `ask` verifies that the process is idle and, if
-//! told to, sends the request; it takes seconds and runs on its own thread. `step::release` decides when a release
-//! is done, and whether NVML shows an effect.
+//! This file lists the methods; [`way`] contains their plain data. Each method is a file with two functions. `find`
+//! checks in a snapshot whether the process supports the method. `ask` verifies that the process is idle and, if told
+//! to, sends the request; this takes seconds and runs on a separate thread. `step::release` decides when a release is
+//! done, and whether NVML shows an effect.
 
 mod announced;
 pub mod kernel;
@@ -26,11 +26,11 @@ pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay,
 
 /// Maximum number of concurrent probes.
 const MAX_PROBES: usize = 16;
-/// The time limit of a probe, independent of the time limit of a release.
+/// Time limit of a probe, independent of the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// The method for a process: a server's unload API, a kernel's channel, or an announced signal. Pure. Returns the
-/// reason for each method that might have applied.
+/// Chooses the method for a process: a server's unload API, a kernel's channel, or an announced signal. Pure. If no
+/// method works, returns the reason for each one that might have applied.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
     for find in [server::find, kernel::find, announced::find] {
@@ -48,8 +48,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
     })
 }
 
-/// Why no recipe may run, if the process computes on a GPU. Freeing memory waits for the computation, and a hanging
-/// CUDA kernel would block the process forever. Without samples of the process, those of the GPU decide.
+/// Returns why no recipe may run, if the process computes on a GPU. Freeing memory waits for the computation, and a
+/// CUDA kernel that hangs would block the process forever. Without samples of the process, the GPU's samples decide.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -67,16 +67,15 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     Some(format!("{why}; try again when it is idle"))
 }
 
-/// A target, the result of the probe before the request, and its outcome.
+/// A target, the result of the probe before the request, and the outcome.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ProbedTarget {
     /// The target.
     #[serde(flatten)]
     pub target: Target,
-    /// Proof that the target is idle and can be asked. Contains text from others: escape it for a
-    /// terminal.
+    /// Proof that the target is idle and can be asked. Contains untrusted text: escape it for a terminal.
     pub proved: Option<Arc<str>>,
-    /// Outcome of the target, also if the probe showed that it cannot be asked; `null` if its plan was
+    /// Outcome for the target, including a probe that showed that it cannot be asked; `null` if the target's plan was
     /// not carried out completely.
     pub outcome: Option<Outcome>,
 }
@@ -94,13 +93,13 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Whether the target is to be asked.
+    /// Whether to ask the target. If not, the probe has determined the outcome.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }
 }
 
-/// Probes whether each target is idle and can be asked, several at once. Changes nothing.
+/// Probes in parallel whether each target is idle and can be asked. Changes nothing.
 pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
     let mut remaining = targets.into_iter().peekable();
@@ -129,7 +128,7 @@ pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> Relea
     ask(roots, way, options, false)
 }
 
-/// Checks again and performs the release. The options limit the time.
+/// Checks again, then performs the release within the time limit in the options.
 pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, true)
 }

@@ -1,4 +1,4 @@
-//! How a process is asked to release memory, and its answer. Plain data.
+//! Describes how a process is asked to release memory, and its answer. Plain data.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::model::Time;
 use crate::model::release::ReleaseReport;
 use crate::reclaim::policy::Signal;
 
-/// How long a release may take by default.
+/// Default time limit for a release, in milliseconds.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// How long an inference server must be observed without requests by default.
+/// Default time, in milliseconds, that an inference server must be observed without requests.
 const DEFAULT_IDLE_MS: u64 = 60_000;
 
-/// A process that can release memory and keep running, and how it is asked.
+/// A process that can release memory and keep running, and how to ask it.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseWay {
-    /// PID of the process that is asked; for a server, of the process that listens.
+    /// PID of the process to ask; for a server, PID of the process that listens.
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// How it is asked.
+    /// How to ask the process.
     #[serde(flatten)]
     pub by: ReleaseBy,
 }
 
-/// How a process is asked to release memory.
+/// How to ask a process to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum ReleaseBy {
@@ -42,7 +42,7 @@ pub enum ReleaseBy {
         /// Last activity before gpumem's request, as reported by a server.
         last_activity: Option<Time>,
     },
-    /// The process has announced a signal that makes it release memory.
+    /// The process has announced a signal on which it releases memory.
     Signal {
         /// The signal.
         signal: Signal,
@@ -56,8 +56,7 @@ pub struct ServerUnload {
     pub server: Arc<str>,
     /// Address of the server, as in a snapshot: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
     pub address: Arc<str>,
-    /// Memory that the server's processes hold on all GPUs together, in bytes; its weights are at most
-    /// this large.
+    /// Memory that the server's processes hold on all GPUs together, in bytes. The weights take at most this much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
 }
@@ -75,8 +74,7 @@ pub struct ReleaseOptions {
     pub insists: bool,
     /// Time limit of the request, in milliseconds.
     pub wait_ms: u64,
-    /// How long an inference server must have been without requests before it is asked, in
-    /// milliseconds.
+    /// How long an inference server must have been without requests before gpumem asks it, in milliseconds.
     pub idle_ms: u64,
     /// PCI bus IDs of the GPUs on which NVML lists the process.
     pub pci_bus_ids: Vec<Arc<str>>,
@@ -95,13 +93,13 @@ impl ReleaseOptions {
         }
     }
 
-    /// The time limit for a server in milliseconds, including the time for which it is watched.
+    /// Returns the time limit for a server in milliseconds. It includes the time spent watching the server.
     pub(in crate::reclaim) fn server_ms(&self) -> u64 {
         self.wait_ms.saturating_add(self.idle_ms)
     }
 }
 
-/// The result of a release. For a probe, success means that the process is idle and could be asked.
+/// Result of a release or a probe. For a probe, success means that the process is idle and could be asked.
 pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

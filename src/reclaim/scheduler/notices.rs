@@ -1,4 +1,4 @@
-//! Notices about findings: contents, recipients, timing, and retries after failed deliveries.
+//! Creates notices about findings, chooses their recipients and times, and retries failed deliveries.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::model::finding::Finding;
 use crate::model::{Time, json};
 use crate::reclaim::warnings::{Terms, WarningDue};
 
-/// The `schema` of a notice.
+/// Value of `schema` in a notice.
 const SCHEMA: &str = "gpumem.notice/1";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeKind {
-    /// A finding that will not be acted on.
+    /// The finding leads to no action.
     Found,
-    /// A finding whose process will be ended.
+    /// The finding's process will be ended.
     Warning,
     /// The process will be ended shortly.
     LastWarning,
@@ -32,12 +32,11 @@ pub struct Notice {
     pub finding: Finding,
     pub uid: Option<u32>,
     pub host: Option<Arc<str>>,
-    /// The notify command.
     pub command: Vec<Arc<str>>,
 }
 
 impl Notice {
-    /// The JSON document for the notify command.
+    /// Returns the JSON document for the notify command.
     pub fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct NoticeDocument<'a> {
@@ -117,7 +116,7 @@ impl ReapScheduler {
         }
     }
 
-    /// Records the delivery of a notice or its failure.
+    /// Records that a notice was delivered, or that its delivery failed.
     pub fn delivered(
         &mut self,
         notice: &Notice,
@@ -151,7 +150,7 @@ impl ReapScheduler {
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
                 let earlier = self.undelivered.get(&finding.id);
-                // A repeated error is logged once.
+                // If the error repeats, it is logged only once.
                 if earlier.is_none_or(|retry| retry.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }

@@ -1,4 +1,4 @@
-//! Simulated days of the scheduler: notices, acts, and reasons not to act.
+//! Simulates days of the scheduler: notices, acts, and reasons not to act.
 
 use super::notices::NoticeKind;
 use super::*;
@@ -17,7 +17,7 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// The rule needs two minutes, the warning ten, and the last warning one.
+/// The rule takes two minutes to find the process. The warning period is ten minutes, the grace period one minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
@@ -35,7 +35,7 @@ struct FakeSystem {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     acts: Vec<Time>,
-    /// Notices that are sent and not yet delivered.
+    /// Notices that were sent but are not delivered yet.
     notices: Vec<Notice>,
     log: Vec<String>,
     is_busy: bool,
@@ -89,13 +89,13 @@ struct SchedulerTest {
     scheduler: ReapScheduler,
     system: FakeSystem,
     processes: Vec<Process>,
-    /// NVML's process list cannot be read.
+    /// Whether NVML's process list cannot be read.
     is_blind: bool,
     /// Pids of processes that use the GPU.
     at_work: Vec<u32>,
-    /// The error for every delivery, if deliveries fail.
+    /// Error of every delivery. `None` if deliveries succeed.
     undelivered: Option<&'static str>,
-    /// Time in seconds and kind of every notice.
+    /// Time, in seconds, and kind of every notice that was sent.
     sent_notices: Vec<(f64, NoticeKind)>,
     snapshots: Vec<Snapshot>,
     folder: tempfile::TempDir,
@@ -130,7 +130,7 @@ impl SchedulerTest {
         }
     }
 
-    /// A day with a stopped process, 70, and a rule that ends it.
+    /// Creates a test with a stopped process, 70, and a rule that ends it.
     fn reaping() -> Self {
         Self::new(REAPS, vec![stopped(70)])
     }
@@ -153,7 +153,7 @@ impl SchedulerTest {
         self.scheduler = Self::open(toml, &self.folder, engine);
     }
 
-    /// Runs until the given time, sample by sample. Notices are delivered at once.
+    /// Runs until the given time, one sample at a time. Notices are delivered at once.
     fn run_until(&mut self, seconds: f64) {
         while self.system.now < seconds {
             self.system.now += STEP;
@@ -197,7 +197,7 @@ impl SchedulerTest {
         self.scheduler.reconfigure(config.rules, config.reap);
     }
 
-    /// Runs until the first signal. Returns the signals.
+    /// Runs until the first signal, and returns the signals.
     fn run_until_sent(&mut self) -> Vec<(u32, Signal)> {
         while self.sent().is_empty() {
             assert!(self.system.now < ACTED + 10.0, "{:?}", self.system.log);
@@ -238,7 +238,7 @@ fn work_after_the_last_warning_restarts_the_warnings() {
             assert!(test.system.now < 600.0, "{:?}", test.system.log);
             test.run_idle_until(test.system.now + STEP);
         }
-        // One core for a few seconds, once.
+        // The process uses one core for a few seconds, once.
         test.processes[0] = idle(100.0 + worked_seconds);
         test.run_until(test.system.now + 62.0);
         assert_eq!(test.sent().is_empty(), worked_seconds > 5.0, "{:?}", test.system.log);
@@ -251,21 +251,21 @@ fn work_after_the_last_warning_restarts_the_warnings() {
     }
 }
 
-/// The work that a process starts at some time.
+/// Work that a process begins at some time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BegunWork {
     Gpu,
-    /// A share of a core.
+    /// Uses a share of a core.
     Cpu(f64),
-    /// A share of a core on an overloaded host, where the process gets a tenth of that.
+    /// Needs a share of a core on an overloaded host, where the process gets only a tenth of it.
     WaitsForCpu(f64),
-    /// Bytes per second. The counter updates every 30 s.
+    /// Reads this many bytes per second. The counter updates every 30 s.
     Reads(f64),
 }
 
 impl BegunWork {
-    /// The time for which work may be undetected before a signal. Less than 5 CPU seconds, a tenth of the grace
-    /// period, or 50 MB is not work yet.
+    /// Returns the time for which work may remain undetected before a signal. Less than 5 CPU seconds, a tenth of the
+    /// grace period, or 50 MB does not count as work.
     fn undetected_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
         2.0 * STEP
@@ -307,7 +307,7 @@ fn a_process_that_resumes_work_is_not_ended() {
              [reap]\nnotify = [\"/bin/true\"]\nwarn = \"{warn}m\"\ngrace = \"{grace}s\"\nmost = 100\n"
         );
         let acted = 60.0 * (duration + warn) + grace;
-        // Nine of ten processes start working, most of them near the time of the act.
+        // Nine of ten processes begin to work, most of them near the time of the act.
         let people: Vec<(u32, Option<(f64, BegunWork)>)> = (70..80)
             .map(|pid| {
                 let at = if pid % 2 == 0 { between(0, 1) * acted } else { acted + grace };
@@ -440,7 +440,7 @@ fn without_a_delivered_warning_nothing_is_killed() {
     test.run_idle_until(2.0 * ACTED);
     assert!(test.system.ledger.get().lines.is_empty() && test.scheduler.warnings.all().is_empty());
     assert_eq!(test.count_logged("ann not notified: "), 1, "{:?}", test.system.log);
-    // Delivery works again, so the warning period starts over.
+    // Delivery succeeds again, so the warning period starts over.
     test.undelivered = None;
     test.run_idle_until(2.0 * ACTED + 600.0);
     assert_eq!(test.count_logged("ann warned, to be killed at"), 1);
@@ -461,7 +461,7 @@ fn a_restart_keeps_warnings_and_requires_them() {
     test.run_until(ACTED + 4.0);
     assert_eq!(test.sent_notices.len(), 2, "{:?}", test.sent_notices);
     assert!(!test.sent().is_empty());
-    // The file with the warnings is lost.
+    // The file with the warnings is deleted.
     let mut test = SchedulerTest::reaping();
     test.run_until(WARNED_LAST);
     std::fs::remove_file(test.folder.path().join("warnings")).unwrap();
@@ -499,7 +499,7 @@ fn a_new_configuration_can_cancel_a_running_act() {
     assert_eq!(test.sent(), sent, "no SIGKILL");
     assert!(!test.scheduler.is_acting());
     assert_eq!(test.count_logged("70: skipped: the finding"), 1, "{:?}", test.system.log);
-    // A configuration that ends the process again must warn again.
+    // A configuration that ends the process again must first warn again.
     test.reconfigure(REAPS);
     test.run_until(test.system.now + 300.0);
     assert_eq!(test.sent(), sent);
@@ -585,7 +585,7 @@ fn a_failed_act_is_not_repeated() {
     assert_eq!(test.count_logged("killing 70"), 1);
 }
 
-/// An idle placeholder is not ended, neither before nor after it is recognised as one.
+/// An idle placeholder is not ended, neither before nor after it is recognised as a placeholder.
 #[test]
 fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
     let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
@@ -610,13 +610,13 @@ fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
 const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\
                         [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 
-/// An idle process that has announced a signal.
+/// Returns an idle process that has announced a signal.
 fn announcing(pid: u32) -> Process {
     let announced = (Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"));
     Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }
 }
 
-/// Runs a day with this answer to releases. Returns the number of requests by then.
+/// Runs for this many seconds, giving this answer to release requests. Also returns the number of requests.
 fn run_release(seconds: f64, answer: ReleaseAnswer) -> (SchedulerTest, usize) {
     let mut test = SchedulerTest::new(RELEASES, vec![announcing(70)]);
     test.system.control.get().answer = Some(RequestResult::Released(answer));
@@ -639,7 +639,7 @@ fn action_release_asks_once_and_kills_no_process() {
     let undecided = test.scheduler.engine.undecided();
     assert_eq!(asked, 1, "{:#?} {undecided:#?}", test.system.log);
     assert_eq!(test.processes.len(), 1);
-    // The owner gets a notice, not a warning.
+    // The owner gets a notice, but no warning.
     assert_eq!(test.kinds(), [NoticeKind::Found]);
     let log = test.system.log.join("\n");
     assert!(log.contains("asking 70 (python train.py)"), "{log}");
@@ -647,7 +647,7 @@ fn action_release_asks_once_and_kills_no_process() {
     assert!(!log.contains("kill"), "{log}");
 }
 
-/// A GPU with less free memory than `min_free`, in use.
+/// The GPU is in use and has less free memory than `min_free`.
 #[test]
 fn a_full_gpu_asks_working_processes_at_intervals() {
     let cleans =

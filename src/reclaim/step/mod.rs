@@ -1,11 +1,11 @@
 //! The steps that free a target's memory, gentlest first.
 //!
-//! [`Step`] lists them. Its methods cover what the steps share: description, recipients, execution, and effect.
-//! Each kind of step has a file with its part of each method and the condition for using it. To add one, add its
-//! file, its variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and [`Request`] in `target`.
+//! [`Step`] lists them. Its methods cover what all steps have in common: description, recipients, execution, and
+//! effect. Each kind of step has a file with its part of each method and the condition for using it. To add a kind,
+//! add a file, a variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and [`Request`].
 //!
-//! Supervisors that would restart a process are asked first: the notebook server, or the launcher of a distributed
-//! run. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
+//! A supervisor that would restart a process (a notebook server, or the launcher of a distributed run) is asked
+//! first. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
 //! command. `act` checks whether a step may be taken at all.
 
 pub(super) mod release;
@@ -59,7 +59,7 @@ impl Step {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
-    /// The command to show, if the step does nothing else.
+    /// Returns the command to show, if the step does nothing else.
     pub fn advice(&self) -> Option<&Arc<str>> {
         match self {
             Self::Advise { command } => Some(command),
@@ -76,7 +76,7 @@ impl Step {
         }
     }
 
-    /// The living recipients. If there are none, the next step is due. The caller checks their protection.
+    /// Returns the living recipients. If there are none, the next step is due. The caller checks their protection.
     pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => state.alive(Recipients::Family),
@@ -86,7 +86,7 @@ impl Step {
         }
     }
 
-    /// Performs or starts the step.
+    /// Performs the step, or starts it.
     pub(super) fn execute(
         &self,
         context: &mut StepContext<'_>,
@@ -100,7 +100,7 @@ impl Step {
         }
     }
 
-    /// The effect so far, from answers and living processes.
+    /// Returns the effect so far, judged by answers and living processes.
     pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, state),
@@ -112,7 +112,7 @@ impl Step {
         }
     }
 
-    /// The effect at the end of the time limit.
+    /// Returns the effect at the end of the time limit.
     pub(super) fn expired(&self, state: &StepState<'_>) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(state),
@@ -121,8 +121,8 @@ impl Step {
         }
     }
 
-    /// Whether the step ends processes. It may then also end dependents, and the act is over once the memory is freed.
-    /// A release measures its own effect.
+    /// Whether the step ends processes. It may then also end dependents, and the act is over once the memory is
+    /// freed. A release measures its own effect.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
@@ -151,7 +151,7 @@ impl fmt::Display for Deed {
     }
 }
 
-/// The function that sends the requests of all steps, for
+/// Returns the function that sends the requests of all steps, for
 /// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A call may take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
     Arc::new(move |request| match request {
@@ -169,8 +169,8 @@ pub(super) enum StepEffect {
     /// The step is complete, and the next one is due.
     Over,
     Ends(Outcome),
-    /// The step is complete and the process lives. The act ends with this outcome, unless there is another step and
-    /// the finding still holds.
+    /// The step is complete and the process is still alive. The act ends with this outcome, unless there is another
+    /// step and the finding still holds.
     Settled(Outcome),
 }
 
@@ -182,7 +182,7 @@ pub(super) enum Started {
     Asked(Deed),
 }
 
-/// The state that a step can inspect: handles, answers, and times.
+/// What a step can inspect: handles, answers, and times.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
@@ -198,7 +198,7 @@ pub(super) struct StepState<'a> {
 }
 
 impl StepState<'_> {
-    /// The living recipients. Added processes count only if they hold a GPU.
+    /// Returns the living recipients. Includes added processes only if they may hold a GPU.
     pub fn alive(&mut self, recipients: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
@@ -214,7 +214,7 @@ impl StepState<'_> {
     }
 }
 
-/// Performs actions for a step: writes each one to the ledger, executes it, and writes the result.
+/// Performs actions for a step. Writes each action to the ledger, executes it, and writes its result.
 pub(super) struct StepContext<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,
@@ -222,17 +222,17 @@ pub(super) struct StepContext<'a> {
     pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn LedgerSink,
     pub is_named: bool,
-    /// A stopped process was sent SIGCONT.
+    /// Whether a stopped process was sent SIGCONT.
     pub has_continued: bool,
-    /// Signals sent in this act. Many programs treat a second SIGTERM as "quit now", even while they save their
-    /// work after the first.
+    /// Signals sent in this act. Many programs treat a second SIGTERM as "quit now", even while they save their work
+    /// after the first.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
     pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
-    /// Seconds since a recent release request to a process. A request in the future, after the clock was set back,
-    /// counts as now.
+    /// Returns the seconds since a recent release request to a process. A request in the future, after the clock was
+    /// set back, counts as now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let process = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -245,7 +245,7 @@ impl StepContext<'_> {
         self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
     }
 
-    /// Past release requests to a process, given by pid and start ticks.
+    /// Returns the past release requests to the process with this pid and start ticks.
     pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
         let process = LedgerProcess { pid, start_ticks };
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -259,20 +259,20 @@ impl StepContext<'_> {
     }
 }
 
-/// The input for planning a family's steps.
+/// Input for planning a family's steps.
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
     pub launcher: Option<&'a TargetProcess>,
     pub leader: u32,
     pub snapshot: &'a Snapshot,
-    /// Whether all members are included.
+    /// Whether all members of the family are included.
     pub is_whole: bool,
-    /// Whether idle is the only finding.
+    /// Whether idle is the only finding on the family.
     pub is_idle: bool,
 }
 
-/// The steps, and the time to watch for a restart.
+/// The steps, and how long to watch for a restart.
 pub(super) struct StepPlan {
     pub steps: Vec<Step>,
     pub respawn_seconds: f64,
@@ -299,8 +299,8 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
-/// The advice if a scheduler, service manager, container runtime, pool or unreachable server owns a process, unless
-/// `direct` is set. `restarted` returns the advice for a kernel that its server would restart.
+/// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or unreachable server
+/// owns a process, unless `direct` is set. `restarted` returns the advice for a kernel that its server would restart.
 fn advise(
     candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,
@@ -322,7 +322,7 @@ fn advise(
     Some(Step::Advise { command })
 }
 
-/// The advice for a worker that its pool would restart, if the pool is not ended as well.
+/// Returns the advice for a worker that its pool would restart, unless the pool is ended as well.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);

@@ -1,7 +1,7 @@
 //! The step that asks a process to release memory and keep running; see [`crate::reclaim::release`].
 //!
-//! Only NVML shows the effect, as the decrease of the target's own rows. The step uses the minimum of three samples
-//! in the seconds after the process reports success.
+//! Only NVML shows the effect: the bytes that it lists for the target decrease. The step uses the minimum of three
+//! samples in the seconds after the process reports success.
 
 use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot};
@@ -15,12 +15,11 @@ use crate::reclaim::target::{Deed, Request, Step};
 use crate::reclaim::verify::{MIN_RELEASED, Outcome};
 use crate::units::Bytes;
 
-/// The time in seconds for which NVML is watched after the process reports success.
+/// How long, in seconds, to watch NVML after the process reports success.
 const SETTLE_SECONDS: f64 = 5.0;
-/// The extra time in seconds for the requesting thread beyond its time limit.
+/// Extra time, in seconds, for the requesting thread beyond its time limit.
 const SLACK_SECONDS: f64 = 2.0;
-/// The minimum interval in seconds between requests to one process. A request before then would only delay
-/// the process.
+/// Minimum interval, in seconds, between requests to one process. An earlier request would only delay the process.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
 pub(in crate::reclaim) fn step(
@@ -45,8 +44,8 @@ pub(in crate::reclaim) fn step(
     Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
-/// The release step for an idle family, through its oldest member that can be asked. A server is asked only if its
-/// rule says so; see `plan`.
+/// Returns the release step for an idle family. It asks the oldest member that can be asked. A server is asked only
+/// if its rule says so; see `plan`.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     let Release::First(options) = &policy.release else {
@@ -63,7 +62,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
 
-/// The time for which NVML is watched. A server may report success before its current job ends and memory is freed.
+/// Returns how long to watch NVML. A server may report success before its current job ends and memory is freed.
 fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     match way.by {
         ReleaseBy::Server(_) => SETTLE_SECONDS.max(options.wait_ms as f64 / 1000.0),
@@ -145,7 +144,7 @@ pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     settled(Outcome::TimedOut { why: why.into() })
 }
 
-/// The outcome according to NVML's samples since the answer.
+/// Derives the outcome from NVML's samples since the answer.
 fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,

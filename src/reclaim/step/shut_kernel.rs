@@ -1,12 +1,12 @@
-//! The step that has a notebook server shut its kernel down without a restart.
+//! The step that asks a notebook server to shut its kernel down without a restart.
 //!
-//! Everything is verified again: the start time of the process, the kernel's argv, the parent if it is a server,
-//! and the kernel's state at the server. Then one request is sent. A mismatch is an error ([`NotShut`]). A running server
-//! would restart a kernel that is merely signalled, so that kernel is left alone. If the server is gone, the act
+//! Everything is verified again: the start time of the process, the kernel's argv, the parent if it is a server, and
+//! the kernel's state at the server. Then one request is sent. A mismatch is an error ([`NotShut`]). A running server
+//! would restart a kernel that merely received a signal, so the kernel is left alone. If the server is gone, the act
 //! continues with signals.
 //!
 //! The step takes seconds and reads users' files, which may hang, so [`PidfdControl`](crate::reclaim::PidfdControl)
-//! runs it on a separate thread. No answer and no error contains the token; see `host::jupyter`.
+//! runs it on a separate thread. Neither answers nor errors contain the token; see `host::jupyter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,20 +25,20 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// The step's time limit in seconds. A notebook server escalates from interrupt to SIGKILL within 5 s
+/// Time limit of the step, in seconds. A notebook server escalates from interrupt to SIGKILL within 5 s
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`), and every request times out within 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// The time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the act's wait, so
-/// no request is sent after the act has given up.
+/// Time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the act's wait, so no
+/// request is sent after the act has given up.
 const READ_TIME: Duration = Duration::from_secs(1);
 /// Time limit for the server to report the kernel's state.
 const QUERY_TIME: Duration = Duration::from_secs(2);
-/// The time limit for the shutdown. A notebook server escalates from interrupt to SIGKILL within 5 s
-/// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
+/// Time limit for the shutdown. A notebook server escalates from interrupt to SIGKILL within 5 s (`jupyter_client`:
+/// `KernelManager.shutdown_wait_time`).
 const SHUTDOWN_TIME: Duration = Duration::from_secs(6);
 
-/// The step for a kernel whose server can be asked. That server would restart a kernel that is merely signalled.
+/// Returns the step for a kernel whose server can be asked. The server would restart the kernel after a signal.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
@@ -50,14 +50,14 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
-/// The advice for a kernel that its server may restart, if the server cannot be asked. Ending the kernel would lose
-/// the notebook's state for nothing.
+/// Returns the advice for a kernel that its server may restart, if the server cannot be asked. Ending the kernel
+/// would lose the notebook's state without freeing memory for long.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
     kernel.filter(|kernel| kernel.may_be_restarted()).map(through_server)
 }
 
-/// The kernel at its server, if the server can be asked.
+/// Returns the kernel and its server, if the server can be asked.
 fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
@@ -74,7 +74,7 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
     })
 }
 
-/// The advice for a kernel whose server cannot be asked, with the reason why it is not signalled.
+/// Returns the advice for a kernel whose server cannot be asked, and the reason for not sending a signal.
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
     let why = why.unwrap_or("it has not reported the kernel's state");
@@ -128,7 +128,7 @@ pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// A server that has not answered may restart a kernel that is merely signalled.
+/// If the server has not answered, it may restart a kernel that merely received a signal.
 pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     match *state.answer == RequestResult::Waiting && !state.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
@@ -136,7 +136,7 @@ pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// The outcome for a kernel that was left alone because its server would restart it.
+/// Returns the outcome for a kernel that was left alone because its server would restart it.
 fn left_to_server(why: &str) -> Outcome {
     let command = format!("shut the kernel down in its notebook; {why}").into();
     let why = Protection::Owned { command };
@@ -148,14 +148,14 @@ fn left_to_server(why: &str) -> Outcome {
 enum NotShut {
     /// The kernel is working, or has worked since the plan.
     AtWork,
-    /// A server exists, or may exist, that would restart the kernel.
+    /// A server that would restart the kernel exists, or may exist.
     Restarts(String),
     /// No server would restart the kernel, or the process is no longer this kernel.
     Failed(String),
 }
 
 /// Asks a notebook server to shut a kernel down, after checking its state. A working kernel is left alone unless
-/// `even_at_work` is set. gpumem's own requests, at the times in `asked`, do not count as work. May take seconds.
+/// `even_at_work` is set. gpumem's own requests, whose times are in `asked`, do not count as work. May take seconds.
 pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -170,7 +170,7 @@ pub fn ask_server(
     }
 }
 
-/// Has the server shut a kernel down. Sends at most one `DELETE`, at most three seconds from now.
+/// Tells the server to shut a kernel down. Sends at most one `DELETE`, within three seconds.
 fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -207,7 +207,7 @@ fn shut(
     client.shut_down(id, SHUTDOWN_TIME).map_err(failed)
 }
 
-/// Whether a server with this error may restart the kernel. A server that does not know the kernel does not.
+/// Whether a server with this error may restart the kernel. A server that does not know the kernel will not.
 fn may_restart(cause: &ServerError) -> bool {
     !matches!(
         cause,
@@ -219,7 +219,7 @@ fn may_restart(cause: &ServerError) -> bool {
     )
 }
 
-/// The error if there is no server to ask. `is_gone` means that the server has exited.
+/// Returns the error for a kernel without a server to ask. `is_gone` means that the server has exited.
 fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
     if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
@@ -247,8 +247,8 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     }
 }
 
-/// Whether a kernel is working, or has worked since the plan. An unknown state counts as work. `starting` is the
-/// state of a kernel that has had no client (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
+/// Whether a kernel is working, or has worked since the plan was made. An unknown state counts as work. A kernel that
+/// has had no client is in state `starting` (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_kernel_is_not_shut_down() {
         let kernel = kernel(None);
-        // This process, with the wrong start time.
+        // The request names this process, with the wrong start time.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);
         let RequestResult::Failed(why) = asked else {
             panic!("{asked:?}");

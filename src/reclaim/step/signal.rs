@@ -1,5 +1,5 @@
-//! The steps that send signals to the launcher, the leader or the whole family, with time to exit. SIGKILL comes
-//! last.
+//! The steps that send signals to the launcher, the leader or the whole family, and give them time to exit. SIGKILL
+//! comes last.
 
 use super::{FamilyInput, Started, StepContext};
 use crate::model;
@@ -12,12 +12,12 @@ use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
-/// The time to exit, in seconds (Kubernetes' default). Many processes write a checkpoint first.
+/// Default time to exit, in seconds, as in Kubernetes. Many processes write a checkpoint first.
 const GRACE_SECONDS: f64 = 30.0;
-/// The time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers before they kill
-/// them (torch: `distributed/elastic/multiprocessing/api.py`).
+/// Time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers before they kill them
+/// (torch: `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
-/// The time for the kernel to end a killed process, in seconds.
+/// Time for the kernel to end a killed process, in seconds.
 const KILL_SECONDS: f64 = 5.0;
 
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
@@ -56,7 +56,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// Whether a stopped process is sent SIGCONT as well, so that it handles the signal.
+/// Whether stopped processes also get SIGCONT, so that they handle the signal.
 fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
@@ -81,8 +81,8 @@ pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) 
     format!("{signal}{and} to {recipients}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no member can start
-/// a replacement.
+/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no member can start a
+/// replacement.
 ///
 /// No process is stopped before it is killed. If the leader of a process group ends while other members are
 /// stopped, the kernel sends SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
@@ -125,7 +125,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends all signals to each process. A refused signal is not retried.
+/// Sends all signals to each process. If a signal is refused, it is not retried.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],
@@ -143,7 +143,7 @@ fn deliver(
     failures
 }
 
-/// The outcome if a signal was not sent. A process that is gone does not end the act.
+/// Returns the outcome if a signal was not sent. A process that is gone does not end the act.
 fn outcome_of(error: NotSent) -> Option<Outcome> {
     match error {
         NotSent::Gone => None,

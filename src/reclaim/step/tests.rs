@@ -1,4 +1,4 @@
-//! The first step for each kind of owner.
+//! Tests of the first step for each kind of owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn an_owned_process_gets_its_owners_command() {
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
         (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),
         (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
-        // A name from another user is quoted as one word.
+        // A container name that another user chose is quoted as one word.
         (
             in_container(Some("podman"), Some("x; rm -rf '/'")),
             r"podman exec 'x; rm -rf '\''/'\''' kill 70",
@@ -139,7 +139,7 @@ fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
             "shut",
             "",
         ),
-        // The server restarts the kernel.
+        // In these cases, the server would restart the kernel.
         ("a password", kernel(Some("jupyter"), URL, PASSWORD), "advise", "in its notebook"),
         ("a server not found", unreached(), "advise", "in its notebook"),
         (
@@ -148,7 +148,7 @@ fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
             "advise",
             "in Jupyter",
         ),
-        // No server would restart the kernel.
+        // In these cases, no server would restart the kernel.
         (
             "its server has ended",
             with(unreached(), |_, jupyter| {

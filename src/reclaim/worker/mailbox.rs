@@ -1,8 +1,8 @@
 //! The mailbox between the screen and its worker. Neither waits for the other.
 //!
-//! A new request replaces an unread one of its kind, because only the newest sample or query counts. A worker that
-//! was blocked for an hour by /proc or a disk finds one recent sample, with its age. It always sees a request to
-//! stop, and whether the screen is gone.
+//! A new request replaces an unread one of the same kind, because only the newest sample or query counts. If /proc or
+//! a disk blocked the worker for an hour, it then finds one recent sample, with its age. It always sees a request to
+//! stop, and notices if the screen is gone.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use super::ReclaimRequest;
 
 #[derive(Debug)]
 pub enum Received {
-    /// A request, and when it was made.
+    /// A request, and the time when it was made.
     Request(ReclaimRequest, Instant),
-    /// No request came in time.
+    /// No request arrived in time.
     TimedOut,
     /// The sender was dropped.
     Closed,
 }
 
-/// The screen's side. The mailbox closes when it is dropped.
+/// The sending side. The mailbox closes when this handle is dropped.
 #[derive(Debug)]
 pub struct ReclaimHandle(Arc<Mailbox>);
 
@@ -35,11 +35,11 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     is_closed: bool,
-    /// Indexed by [`priority`]. The lowest index is read first.
+    /// Unread requests, indexed by [`priority`]. The lowest index is read first.
     requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
-/// Leaving and stopping come before other work, but a plan is started before it is stopped.
+/// Returns a request's priority. Leaving and stopping come first, but a plan is started before it is stopped.
 fn priority(request: &ReclaimRequest) -> usize {
     match request {
         ReclaimRequest::Leave => 0,
@@ -59,13 +59,13 @@ pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // No code panics while the mailbox is half changed.
+        // No code panics while the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ReclaimHandle {
-    /// Sends a request made `now`.
+    /// Sends a request that was made at `now`.
     pub fn send(&self, request: ReclaimRequest, now: Instant) {
         let index = priority(&request);
         self.0.lock().requests[index] = Some((request, now));
@@ -81,8 +81,8 @@ impl Drop for ReclaimHandle {
 }
 
 impl MailboxReceiver {
-    /// The next request. Waits up to `patience`, or forever without one. After closing, unread requests are
-    /// dropped.
+    /// Returns the next request. Waits up to `patience`, or forever if that is `None`. Closing the mailbox drops
+    /// unread requests.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
         let is_empty = |state: &mut MailboxState| {
             !state.is_closed && state.requests.iter().all(Option::is_none)
@@ -167,7 +167,7 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // The mailbox may close before the request is read. Either way nothing more is done.
+        // The mailbox may close before the request is read. In either case, nothing more is done.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

@@ -1,4 +1,4 @@
-//! The worker's selection of processes, and its plans from recordings.
+//! Tests of the worker's selection of processes, and of its plans from recordings.
 
 use super::*;
 use crate::model::Process;
@@ -16,7 +16,7 @@ fn no_tools() -> Result<Tools, String> {
     Err("there is no audit log".to_owned())
 }
 
-/// A sample that contains process 7.
+/// Returns a sample that contains process 7.
 fn sample() -> ObservedSample {
     ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
@@ -41,7 +41,7 @@ fn plan_request(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     })
 }
 
-/// A worker with a running plan for one process, confirmed `waited` ago, with its ledger in `folder`.
+/// Returns a worker with a running plan for one process, confirmed `waited` ago. Its ledger is in `folder`.
 fn running_worker(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     running_worker_with(folder, waited, |plan| plan.targets)
 }
@@ -68,7 +68,7 @@ fn running_worker_with(
     worker
 }
 
-/// Asserts that the plan is over for this reason and that the ledger is empty.
+/// Asserts that the plan ended for this reason and that the ledger is empty.
 fn assert_over(
     worker: &ReclaimWorker,
     progress: &[ReclaimProgress],
@@ -119,7 +119,7 @@ fn stopping_before_the_first_signal_reports_undone() {
 #[test]
 fn the_age_of_a_queued_sample_is_added_to_its_time() {
     let folder = tempfile::tempdir().unwrap();
-    // The plan has no targets.
+    // This plan has no targets.
     let begin = || running_worker_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
     let sample = sample();
@@ -164,7 +164,7 @@ fn a_changed_process_leaves_the_scope() {
 #[test]
 fn a_family_scope_includes_all_members_on_a_gpu() {
     let mut snapshot = snapshot(&[7, 8, 9]);
-    // A parent with its worker, and an unrelated process.
+    // Process 7 is the parent of process 8, and process 9 is unrelated.
     snapshot.processes[1].ppid = Some(7);
     for at in 0..2 {
         snapshot.processes[at].process_group = Some(7);

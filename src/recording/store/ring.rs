@@ -1,4 +1,4 @@
-//! Writes a store: appends frames, begins segments, and removes the oldest by age and size.
+//! Writes a store: appends frames, begins segments, and removes the oldest segments by age and size.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File};
@@ -19,29 +19,29 @@ use crate::model::{Snapshot, Time};
 use crate::recording::RecordingError;
 use crate::units::MIB;
 
-/// The writer locks this file, which contains its pid.
+/// Name of the lock file. The writer locks it and writes its pid there.
 const LOCK: &str = "lock";
-/// Maximum time, in milliseconds, for which snapshots wait to be compressed together.
+/// Maximum time, in milliseconds, that snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// Maximum amount of waiting text, in bytes.
+/// Maximum size of the text that waits to be compressed, in bytes.
 const FRAME_BYTES: usize = 256 << 10;
 /// Maximum time span of a segment, in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
-/// Maximum size of a segment, compressed.
+/// Maximum size of a segment, in bytes after compression.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// Minimum number of segments within the limits, so that each is a small part of the store.
+/// Minimum number of segments that fit the limits, so that each segment is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// Maximum amount of unwritten text kept for a retry, in bytes.
+/// Maximum size of the unwritten text that is kept for a retry, in bytes.
 const MAX_PENDING: usize = 4 << 20;
-/// zstd's default level: a third of the size of the fastest level, and still cheap.
+/// zstd's default level. It is still cheap, and its output is a third as large as with the fastest level.
 const LEVEL: i32 = 3;
 
 /// The limits of a store. The current segment is never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// A segment is removed when it ended more than this before the latest snapshot.
+    /// A segment is removed if it ended more than this before the latest snapshot.
     pub max_age: Duration,
-    /// The oldest segment is removed before the total exceeds this.
+    /// The oldest segment is removed before the total size exceeds this.
     pub max_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl StoreLimits {
     }
 }
 
-/// Who may read new files. The umask can only restrict this further.
+/// Which users may read new files. The umask can only restrict this further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Owner,
@@ -78,15 +78,15 @@ impl Access {
 
 /// The only writer of a store.
 ///
-/// A failed write leaves complete frames, and is retried with the next snapshot.
+/// After a failed write, only complete frames remain. The write is retried with the next snapshot.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// Held for its lock.
+    /// The lock file. Closing it would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
-    /// All segments, oldest first; the last one is `current`, if there is one.
+    /// All segments, oldest first. The last one is `current`, if that is set.
     segments: VecDeque<Segment>,
     current: Option<Current>,
     pending: PendingSegment,
@@ -97,7 +97,7 @@ pub struct StoreWriter {
 
 struct Current {
     file: File,
-    /// The time of the first snapshot. The name may contain a later one.
+    /// Time of the first snapshot. The file's name may contain a later time.
     first: Time,
 }
 
@@ -109,8 +109,8 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Opens the store in a directory, and creates it if missing. Segments of earlier writers stay unchanged, even
-    /// if torn; writing begins a new one.
+    /// Opens the store in a directory, which is created if missing. Segments of earlier writers stay unchanged, even
+    /// if they are torn; writing begins a new segment.
     ///
     /// # Errors
     ///
@@ -148,22 +148,22 @@ impl StoreWriter {
         &self.folder
     }
 
-    /// Number of snapshots lost because writing failed for too long.
+    /// Returns the number of snapshots that were lost because writing failed for too long.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Whether snapshots wait to be written.
+    /// Whether snapshots are waiting to be written.
     pub fn is_behind(&self) -> bool {
         self.pending.snapshots > 0
     }
 
-    /// Adds a snapshot. The first one is written at once, later ones with their frame, within about ten seconds.
+    /// Adds a snapshot. The first one is written at once, each later one with its frame, within about ten seconds.
     ///
     /// # Errors
     ///
-    /// If a frame was due and could not be written, even after old segments were removed from a full disk. The
-    /// frame is retried at the next call.
+    /// If a frame was due and could not be written, even after old segments were removed from a full disk. The next
+    /// call retries the frame.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
@@ -174,7 +174,7 @@ impl StoreWriter {
         if let Some(last) = self.last.replace(snapshot.time) {
             self.interval = (snapshot.time - last).max(0);
         }
-        // The age of the frame if the next snapshot were included.
+        // Age that the frame would reach if it waited for the next snapshot.
         let waits = (snapshot.time - first).saturating_add(self.interval);
         let due = self.current.is_none()
             || self.pending.text.len() >= FRAME_BYTES
@@ -206,7 +206,7 @@ impl StoreWriter {
         RecordingError::StoreWrite { folder: self.folder.clone(), cause }
     }
 
-    /// Appends a frame whose first snapshot was taken at `first`, making room if needed.
+    /// Appends a frame whose first snapshot was taken at `first`. Makes room if needed.
     fn append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
         let bytes = frame.len() as u64;
         self.end_segment_before(first, bytes);
@@ -216,7 +216,7 @@ impl StoreWriter {
             };
             let try_again = match cause.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
-                // The limit applies to each file, so another file has room.
+                // The limit applies to each file, so a new file has room.
                 io::ErrorKind::FileTooLarge => self.current.take().is_some(),
                 _ => false,
             };
@@ -238,18 +238,18 @@ impl StoreWriter {
             segment.bytes += frame.len() as u64;
             return Ok(());
         };
-        // If a new segment could not be written, remove it: it has no frame.
+        // If the first frame of a new segment could not be written, remove the empty segment.
         if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
             self.segments.pop_back();
             self.current = None;
         } else if current.file.set_len(segment.bytes).is_err() {
-            // The segment is torn, so the next frame goes into another one.
+            // The segment is now torn, so the next frame goes into a new one.
             self.current = None;
         }
         Err(cause)
     }
 
-    /// Ends the current segment if a frame no longer fits.
+    /// Ends the current segment if a frame no longer fits into it.
     fn end_segment_before(&mut self, first: Time, bytes: u64) {
         let (Some(current), Some(segment)) = (&self.current, self.segments.back()) else {
             return;
@@ -263,9 +263,9 @@ impl StoreWriter {
         }
     }
 
-    /// Begins a segment. Its name sorts after all others, even if the clock was set back.
+    /// Begins a segment. Its name sorts after all other names, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // Another process may have removed some.
+        // Another process may have removed segments.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments
@@ -295,7 +295,7 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // A segment ends when the next one begins, or when its time is up, because the store may have paused.
+        // A segment ends when the next one begins, or at its maximum time span, because the store may have paused.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);

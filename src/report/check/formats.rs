@@ -1,7 +1,7 @@
 //! The verdict in formats for CI servers: JUnit XML and job annotations.
 //!
-//! Each applied rule, limit, wait and baseline is a test case. Another one checks that everything could be measured.
-//! Passing and failing checks therefore have the same test cases, and a case fails only if the exit code does.
+//! Each applied rule, limit, wait and baseline is a test case. Another one fails if something could not be measured.
+//! Passing and failing checks therefore have the same test cases, and a case fails only if the exit code is not 0.
 
 use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
 use crate::model::finding::Finding;
@@ -15,7 +15,7 @@ use crate::units::{Bytes, number_of};
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
-    /// The report as JUnit XML; `now` is its time if there was no snapshot.
+    /// Formats the report as JUnit XML; `now` is its time if there was no snapshot.
     pub fn to_junit(&self, now: Time) -> String {
         let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
         let suite = Suite {
@@ -29,7 +29,7 @@ impl CheckReport {
         suite.to_xml()
     }
 
-    /// The report as annotations, with the verdict in a last line.
+    /// Formats the report as annotations, with the verdict in the last line.
     pub fn to_github(&self) -> String {
         let mut out = String::new();
         for equal in fold(self.active_findings()) {
@@ -132,7 +132,7 @@ fn failed(kind: &str, message: String) -> CaseResult {
     CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
 }
 
-/// A paragraph about equal findings, as in the report as text.
+/// Formats a paragraph about equal findings, as in the text report.
 fn paragraph(equal: &[&Finding]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

@@ -134,7 +134,7 @@ fn an_unknown_match_protects_an_identified_process() {
     // An unresolved process is never killed, so its entry is reported.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
-    // One of several is enough.
+    // One matching exemption is enough.
     assert_eq!(outcome(&[keep("user=bob"), keep("user=ann")], process(), &[0]), "kept");
 }
 
@@ -153,7 +153,7 @@ fn each_gpu_of_a_process_is_matched_separately() {
         ("gpu:2 user:ann", somebody, &[0], "no"),
         ("gpu:0", process(), &[0], "kept"),
         ("gpu:0", process(), &[0, 1], "part"),
-        // The process is on GPU 0 as well.
+        // The process is also on GPU 0.
         ("gpu:0", process(), &[1], "part"),
         ("gpu:0", process(), &[], "part"),
         ("gpu:2", process(), &[0, 1], "no"),

@@ -11,7 +11,7 @@ use crate::units::GIB;
 
 const OTHER: u32 = 77;
 
-/// `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory traffic; a sample every 30 s.
+/// `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory traffic, sampled every 30 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 30.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -97,7 +97,7 @@ fn a_hung_process_is_reported_after_the_duration() {
     assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
     assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
 
-    // The finding ends with the first sample of work.
+    // The finding ends with the first sample that shows work.
     play(&mut scene, &mut engine, 7200.0);
     assert_eq!(engine.findings()[0].since, since);
     work(&mut scene, 0);
@@ -284,7 +284,7 @@ fn a_few_missing_samples_are_tolerated_but_not_many() {
             assert_eq!(engine.findings().len(), found, "{missing}");
         }
     }
-    // Every second sample.
+    // Every second sample lacks the power.
     let (mut scene, mut engine) = worked(1200.0);
     hang(&mut scene, 0);
     for sample in 0..60 {

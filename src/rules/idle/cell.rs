@@ -102,7 +102,7 @@ mod tests {
 
     const HOUR: f64 = 3_600.0;
 
-    /// A notebook with a running cell that has used its GPU until now; a sample every 30 s.
+    /// Builds a notebook whose running cell has used its GPU until now, sampled every 30 s.
     fn scene() -> Scene {
         let mut scene = Scene::new(2, 30.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -112,7 +112,7 @@ mod tests {
         scene
     }
 
-    /// The server reports a busy kernel with activity now.
+    /// Makes the server report a busy kernel that was just active.
     fn busy(scene: &mut Scene) {
         let now = scene.now.time;
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {

@@ -1,4 +1,4 @@
-//! The finding about an idle process, and the actions it offers.
+//! Builds the finding about an idle process, and the actions that it offers.
 
 use std::fmt::Write as _;
 
@@ -84,9 +84,9 @@ pub(super) struct IdleGpu<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// Whether the process has resumed work after a pause that was nearly as long.
+    /// Whether the process has resumed work after a pause that was nearly as long as this one.
     pub(super) may_resume: bool,
-    /// Required seconds without use.
+    /// Number of seconds without use that the rule requires.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
     pub(super) since: Time,
@@ -98,7 +98,7 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     let (process, process_history) = (input.process, input.process_history);
     let worst = idle.iter().max_by_key(|idle_gpu| idle_gpu.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // The process is idle only since it last used any of these GPUs.
+    // The process has been idle only since it last used any of these GPUs.
     let since = idle.iter().map(|idle_gpu| idle_gpu.since).max()?;
     let until = idle.iter().map(|idle_gpu| idle_gpu.until).max()?;
     let evidence = idle.iter().map(|idle_gpu| idle_gpu.evidence.clone()).reduce(weakest)?;
@@ -163,7 +163,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// Merges the evidence of two GPUs: device utilization, lower coverage and fewer samples win.
+/// Merges the evidence of two GPUs. Prefers device utilization, the lower coverage and the smaller number of samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),

@@ -19,7 +19,7 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// `python train.py` with 20 GiB on GPU 0 of two; a sample every 10 s.
+/// `python train.py` with 20 GiB on GPU 0 of two, sampled every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -237,7 +237,7 @@ fn cpu_use_before_the_duration_is_ignored() {
                 scene.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // CPU time of children from before the first observation.
+        // The CPU time of children is from before the first observation.
         (|_| (), |scene| scene.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
@@ -333,7 +333,7 @@ fn a_desktop_gets_no_finding() {
     }
 }
 
-/// Descendants with this total CPU time; `listed` of them are on a GPU.
+/// Descendants with this total CPU time. `listed` contains the pids of those in the snapshot.
 fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
     Some(Arc::new(Descendants {
         count: Some(1),
@@ -346,7 +346,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 
 #[test]
 fn cpu_use_of_descendants_is_work() {
-    // One full core, very little, and a recording without this field.
+    // The descendants use a full core, very little, or (in an old recording) an unknown amount.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");

@@ -7,7 +7,7 @@ use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// `python train.py` with 8 GiB on GPU 0 of two, 72 GiB free; a sample every 10 s.
+/// `python train.py` with 8 GiB on GPU 0 of two, 72 GiB free, sampled every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
@@ -61,7 +61,7 @@ fn a_leak_is_reported_with_rate_start_and_forecast() {
     assert_eq!(finding.actions, [Action::Notify]);
     let evidence = |name: &str| number(finding, name);
     let seconds = evidence("out_of_memory_seconds").unwrap();
-    // 70.2 GiB are free: 1198 minutes.
+    // 70.2 GiB are free, enough for 1198 minutes.
     assert!((68_000.0..76_000.0).contains(&seconds), "{seconds}");
     assert!(evidence("samples").unwrap() >= 150.0);
     assert!(!finding.advice.is_empty());

@@ -12,7 +12,7 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// An adopted worker with 2 GiB on GPU 0; a sample every 10 s.
+/// An adopted worker with 2 GiB on GPU 0, sampled every 10 s.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -20,7 +20,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// The same worker; its job is killed after a minute.
+/// The same worker, whose job is killed after a minute.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -33,7 +33,7 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A worker that NVML does not list, with the device file of GPU 0 open, where 10 GiB are unattributed.
+/// A worker that NVML does not list. It has opened the device file of GPU 0, where 10 GiB are unattributed.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();

@@ -15,7 +15,7 @@ use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unide
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// `python train.py` with 24 GiB on GPU 0 and 1000 s of CPU time in a day; a sample every 2 s.
+/// `python train.py` with 24 GiB on GPU 0 and 1000 s of CPU time in a day, sampled every 2 s.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);
@@ -369,12 +369,12 @@ fn a_kept_process_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // Expired, rejected, empty.
+        // These requests are expired, rejected or empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
         (None, None, None, None),
-        // Another program, a part of a name, a directory.
+        // These paths match another program, part of a name, or a directory.
         (None, Some("/usr/bin/python3.12"), None, None),
         (None, Some("/opt/renderer"), Some("render"), None),
         (None, Some("/opt/slurmstepd/train"), None, None),
@@ -452,7 +452,7 @@ fn memory_that_reap_skips_is_not_reclaimable() {
     }
     assert_eq!(change(|finding| finding.resolved_at = Some(finding.since)), (0, 0));
     assert_eq!(change(|finding| finding.process = None), (0, 0));
-    // The same process twice.
+    // A process that is passed twice counts once.
     assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
 }
 

@@ -12,7 +12,7 @@ use crate::units::MIB;
 
 const TOTAL: u64 = 80 * GIB;
 
-/// Two GPUs; the first has a trainer with 20 GiB, and `hidden` unattributed bytes.
+/// Two GPUs. The first has a trainer with 20 GiB, and `hidden` unattributed bytes.
 fn scene(hidden: u64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);

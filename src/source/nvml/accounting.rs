@@ -15,19 +15,19 @@ use crate::model::snapshot::GpuProcess;
 
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The driver's account of a process: how busy it was, and since when.
+/// The driver's statistics of a process: how busy it was, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
     since: Time,
 }
 
-/// The account of each listed process; `None` if it has no account.
+/// Statistics of each listed process; `None` if the driver has none.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
 impl Accounting {
-    /// Sets the accounts. Does nothing if accounting is disabled.
+    /// Adds the statistics to the rows. Does nothing if accounting is disabled.
     pub(super) fn fill(
         &mut self,
         rows: &mut [GpuProcess],
@@ -40,7 +40,7 @@ impl Accounting {
             return;
         }
         let mut old_accounts = std::mem::take(&mut self.0);
-        // MIG instances have no accounts.
+        // MIG instances have no statistics.
         let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
         for row in rows {
             let account = self.0.get(&row.pid).copied().or_else(|| {
@@ -64,7 +64,7 @@ impl Accounting {
     }
 }
 
-/// Reads a process's account; `None` if there is none, or if it belongs to an earlier process.
+/// Reads a process's statistics. `None` if there are none, or if they belong to an earlier process.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
@@ -76,7 +76,7 @@ fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Li
             return Err(());
         }
     };
-    // A finished account belongs to an earlier process with this pid.
+    // If the statistics are complete, they belong to an earlier process with this pid.
     if !stats.is_running || stats.start_time == 0 {
         return Ok(None);
     }

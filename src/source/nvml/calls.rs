@@ -22,7 +22,7 @@ impl CallProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
     }
 
-    /// The last call that was started.
+    /// The call that was started last.
     pub(super) fn call(&self) -> Option<&'static str> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,7 +34,7 @@ pub(super) struct Calls {
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
     pub(super) errors: Vec<ReadError>,
-    /// The GPU no longer answers, so nothing else is requested in this sample.
+    /// Set if the GPU no longer answers. In that case nothing else is requested in this sample.
     pub(super) lost: Option<Code>,
     pub(super) driver_gone: Option<Code>,
 }
@@ -77,7 +77,7 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number; unknown if it exceeds `max`, which is impossible on a real GPU.
+    /// Makes a call for a number. The number is unknown if it exceeds `max`, which no real GPU does.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -91,7 +91,7 @@ impl Calls {
         Some(value).filter(|&value| value <= max)
     }
 
-    /// Makes a call for a text that every GPU has, and reports any failure, including "not supported".
+    /// Makes a call for a string that every GPU has, and reports any failure, including "not supported".
     pub(super) fn text<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -162,12 +162,12 @@ impl Calls {
         self.unsupported.clear();
     }
 
-    /// Whether nothing else is requested in this sample.
+    /// Whether to make no further requests in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Takes over the errors of the GPU's MIG devices since the last sample.
+    /// Moves the errors of the GPU's MIG devices since the last sample to this GPU.
     pub(super) fn take_errors_of(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());

@@ -37,20 +37,20 @@ const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
 /// Interval between reads of administrators' settings, the power limit and the fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
-/// Delay before the first read of values that only a GPU's page shows.
+/// Delay before the first read of values that are shown only on a GPU's page.
 const DETAILS_AFTER: Duration = Duration::from_millis(1500);
 /// Interval between reads of the MPS list while it is empty, since MPS is rare.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
-/// Why memory is unknown if both memory calls are unsupported: GB10 and Jetson.
+/// Why memory is unknown if neither memory call is supported, as on GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
-/// Why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
+/// Why memory is unknown if the caller is unprivileged (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on, only root may read it; its MIG devices' memory is shown";
-/// Why memory is unknown under WDDM (nvml.h, nvmlProcessInfo_t), and so in WSL.
+/// Why memory is unknown under WDDM (nvml.h, nvmlProcessInfo_t), and therefore in WSL.
 const WINDOWS_MEMORY: &str =
     "under WSL, Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
-/// The device of the GPU that Windows drives. It exists only in WSL.
+/// The device file of the GPU that Windows drives. It exists only in WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
 
 #[derive(Debug)]
@@ -58,9 +58,9 @@ pub(super) struct Reading {
     /// Identity and values. If the GPU is lost, `memory` and `processes` are absent.
     pub(super) gpu: Gpu,
     pub(super) errors: Vec<ReadError>,
-    /// The driver is gone, so NVML has to be restarted.
+    /// Set if the driver is gone, so that NVML has to be restarted.
     pub(super) driver_gone: Option<Code>,
-    /// The GPU does not answer, so its handle has to be looked up again.
+    /// Whether the GPU does not answer, so that its handle has to be looked up again.
     pub(super) lost: bool,
     /// Whether the driver reports process utilization; `None` if it was not requested, or the call failed.
     pub(super) process_utilization: Option<bool>,
@@ -68,7 +68,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// For a GPU from which nothing was requested.
+    /// Creates a reading of a GPU from which nothing was requested.
     pub(super) fn of(gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -89,17 +89,17 @@ pub(super) struct DeviceReader {
     settings_read: Option<Instant>,
     /// When to read the values for the GPU's page again.
     details_due: Instant,
-    /// The last read of a setting failed. Until it succeeds, settings are read in every sample, and every snapshot
-    /// contains the error.
+    /// Whether the last read of a setting failed. Until a read succeeds, settings are read in every sample, and every
+    /// snapshot contains the error.
     settings_failed: bool,
-    /// The MIG mode was reported at least once, or is known to be unsupported.
+    /// Whether the MIG mode was reported at least once, or is known to be unsupported.
     mig_mode_reported: bool,
-    /// The driver or the GPU lacks one of the process lists.
+    /// Whether the driver or the GPU lacks one of the process lists.
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
     mig: Mig,
-    /// Memory info v2 returns UNKNOWN but v1 works, as in WSL.
+    /// Whether memory info v2 returns UNKNOWN although v1 works, as in WSL.
     only_v1_answers: bool,
     whole: Whole,
     mps_seen_or_due: Instant,
@@ -314,8 +314,8 @@ impl DeviceReader {
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads the values that only a GPU's page shows. Nothing else depends on them, so a failure leaves them unknown
-    /// and is not reported. PCIe throughput takes the driver 20 ms per direction, so a single sample skips it.
+    /// Reads the values for a GPU's page. Nothing else depends on them, so a failure leaves them unknown and is not
+    /// reported. PCIe throughput takes the driver 20 ms per direction, so a single sample skips it.
     fn read_details(&mut self) {
         fn read_optional<T, E: Into<Code>>(
             calls: &Calls,
@@ -354,8 +354,8 @@ impl DeviceReader {
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
-    /// Reads how busy the video engines are. If the driver does not report this, it is unknown, which is not an
-    /// error.
+    /// Reads how busy the video engines are. If the driver does not report this, it is unknown, and no error is
+    /// reported.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -382,14 +382,14 @@ impl DeviceReader {
         });
     }
 
-    /// Whether the memory of all processes is unknown.
+    /// Whether the memory of every process is unknown.
     fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` explains a missing figure if
-    /// no call failed.
+    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` says why memory is unknown
+    /// if no call failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -441,7 +441,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads the merged process lists, with each process's utilization.
+    /// Reads and merges the process lists, with each process's utilization.
     fn processes(
         &mut self,
         memory: Option<Memory>,
@@ -494,8 +494,8 @@ impl DeviceReader {
         }
     }
 
-    /// Reads one list: empty if the GPU or driver lacks it, `None` if the call failed. A missing list of compute
-    /// processes is a failure, because gpumem depends on it.
+    /// Reads one list. It is empty if the GPU or driver does not support the list, and `None` if the call failed. A
+    /// missing list of compute processes is a failure, because gpumem depends on it.
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -548,7 +548,7 @@ fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
 }
 
-/// The recovery action that the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+/// Returns what the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 fn recovery_action(device: &nvml_wrapper::Device<'_>) -> Result<&'static str, NvmlError> {
     let values = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)])?;
     let sample = values.into_iter().next().ok_or(NvmlError::NotSupported)??;

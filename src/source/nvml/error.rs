@@ -33,7 +33,7 @@ impl Code {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// Whether this GPU or driver lacks the value, which is an answer rather than a failure.
+    /// Whether this GPU or driver does not have the value, which is an answer rather than a failure.
     pub(super) fn is_unsupported(self) -> bool {
         // 25 and 26: the call exists, but no longer in this form (argument version, deprecated).
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
@@ -88,7 +88,7 @@ impl Code {
         })
     }
 
-    /// An explanation for users, if the name is not clear enough.
+    /// Explains the error to users, if its name is not clear enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {
@@ -139,7 +139,7 @@ impl From<NvmlError> for Code {
             // The driver's library lacks the symbol.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
             NvmlError::Utf8Error(_) => Self::NOT_UTF8,
-            // A value unknown to nvml-wrapper, such as a newer P-state.
+            // nvml-wrapper does not know the value, such as a newer P-state.
             NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
@@ -160,7 +160,7 @@ pub enum NvmlFailure {
          `gpumem doctor` says what is missing, and `gpumem watch --demo` works without a driver"
     )]
     LibraryNotFound {
-        /// The name that was searched for.
+        /// Name of the library that was searched for.
         library: String,
     },
     #[error("cannot use {library} as NVML: {reason}; name another with --nvml-library PATH")]
@@ -175,7 +175,7 @@ pub enum NvmlFailure {
          missing, and `gpumem watch --demo` works without a driver"
     )]
     DriverNotLoaded,
-    /// Library and kernel module have different versions.
+    /// The library and the kernel module have different versions.
     #[error(
         "{MISMATCH} (NVML_ERROR_LIB_RM_VERSION_MISMATCH); reboot, or stop all GPU processes and \
         reload the nvidia modules"
@@ -206,7 +206,7 @@ impl NvmlFailure {
             NvmlError::LibloadingError(error) => {
                 let reason = error.to_string();
                 let reason = std::error::Error::source(&error).map_or(reason, ToString::to_string);
-                // The loader gives the same message for a missing dependency. Then the reason matters.
+                // The loader gives the same message for a missing dependency. In that case, the reason matters.
                 let missing =
                     reason.contains("No such file or directory") && reason.starts_with(&library);
                 if missing {

@@ -1,10 +1,10 @@
 //! The NVML calls that nvml-wrapper lacks or mishandles, made through the library that it has loaded.
 //!
-//! These calls cross a C ABI, so this is the only file with `unsafe`. It covers memory info v1 (drivers before
-//! R510, WSL), a MIG device's instances, process lists whose record size differs from the header's, and process
-//! utilization in a single call. It also keeps a device's handle without borrowing the library, so that the handle
-//! can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is valid.
-//! Each buffer is at least as large as the driver may write.
+//! These calls cross a C ABI, so this is the only file of `nvml` with `unsafe`. It covers memory info v1 (drivers
+//! before R510, WSL), a MIG device's instances, process lists whose record size differs from the header's, and
+//! process utilization in a single call. It also keeps a device's handle without borrowing the library, so that the
+//! handle can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is
+//! valid. Each buffer is at least as large as the driver may write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};
@@ -19,7 +19,7 @@ use super::error::Code;
 
 /// The largest process record written by any known driver (R535's v3), in bytes.
 const LARGEST_RECORD: usize = 32;
-/// Fills the buffer before a call, to show where the driver wrote nothing.
+/// Fills the buffer before a call, to show which part the driver did not write.
 const UNTOUCHED: u8 = 0xA5;
 /// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
@@ -28,7 +28,7 @@ const GROWTH_RETRIES: usize = 5;
 /// Maximum number of records. The driver itself stops at 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
-/// A device's NVML handle that does not borrow the library. Its owner keeps the library, too.
+/// A device's NVML handle that does not borrow the library. Its owner must also own the library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
@@ -125,7 +125,7 @@ pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u
     Ok((memory.total, memory.used, memory.free))
 }
 
-/// The GPU instance that a MIG device belongs to.
+/// Returns the id of the GPU instance that a MIG device belongs to.
 pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }
@@ -134,7 +134,7 @@ pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u3
     number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
 }
 
-/// The NUMA node of the GPU's memory, on machines where GPU memory is a NUMA node.
+/// Returns the NUMA node of the GPU's memory, on machines where this memory is a NUMA node.
 pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
@@ -177,14 +177,14 @@ fn number<E>(
 /// Reads process lists. Its buffer is reused, so that an unchanged list takes one call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
-    /// In units of 8 bytes, which is aligned for every record format.
+    /// Elements of 8 bytes are aligned for every record format.
     buffer: Vec<u64>,
     capacity: usize,
 }
 
 impl ProcessLists {
-    /// Reads the records of one list. Fails with NVML's error, [`Code::FUNCTION_NOT_FOUND`] if the driver lacks the
-    /// call; [`Code::UNKNOWN_LAYOUT`] if the records have no known size.
+    /// Reads the records of one list. Fails with NVML's error, which is [`Code::FUNCTION_NOT_FOUND`] if the driver
+    /// lacks the call, or with [`Code::UNKNOWN_LAYOUT`] if the records have no known size.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -271,10 +271,10 @@ impl ProcessLists {
 /// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. The driver was told
 /// that the buffer has room for `capacity` records.
 ///
-/// A record should take `expected` bytes, but the end of the written part can prove another size. It may be exactly
-/// where 16-byte records end (a driver reported by nvitop), or beyond the expected records but within 32-byte ones
-/// (R535). If the driver cleared the whole buffer first, nothing is proved. Returns `None` for pids beyond Linux's
-/// limit, which cannot be processes.
+/// Records should take `expected` bytes, but the length of the written part can prove another size. It may be exactly
+/// the length of 16-byte records (a driver reported by nvitop), or exceed the expected length but fit 32-byte records
+/// (R535). If the driver first cleared the whole buffer, the length proves nothing. Returns `None` if a pid exceeds
+/// Linux's limit, and therefore cannot belong to a process.
 fn parse(
     buffer: &[u64],
     count: usize,
@@ -315,11 +315,11 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// Reads process utilization samples. Its buffer is reused, so that the steady state takes one call.
+/// Reads process utilization samples. Its buffer is reused, so that a read usually takes one call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
-    /// How many entries the driver may have written; the others are empty.
+    /// Number of entries that the driver may have written; the rest are empty.
     used: usize,
 }
 
@@ -388,7 +388,7 @@ impl UtilizationSamples {
 mod tests {
     use super::*;
 
-    /// The buffer after a driver with records of `size` bytes has filled it.
+    /// Returns the buffer as written by a driver with records of `size` bytes.
     fn written(size: usize, records: &[(u32, u64, u32, u32)]) -> Vec<u64> {
         let mut bytes = vec![UNTOUCHED; 8 * LARGEST_RECORD];
         for (index, &(pid, used, gpu_instance, compute_instance)) in records.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The caller's side of one GPU: the thread that reads it, and its last reading.
+//! The caller's side of one GPU: the handle of its reader thread, and its last reading.
 //!
 //! Each GPU has its own thread, so a GPU that hangs does not block others. A thread gets no further request until
 //! it has answered.
@@ -18,7 +18,7 @@ use crate::host::read_driver_gpus;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
-/// Interval between reads of process utilization if snapshots are rare. The driver keeps about 10 s of it.
+/// Interval between reads of process utilization if snapshots are rare. The driver keeps samples for about 10 s.
 const GATHER_EVERY: Duration = Duration::from_secs(4);
 /// Interval between attempts to look up the handle of a lost GPU.
 const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -31,9 +31,9 @@ pub(super) struct GpuReader {
     readings: Receiver<Reading>,
     /// When the pending request was made.
     requested: Option<Instant>,
-    /// The GPU has answered before. The first answer may take longer, because it wakes the GPU.
+    /// Whether the GPU has answered before. The first answer may take longer, because it wakes the GPU.
     started: bool,
-    /// The GPU missed its last deadline. Its answers are taken without waiting.
+    /// Whether the GPU missed its last deadline. If so, its answers are taken without waiting.
     late: bool,
     /// The last reading, and whether it has not been reported yet.
     last: Option<Reading>,
@@ -43,7 +43,7 @@ pub(super) struct GpuReader {
 }
 
 impl GpuReader {
-    /// Starts the thread of GPU `index`. It ends when the reader is dropped.
+    /// Starts the thread of GPU `index`. The thread ends when the reader is dropped.
     pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
         let progress = Arc::<CallProgress>::default();
         let (requests, requested) = channel();
@@ -67,15 +67,15 @@ impl GpuReader {
     }
 
     pub(super) fn ask(&mut self, now: Instant) {
-        // A thread that has ended never answers, and `report` shows this.
+        // If the thread has ended, there is no answer, and `report` says so.
         if self.requested.is_none() {
             let _ = self.requests.send(());
             self.requested = Some(now);
         }
     }
 
-    /// Waits for the answer until `timeout` after the request, or `startup` for the first one. A late GPU's answer
-    /// is taken without waiting.
+    /// Waits for the answer until `timeout` after the request, or until `startup` after the first request. If the GPU
+    /// is late, its answer is taken without waiting.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
         let Some(requested) = self.requested else { return };
         let time = if self.started { timeout } else { startup };
@@ -103,7 +103,7 @@ impl GpuReader {
         self.fresh = true;
     }
 
-    /// The GPU's values for the current snapshot, its errors, and when its values were read.
+    /// Returns the GPU's values for the current snapshot, its errors, and when the values were read.
     pub(super) fn report(&mut self, now: Instant) -> (Gpu, Vec<ReadError>, Option<Instant>) {
         let mut errors = Vec::new();
         if let Some(requested) = self.requested {
@@ -137,7 +137,7 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// The last reading's error, if it concerns the whole driver.
+    /// Returns the last reading's error, if the error concerns the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
         self.last.as_ref().filter(|_| self.requested.is_none())?.driver_gone
     }
@@ -190,8 +190,8 @@ fn read_on_request(
     }
 }
 
-/// GPU `index`, if it is certainly suspended. It is not woken, and no process computes on it. NVML numbers the
-/// driver's GPUs, `count` of them, by address.
+/// Returns GPU `index` if it is certainly suspended, without waking it. No process computes on a suspended GPU. NVML
+/// numbers the driver's `count` GPUs by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     let gpus = read_driver_gpus(sys)?;
     let gpu = gpus
@@ -206,8 +206,7 @@ fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     })
 }
 
-/// Old values remain visible and are marked as stale. Old utilization does not describe the present, so it is
-/// dropped.
+/// Marks old values as stale; they remain visible. Old utilization does not describe the present, so it is dropped.
 fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.stale_seconds = Some((age.as_secs_f64() * 10.0).round() / 10.0);
     gpu.gpu_percent = None;

@@ -1,25 +1,25 @@
-//! Determines the GPU's own memory figures. Since R615, memory info v2 returns the cgroup's figures in a cgroup with
-//! limited GPU memory; v1 returns the GPU's.
+//! Determines the memory figures of the GPU itself. Since R615, memory info v2 returns the figures of the cgroup if
+//! the cgroup's GPU memory is limited; v1 returns the GPU's.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// Maximum difference between a GPU's totals due to rounding. A smaller difference is not a limit.
+/// Maximum difference between two totals of a GPU that can be due to rounding and is not a limit.
 const ROUNDING_BYTES: u64 = MIB;
 
 #[derive(Default, Debug)]
 pub(super) struct Whole {
-    /// The v2 total that was last compared with v1's, and whether it is a limit. The GPU's own total never changes,
-    /// so v1 is called only once unless there is a limit.
+    /// The v2 total that was last compared with v1's, and whether it is a limit. The total of a GPU never changes, so
+    /// v1 is called only once unless there is a limit.
     compared: Option<(u64, bool)>,
     /// The last limit, and the free bytes within it.
     pub(super) limit: Option<(u64, u64)>,
 }
 
 impl Whole {
-    /// Returns the GPU's own figures if v2 reported them. `v1` reads total, used and free memory. Fails if v1
-    /// fails and it is unknown whether the figures are the GPU's or the cgroup's.
+    /// Returns the GPU's own figures: `reported` if v2 returned the GPU's, otherwise those of `v1` (total, used,
+    /// free). Fails if v1 fails and it is unknown whether `reported` is the GPU's or the cgroup's.
     pub(super) fn of(
         &mut self,
         reported: Memory,
@@ -87,7 +87,7 @@ mod tests {
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
-        // A rounding difference is not a limit, and a driver without v1 has no limit.
+        // A rounding difference is not a limit. If the driver lacks v1, there is no limit.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
         assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);

@@ -3,9 +3,9 @@
 //! While MIG is on, only privileged callers may read the whole GPU's memory and process lists. A caller with access
 //! to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up once, and
 //! again after a handle fails or the GPU's settings are reread. Destroying an instance invalidates its handle, and
-//! the driver may reuse a handle for another instance. A GPU without MIG costs no calls.
+//! the driver may reuse a handle for another instance. Without MIG, a GPU costs no calls.
 //!
-//! `device` uses the rows, and `calls` makes the calls.
+//! `device` merges the results into its lists, and `calls` makes the calls.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// Causes the handles to be looked up before their next use.
+    /// Forces a new lookup of the handles before their next use.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
@@ -95,7 +95,7 @@ impl Mig {
                     let handle = DeviceHandle::of(&device);
                     self.devices.push(MigHandle { handle, facts });
                 }
-                // An unused index, or another user's device.
+                // The index is unused, or the device belongs to another user.
                 Err(Code::NOT_FOUND) => {}
                 Err(Code::NO_PERMISSION) => refused = Some(Code::NO_PERMISSION),
                 Err(code) => failure = Some(code),
@@ -117,7 +117,7 @@ impl Mig {
         self.devices.iter().map(read).collect()
     }
 
-    /// Reads one process list of all MIG devices; `None` if it could not be read for all of them. If a handle fails,
+    /// Reads one process list of all MIG devices; `None` unless it could be read for all of them. If a handle fails,
     /// all handles are looked up again.
     pub(super) fn list(
         &mut self,
@@ -143,7 +143,7 @@ impl Mig {
         }
     }
 
-    /// Like [`Mig::list`]; `Ok(None)` if the driver has no list of compute processes for a MIG device.
+    /// Like [`Mig::list`], but returns `Ok(None)` if the driver has no list of compute processes for a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,
@@ -213,13 +213,13 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     }
 }
 
-/// The profile at the end of a MIG device's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+/// Returns the profile at the end of a MIG device's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
 fn profile_in(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once(" MIG ")?;
     Some(profile.trim()).filter(|profile| !profile.is_empty())
 }
 
-/// The part of a profile that its attributes show: `3g`; `1c.3g` for a part of a GPU instance.
+/// Builds the beginning of a profile from the attributes: `3g`; `1c.3g` for a part of a GPU instance.
 fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     if compute_slices == gpu_slices {
         format!("{gpu_slices}g")
@@ -228,8 +228,8 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     }
 }
 
-/// Merges the GPU's own list with those of its MIG devices: each (process, instance) once, with the larger value. A
-/// GPU row without an instance adds nothing to a process that a MIG device lists.
+/// Merges the GPU's own list with the lists of its MIG devices. Each (process, instance) is listed once, with the
+/// larger value. A GPU row without an instance adds nothing to a process that a MIG device lists.
 pub(super) fn join(
     whole: Vec<ProcessRecord>,
     of_devices: Vec<ProcessRecord>,
@@ -250,7 +250,7 @@ pub(super) fn join(
     joined
 }
 
-/// The error for a process on a GPU instance without a visible MIG device.
+/// Returns an error if a process is on a GPU instance without a visible MIG device.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
     let is_seen = |id: u32| {
         devices.iter().any(|device| device.gpu_instance_id.is_none_or(|visible| visible == id))

@@ -1,8 +1,8 @@
 //! Makes every NVML call, on separate threads, with deadlines.
 //!
 //! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. If a GPU does not
-//! answer in time, the sample contains an error and its old values, marked as stale. `device` reads a GPU, and `mig`
-//! reads its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
+//! answer in time, the sample contains an error and the GPU's old values, marked as stale. `device` reads a GPU, and
+//! `mig` reads its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
 //! mishandles. `error` explains NVML's codes.
 //!
 //! This module does not know how snapshots are used, or which processes the pids belong to.
@@ -30,12 +30,12 @@ use gpu_reader::GpuReader;
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
-/// The library's name for the loader. Every driver since 2012 installs it.
+/// Name of the library for the loader. Every driver since 2012 installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Where distributions install it outside the loader's search path: WSL, NixOS.
+/// Paths of the library outside the loader's search path, on WSL and NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
-/// Interval between attempts to open the driver after it has disappeared.
+/// Interval between attempts to reopen the driver after it has disappeared.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor may add GPUs.
@@ -87,13 +87,13 @@ pub struct SampledGpu {
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
-    /// Errors in driver facts at the time of opening.
+    /// Errors in reading facts about the driver when it was opened.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
     /// Set while the driver is gone.
     away: Option<Away>,
     counted: Instant,
-    /// A second NVML that is being opened to count the GPUs.
+    /// A second instance of NVML that is being opened to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
@@ -118,8 +118,8 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails without a library, driver or
-    /// permission, if versions differ, or if NVML does not answer in time. Each error includes a remedy.
+    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if there is no library,
+    /// driver or permission, if versions differ, or if NVML does not answer in time. Each error says what to do.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
@@ -170,8 +170,8 @@ impl Nvml {
         sample
     }
 
-    /// Starts new readers for all GPUs if there are more than before, because indexes may have changed. A lost GPU
-    /// remains listed, with its error.
+    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes may have changed. A lost
+    /// GPU remains listed, with its error.
     fn recount_gpus(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
@@ -204,8 +204,8 @@ impl Nvml {
         }
     }
 
-    /// While the driver is gone, returns the GPUs' identities and the reason, and periodically tries to open it on
-    /// a separate thread. `None` once the driver is back.
+    /// While the driver is gone, returns the identities of the GPUs and the reason, and periodically tries to open
+    /// the driver on a separate thread. `None` once the driver is back.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
@@ -252,7 +252,7 @@ impl Nvml {
     }
 }
 
-/// The versions of library and driver. Does not access a GPU, and takes at most the time limit.
+/// Returns the versions of library and driver, within the time limit and without accessing a GPU.
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     Ok(open_within(options, options.timeout)?.driver)
 }

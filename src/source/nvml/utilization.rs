@@ -12,7 +12,7 @@ use crate::model::snapshot::GpuProcess;
 
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// Maximum interval between a driver's samples: 1/6 to 1 s, depending on the product (`nvml.h`,
+/// Maximum interval between samples of a driver, which is 1/6 to 1 s depending on the product (`nvml.h`,
 /// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample proves nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ struct Peak {
     decoder: u32,
 }
 
-/// Process utilization, read more often than snapshots are taken, because the driver keeps only about 10 s.
+/// Process utilization. It is read more often than snapshots are taken, because the driver keeps only about 10 s.
 #[derive(Debug, Default)]
 pub(super) struct Utilization {
     samples: UtilizationSamples,
@@ -32,16 +32,16 @@ pub(super) struct Utilization {
     last_seen: u64,
     /// Peaks since the last snapshot that completed an interval.
     peaks: HashMap<u32, Peak>,
-    /// The part of the time since then that the samples cover.
+    /// How much of the time since that snapshot is covered by samples.
     covered: Duration,
-    /// The peaks of the interval before; `None` if unknown.
+    /// Peaks of the previous interval; `None` if unknown.
     previous: Option<HashMap<u32, Peak>>,
     /// Whether every call since the last snapshot succeeded.
     is_known: bool,
     /// Whether the driver supports the call; `None` if it was not called, or failed for another reason.
     supported: Option<bool>,
     read_at: Option<(Instant, SystemTime)>,
-    /// The part of the time since the last snapshot that the samples cover.
+    /// How much of the time since the last snapshot is covered by samples.
     sampled: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Utilization {
         self.supported
     }
 
-    /// The part of the time since the previous call of this function that the samples cover.
+    /// Returns how much of the time since the previous call of this function is covered by samples.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
@@ -82,7 +82,7 @@ impl Utilization {
                     sample.encoder_percent,
                     sample.decoder_percent,
                 ];
-                // Drivers have returned garbage here while zombies existed.
+                // Some drivers return garbage here while zombies exist.
                 if percents.iter().any(|&percent| percent > 100) {
                     continue;
                 }
@@ -99,7 +99,7 @@ impl Utilization {
         };
         match answer {
             Ok(newest) => self.last_seen = newest,
-            // No process has run since the last sample, so utilization is 0.
+            // No process has run since the last sample, so the utilization is 0.
             Err(Code::NOT_FOUND) => {}
             Err(code) => {
                 self.is_known = false;
@@ -136,7 +136,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // The next call returns the samples that could not be read now.
+        // If samples could not be read now, the next call returns them.
         if is_known && is_whole {
             self.previous = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
@@ -164,14 +164,14 @@ mod tests {
             utilization.fill(&mut rows, false);
             rows[0].sm_percent
         };
-        // One sample per second, read four times as often: busy, then idle, then busy.
+        // The driver takes one sample per second, and it is read four times as often: busy, then idle, then busy.
         assert_eq!(filled(250, None), None);
         assert_eq!([250, 250, 250].map(|time| filled(time, None)), [None, None, Some(0)]);
         assert_eq!(filled(250, Some(30)), Some(30));
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 4].map(|time| filled(time, None)), [Some(0); 4]);
-        // Read as often as it is sampled, so each read represents its own time.
+        // Reads are as frequent as samples, so each read represents its own interval.
         assert_eq!(filled(1000, Some(40)), Some(40));
         assert_eq!([1000; 2].map(|time| filled(time, None)), [Some(0); 2]);
     }

@@ -1,4 +1,4 @@
-//! Columns of the process table: those that fit, the one under the mouse, and the text beyond the edges.
+//! Computes which columns of the process table fit, which one is under the mouse, and what lies beyond the edges.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::layout::Layout;
@@ -9,10 +9,10 @@ use crate::watch::view_model::Widths;
 
 /// Columns for edges and marks, left of the first column.
 pub const GUTTER: u16 = 2;
-/// Maximum scroll offset. A process controls the length of its command line.
+/// Maximum scroll offset, needed because a process controls the length of its command line.
 const FARTHEST: u16 = 4096;
 
-/// Chosen columns that fit, left to right, with their widths.
+/// Returns the chosen columns that fit, left to right, with their widths.
 pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
@@ -59,7 +59,7 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-/// The table column at screen column `x`.
+/// Returns the table column at screen column `x`.
 pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     let area = layout.table_heading;
     let widths = app.screenful.as_ref()?.widths;
@@ -76,7 +76,7 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// Offset after scrolling the commands by `steps`, limited to the end of the longest visible command.
+/// Returns the scroll offset after `steps` more columns, limited by the longest visible command.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
@@ -96,7 +96,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// Title of the sort column, if the column is not shown.
+/// Returns the title of the sort column, if that column is not shown.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;

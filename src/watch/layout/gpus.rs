@@ -7,13 +7,13 @@ use super::LayoutNeeds;
 /// Minimum width of a card next to other cards.
 const CARD: u16 = 56;
 const CARD_GAP: u16 = 2;
-/// Lines of a card above its chart: name, bar, figures, caption.
+/// Number of lines above a card's chart: name, bar, figures, caption.
 const CARD_LINES: u16 = 4;
 /// Minimum height of a card's chart.
 const CHART_ROWS_MIN: u16 = 2;
 /// Maximum height of a card's chart.
 const CHART_ROWS_MAX: u16 = 12;
-/// With more GPUs, cards are shown only on request.
+/// Maximum number of GPUs that are shown as cards by default.
 const CARDS_MAX: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -27,7 +27,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that the next key press selects; `None` is automatic.
+    /// Returns the form that the next key press selects. `None` means automatic.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -47,10 +47,10 @@ impl Form {
     }
 }
 
-/// Returns the first form in which all GPUs fit, and its rows: at most `usual`, or `max` if the user chose the form.
+/// Returns the first form in which all GPUs fit, and its rows. The limit is `usual`, or `max` for a chosen form.
 pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
-        // On a short screen, other panels need the lines more.
+        // On a short screen, the lines are more useful to other panels.
         None if needs.gpus <= CARDS_MAX => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
         // If cards do not fit in the usual rows, they get the minimum number of rows that they need.
@@ -69,7 +69,7 @@ pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form,
     }
 }
 
-/// Rows for the cards of all GPUs, with charts as tall as `budget` allows; `None` if the cards do not fit.
+/// Returns the rows that all cards need, with charts as tall as `budget` allows. `None` if the cards do not fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
@@ -78,7 +78,7 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// Number of cards side by side: the minimum that does not add a line of cards.
+/// Number of cards side by side: as few as possible without adding a row of cards.
 fn cards_across(width: u16, count: u16) -> u16 {
     let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(max).max(1)).max(1)

@@ -1,4 +1,4 @@
-//! Lines of the help and their positions: keys from the binding table, then filters, mouse and marks.
+//! Lines of the help and their positions. The help covers keys, filters, the mouse and marks.
 //!
 //! The help uses as many columns as fit. A line too long for its column is wrapped.
 
@@ -12,7 +12,7 @@ use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::memory_shares::MemoryShare;
 use crate::watch::text::wrap;
 
-/// Syntax of filters; the terms are listed from their own table.
+/// Syntax of filters. The terms come from a separate table.
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all terms must match"),
@@ -30,7 +30,7 @@ pub const MOUSE: [(&str, &str); 6] = [
     ("Shift", "held, the terminal selects text"),
 ];
 
-/// Marks on the screen; [`MemoryShare`] defines those of bars.
+/// Marks on the screen. [`MemoryShare`] explains the marks in bars.
 pub const MARKS: [(&str, &str); 6] = [
     ("-", "unknown; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
@@ -47,14 +47,14 @@ const TEXT: u16 = 30;
 pub const GAP: u16 = 1;
 /// Maximum number of lines of one entry.
 const LINES: usize = 64;
-/// More columns would be harder to read than scrolling.
+/// With more columns, the help would be harder to read than to scroll.
 const COLUMNS_MAX: u16 = 4;
 
 #[derive(Debug)]
 pub struct HelpLine {
-    /// A heading if there is no text; otherwise a key or a mark.
+    /// A key or a mark, or a heading if `text` is `None`.
     pub label: String,
-    /// The meaning; `None` for a heading.
+    /// The explanation. `None` for a heading.
     pub text: Option<String>,
 }
 
@@ -77,8 +77,8 @@ impl HelpPage {
     }
 }
 
-/// Sections of the help, wrapped to this width, each with a heading and a final blank line. The current context is
-/// first.
+/// Returns the sections of the help, starting with the current context. Each section is wrapped to this width, with a
+/// heading and a final blank line.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
@@ -123,7 +123,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
 
 /// Distributes the sections over at most `count` columns with minimal height. Sections stay whole and in order.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    // The column of each section, if columns have at most `height` lines.
+    // Returns the column of each section if columns are limited to `height` lines.
     let places = |height: usize| -> Vec<usize> {
         let (mut column, mut used) = (0, 0);
         let column_of = |block: &Vec<HelpLine>| {
@@ -152,13 +152,13 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
     columns
 }
 
-/// The screen area above the line that shows how to close the help.
+/// Returns the screen area above the line that shows how to close the help.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }
 }
 
-/// The first visible line when the help is scrolled to its end.
+/// Returns the first visible line of the help when it is scrolled to the end.
 pub fn last_line(context: Context, area: Rect) -> u16 {
     let height = HelpPage::new(context, area.width).height();
     let last = height.saturating_sub(usize::from(body(area).height));

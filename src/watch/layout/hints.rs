@@ -1,4 +1,4 @@
-//! Positions in the bottom line: the hints that fit, and the texts before and after them.
+//! Positions of the hints that fit in the bottom line, and of the text before and after them.
 //!
 //! Drawing and the mouse both use these positions, so that a click acts on the visible hint.
 
@@ -10,10 +10,10 @@ use crate::watch::state::page::Page;
 use crate::watch::text::columns;
 
 pub const GAP: u16 = 1;
-/// Blanks between the hints and the texts before and after them.
+/// Blanks between the hints and the text before or after them.
 const ASIDE: u16 = 2;
 
-/// From this width on, the line names the sort column if the table does not show it.
+/// Minimum width at which the line names the sort column if the table does not show it.
 const SORT_SHOWN: u16 = 56;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub struct Spot {
 }
 
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
-    // Marks and hidden rows are more important than another hint.
+    // Showing marks and hidden rows is more important than another hint.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
@@ -47,7 +47,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// Text before the hints: the progress of a batch.
+/// Returns the text before the hints, which shows the progress of a batch.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),

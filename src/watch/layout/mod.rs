@@ -6,8 +6,8 @@
 //! | when | what is dropped |
 //! |---|---|
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
-//! | where they would exceed [`CHARTS_SHARE`] | all charts of one-line GPUs |
-//! | where the GPUs exceed half of the space | lines of the charts in their cards |
+//! | if they would exceed [`CHARTS_SHARE`] | all charts of one-line GPUs |
+//! | if the GPUs exceed half of the space | lines of the charts in their cards |
 //! | | the cards: one line per GPU and MIG device remains |
 //! | | the lines of all MIG devices |
 //! | | the lines of the GPUs: one line with totals remains |
@@ -40,7 +40,7 @@ pub const FOLDS: [(&str, &str); 5] = [
     ("below 40x10", "the essentials in words"),
 ];
 
-/// A smaller screen shows only a short text.
+/// Minimum size for panels. A smaller screen shows only a short text.
 pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
 /// Rows that the table keeps, regardless of the number of GPUs.
@@ -53,25 +53,25 @@ const TABLE_ROWS_BESIDE: u16 = 6;
 const CHARTS_SHARE: (u16, u16) = (3, 5);
 /// The findings take at most one third of the screen.
 const FINDINGS_PART: u16 = 3;
-/// Enough lines for most selected processes.
+/// Number of lines that is enough for most selected processes.
 const DETAILS: usize = 8;
-/// Rows that move between panels at a time.
+/// Number of rows that move between panels at a time.
 const STEP: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LayoutNeeds {
     pub gpus: usize,
-    /// MIG devices on all GPUs.
+    /// Number of MIG devices on all GPUs.
     pub parts: usize,
     /// Maximum number of MIG devices on one GPU.
     pub parts_max: usize,
-    /// Lines in the table; `None` before the first sample.
+    /// Number of lines in the table. `None` before the first sample.
     pub table: Option<usize>,
     pub is_limited: bool,
     pub findings: usize,
     pub is_in_findings: bool,
     pub is_selected: bool,
-    /// Chosen form of the GPU panel; `None` selects one automatically.
+    /// Chosen form of the GPU panel. `None` selects a form automatically.
     pub form: Option<Form>,
 }
 
@@ -119,7 +119,7 @@ impl Layout {
         let (status, charts) = divide_rows(rest, (status, max), kept, needs);
 
         let mut top = area.y;
-        // From top to bottom, like the fields below.
+        // Take the panels from top to bottom, in the order of the fields below.
         let mut take = |height: u16| {
             let rect = Rect::new(area.x, top, area.width, height);
             top += height;
@@ -140,7 +140,7 @@ impl Layout {
     }
 }
 
-/// Rows of the findings when rows are not scarce.
+/// Number of rows for the findings if rows are not scarce.
 fn status_rows(height: u16) -> u16 {
     match height {
         0..14 => 1,
@@ -160,7 +160,7 @@ fn divide_rows(
     kept: impl Fn(u16) -> u16,
     needs: &LayoutNeeds,
 ) -> (u16, u16) {
-    // Includes the title.
+    // The title needs a line too.
     let wanted = needs.findings.saturating_add(1);
     let wanted = match (needs.findings, needs.is_selected) {
         (0, false) => 1,
@@ -184,7 +184,7 @@ fn divide_rows(
     let max = max.min((rest - min).saturating_sub(TABLE_ROWS_BESIDE));
     let sure = if is_known { kept(max) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // One line reports that there are no rows.
+        // An empty table needs one line, which says so.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
@@ -245,7 +245,7 @@ impl ChartGrid {
     }
 }
 
-/// Rows kept for the charts of `gpus` GPUs, at most `max`; 0 if charts with time labels do not fit.
+/// Number of rows for the charts of `gpus` GPUs, at most `max`. 0 if charts with time labels do not fit.
 pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
@@ -343,7 +343,7 @@ mod tests {
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
             (120, 40, 2, 0, None, (Cards, 13)),
-            // Cards would be stacked in one column.
+            // The cards would be stacked in a single column.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
             (200, 60, 0, 0, None, (Lines, 1)),

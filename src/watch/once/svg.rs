@@ -1,8 +1,8 @@
 //! Writes a frame as a self-contained SVG document.
 //!
-//! A cell is [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and length, so
-//! that columns stay aligned in any font. A character from another font, or one that is written right to left, is a
-//! separate run. Bars and charts are drawn as shapes, because block characters do not touch in most fonts.
+//! A cell measures [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and
+//! length, so that columns stay aligned in any font. A character from another font, or one that is written right to
+//! left, is a separate run. Bars and charts are drawn as shapes, because block characters do not touch in most fonts.
 
 use std::fmt::Write as _;
 
@@ -119,10 +119,10 @@ fn rectangle(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SymbolKind {
-    /// As text in the document's font.
+    /// Written as text in the document's font.
     Ascii,
     Shapes,
-    /// As text in any font that has the character.
+    /// Written as text in any font that has the character.
     Other,
 }
 
@@ -284,7 +284,7 @@ impl Part {
     }
 }
 
-/// Rectangles of a character; `None` if it should be written as text.
+/// Returns the rectangles of a character, or `None` if it should be written as text.
 pub fn shape(c: char) -> Option<Vec<Part>> {
     let half = |x, y| part(x * WIDTH / 2, y * HEIGHT / 2, WIDTH / 2, HEIGHT / 2);
     // Stripes distinguish the shades without colour.
@@ -292,7 +292,7 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
-        // As in most fonts, adjacent squares do not touch.
+        // Leave a gap between adjacent squares, as most fonts do.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
         '□' => vec![

@@ -109,7 +109,7 @@ fn styled_text_looks_like_the_screen_on_a_terminal() {
     }
 }
 
-/// Elements of a document, one per line, that start with `begin`.
+/// Lists the elements of a document, one per line, that start with `begin`.
 fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     svg.lines().filter(move |line| line.starts_with(begin))
 }

@@ -19,7 +19,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// On GPU 0, process 7 is idle and process 8 is working. 11 GiB on GPU 1 are unattributed.
+/// On GPU 0, process 7 is idle and process 8 is working. On GPU 1, 11 GiB are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -53,7 +53,7 @@ fn text(app: &App) -> String {
     lines.iter().map(plain).collect::<Vec<String>>().join("\n")
 }
 
-/// A screen of 80 by 24 with `count` findings about processes of one GPU.
+/// Returns a screen of 80 by 24 with `count` findings about processes of one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
     let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();
@@ -226,7 +226,7 @@ fn a_page_scrolls_to_its_end_and_stops_there() {
         assert_eq!(keys(&mut app, line), Some(Effect::Draw));
         assert_eq!(app.page.as_ref().unwrap().offset, at, "{line}");
     }
-    // A taller screen shows no blank lines below the end; a narrower one wraps lines again.
+    // A taller screen shows no blank lines below the end, and a narrower screen wraps lines again.
     update(&mut app, Event::Resize(40, 60));
     let page = app.page.as_ref().unwrap();
     let height = usize::from(body(&app, app.area).height);
@@ -244,7 +244,7 @@ fn an_open_page_is_updated_until_its_process_is_gone() {
     show_sample(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
-    // A process with the same PID but another start time is a different one.
+    // A process with the same PID but another start time is a different process.
     scene.process(7).start_ticks = Some(1);
     show_sample(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
@@ -307,12 +307,12 @@ fn a_page_notes_a_time_that_differs_from_the_screen() {
     keys(&mut app, "g<Enter>");
     show_sample(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
-    // The screen was stepped back while the page was open.
+    // The user stepped back while the page was open.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let past = clock(past.time);
     assert_eq!(notice(&app), Some(format!("as of {newest}; the screen shows {past}")));
-    // The page was opened after the screen was stepped back.
+    // The user opened the page after stepping back.
     keys(&mut app, "<Esc><Enter>");
     assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
 }

@@ -1,4 +1,4 @@
-//! The panel for a plan or a batch, with its keys. Only the lines of the plan or batch scroll.
+//! The panel for a plan or a batch, with its keys. The keys stay in place while the lines scroll.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,9 +18,9 @@ use crate::watch::view_model::RowKey;
 
 /// Maximum width of the panel.
 const WIDTH: u16 = 110;
-/// Maximum number of screen lines for one line of a plan.
+/// Maximum number of screen lines that one line of a plan can fill.
 const LINES_MAX: usize = 12;
-/// Minimum age, in seconds, of a plan whose age is shown.
+/// Age in seconds from which a plan's age is shown.
 const SHOWN_AGE: f64 = 60.0;
 /// Minimum number of visible plan lines, on a screen of any height.
 const LINES_MIN: usize = 3;
@@ -34,7 +34,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// The style of a line printed by `gpumem reap`.
+    /// Returns the style of a line printed by `gpumem reap`.
     fn of_line(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
@@ -61,10 +61,10 @@ impl Tone {
 pub struct Content {
     title: String,
     body: Vec<(String, Tone)>,
-    /// Lines scrolled out of sight.
+    /// Number of lines that are scrolled off the top.
     offset: usize,
     pub note: Vec<(String, Tone)>,
-    /// Options of the plan: each key and the option that it changes.
+    /// Keys that change the plan's options, with the options.
     choices: Vec<(&'static str, String)>,
     /// Keys that confirm, undo or close the plan, with descriptions.
     ways_out: Vec<(&'static str, String)>,
@@ -84,7 +84,7 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Scroll offset that shows the last lines.
+    /// Returns the scroll offset that shows the last lines.
     pub fn last_offset(&self) -> usize {
         self.lines.len().saturating_sub(usize::from(self.body.height))
     }

@@ -105,7 +105,7 @@ fn a_plan_never_changes_by_itself() {
     gone.processes.clear();
     assert_eq!(show_sample(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
-    // Answers to earlier requests are ignored, and so are second answers.
+    // Answers to earlier requests are ignored, and so are repeated answers.
     for number in [number - 1, number] {
         let plan = Ok(proposal(vec![target(8)]));
         assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);

@@ -1,4 +1,4 @@
-//! State of the list of findings: the selected finding, and the lines that the list needs.
+//! State of the list of findings: which finding is selected, and how many lines the list needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Lines that the list requests for suspects. More suspects are listed if there is room.
+/// Number of lines that the list requests for suspects. If there is room, it shows more suspects.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct FindingsState {
 }
 
 impl FindingsState {
-    /// The selected finding and its index; `None` if it is no longer reported.
+    /// Returns the selected finding and its index, or `None` if it is no longer reported.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();
@@ -43,15 +43,15 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
     let undecided = match suspects {
         0 => screenful.undecided.len(),
-        // Suspects already say when their rule decides.
+        // A suspect's line already says when the rule will decide.
         _ => screenful.undecided.len().min(1),
     };
     let notes = errors + unavailable + suspects + undecided;
     screenful.findings.len() + notes + alarms
 }
 
-/// Why figures are unavailable, each reason once. If memory is unattributed, also reports processes that could not be
-/// read. `is_memory_explained`: the GPU's own line explains unavailable memory.
+/// Explains why figures are unavailable, giving each reason once. If memory is unattributed, also reports unreadable
+/// processes. If `is_memory_explained`, the GPU's own line already explains unavailable memory.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -78,12 +78,12 @@ pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String
     notes
 }
 
-/// After this many seconds of sample time, commands for the same findings are requested again.
+/// Commands for unchanged findings are requested again after this many seconds of sample time.
 const REFRESH_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NextCommands {
-    /// IDs of the findings in the last request, the open page, and the time.
+    /// IDs of the findings in the last request, the page that was open, and the time.
     asked: Option<(Vec<Arc<str>>, Option<About>, Time)>,
     steps: HashMap<Arc<str>, NextSteps>,
 }
@@ -102,7 +102,7 @@ impl NextCommands {
         steps.commands.first().map(String::as_str)
     }
 
-    /// The request for the shown findings, unless it is still current; `page` is the subject of the open page.
+    /// Builds the request for the shown findings. `None` if the last one is still current. `page` is the open page.
     pub fn request(
         &mut self,
         screenful: &Screenful,

@@ -55,12 +55,12 @@ impl JudgedState {
         self.sampled_at
     }
 
-    /// Age of the last sample; before the first one, time since the screen started.
+    /// Age of the last sample. Before the first sample, time since the screen started.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }
 
-    /// Current time on the samples' clock; `None` before the first sample.
+    /// Returns the current time on the samples' clock. `None` before the first sample.
     pub fn clock(&self) -> Option<Time> {
         let last = self.engine.history().last_time()?;
         Some(last.plus_seconds(self.age().as_secs_f64()))

@@ -43,7 +43,7 @@ use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
 use crate::watch::state::findings::NextCommands;
 
-/// Note for a key that needs a sample before the first one has arrived.
+/// Note for a key that needs a sample, if none has arrived yet.
 pub(super) const NOTHING_SEEN: &str = "there is no sample yet";
 pub(super) const NOTHING_FOUND: &str = "nothing was found";
 pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
@@ -87,7 +87,7 @@ pub enum Event {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
     Draw,
-    /// Redraw every cell.
+    /// Draw every cell again.
     Repaint,
     /// Stop all processes of the terminal's job, as Ctrl-Z does outside raw mode.
     Suspend,
@@ -124,7 +124,7 @@ pub enum Mode {
     Plan,
 }
 
-/// A GPU index while it is typed.
+/// A GPU index that is being typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TypedDigits {
     pub number: u32,
@@ -184,11 +184,11 @@ pub struct App {
     /// Rule engine, memory history and the current time.
     pub judged: JudgedState,
     pub theme: Theme,
-    /// Chosen form of the GPU panel; `None` selects one automatically.
+    /// Chosen form of the GPU panel. `None` selects a form automatically.
     pub form: Option<Form>,
-    /// Why the source ended.
+    /// Explains why the source ended.
     pub end: Option<End>,
-    /// Why the source is temporarily not delivering samples.
+    /// Explains why the source is temporarily not delivering samples.
     pub trouble: Option<String>,
     pub area: Rect,
 }
@@ -235,20 +235,20 @@ impl App {
         self.subject_at(self.table.selected()?)
     }
 
-    /// The row on `line` of the table, counted from the first line of the list, visible or not.
+    /// Returns the row on `line` of the table. Lines are counted from the first line of the list, visible or not.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
     }
 
-    /// Whole seconds since the last sample, or since the start if there is none. `None` if no sample is due: in a
-    /// recording or after the end.
+    /// Whole seconds since the last sample, or since the start if there is no sample. `None` if no sample is due: in
+    /// a recording or after the end.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// Age of the newest sample, if the next one is late.
+    /// Age of the newest sample, if the next sample is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
@@ -277,7 +277,7 @@ impl App {
         alarms
     }
 
-    /// When text on the screen changes without an event, as time since the start.
+    /// Returns when text on the screen next changes without an event, as time since the start.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -300,7 +300,7 @@ impl App {
         Some(self.screenful.as_ref()?.snapshot.time)
     }
 
-    /// Whether the timeline holds a newer sample than the one shown.
+    /// Whether the timeline contains a newer sample than the shown one.
     pub fn is_behind(&self) -> bool {
         match (self.playback.shown, self.timeline.newest()) {
             (Some(shown), Some(newest)) => shown < newest.number,
@@ -308,7 +308,7 @@ impl App {
         }
     }
 
-    /// Seconds between the shown sample and the newest; `None` if the newest is shown.
+    /// Seconds between the shown sample and the newest one. `None` if the newest sample is shown.
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;
@@ -326,7 +326,7 @@ impl App {
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
-    /// When the next sample on the timeline is due; `None` if unknown.
+    /// Returns when the next sample on the timeline is due. `None` if unknown.
     fn next_played(&self) -> Option<Duration> {
         let next = self.timeline.after(self.playback.shown?)?;
         let now = self.judged.now();
@@ -334,7 +334,7 @@ impl App {
         Some(now + wait)
     }
 
-    /// Age of the displayed plan in seconds; `None` for a recording, which cannot be acted on.
+    /// Age of the displayed plan in seconds. `None` for a recording, whose plans cannot be carried out.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
@@ -354,19 +354,19 @@ impl App {
         self.next_commands.request(screenful, page)
     }
 
-    /// The selected finding and its index; `None` if it is no longer reported.
+    /// Returns the selected finding and its index, or `None` if it is no longer reported.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }
 
-    /// The first row of the selected finding's process, preferring visible rows. `None` if the finding is about a
-    /// GPU or the process is not in the sample.
+    /// Returns the first row of the selected finding's process, preferring visible rows. `None` if the finding is
+    /// about a GPU or the process is not in the sample.
     pub fn subject_of_finding(&self) -> Option<RowKey> {
         let (_, finding) = self.selected_finding()?;
         self.row_of(finding.process.as_ref()?.identity)
     }
 
-    /// The first row of a process, preferring visible rows.
+    /// Returns the first row of a process, preferring visible rows.
     pub fn row_of(&self, identity: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
         let shown = self.table.listing.lines.iter();
@@ -375,7 +375,7 @@ impl App {
         rows.find(|row| row.key.identity == identity).map(|row| row.key)
     }
 
-    /// Shown GPUs, in order: those that the filter names, or all.
+    /// Returns the GPUs that the filter names, or all GPUs, in order.
     pub fn shown_gpus(&self) -> Vec<&Gpu> {
         self.shown_shares().into_iter().map(|(gpu, _)| gpu).collect()
     }
@@ -389,7 +389,7 @@ impl App {
         let is_shown = |gpu: &Gpu| filter.is_none_or(|filter| filter.allows_gpu(gpu));
         let shown: Vec<_> = screenful.gpus().filter(|(gpu, _)| is_shown(gpu)).collect();
         match shown.is_empty() {
-            // The filter names no existing GPU: show all.
+            // The filter names no existing GPU, so show all.
             true => screenful.gpus().collect(),
             false => shown,
         }
@@ -453,7 +453,7 @@ impl App {
         self.layout().map_or(1, |layout| usize::from(layout.table.height))
     }
 
-    /// Selects the row on line `at`, or the last row if there are fewer.
+    /// Selects the row on line `at`, or the last row if there are fewer lines.
     pub(super) fn select(&mut self, at: usize) {
         if let Some(screenful) = &self.screenful {
             self.table.select(at, screenful);

@@ -9,7 +9,7 @@ use crate::model::{Identity, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// A process, by identity: a reused PID does not match.
+    /// A process, identified by more than its PID. A reused PID does not match.
     Process(Identity),
     Gpu(u32),
     Environment(Identity),
@@ -34,7 +34,7 @@ pub enum PageContent {
         /// Variables by name, or why they cannot be read. `None` while they are being read.
         variables: Option<Result<Vec<(String, String)>, String>>,
     },
-    /// Totals by each field that rows can be grouped by.
+    /// Totals for each field by which rows can be grouped.
     Totals { title: String, groups: Vec<(Field, Vec<Total>)> },
 }
 
@@ -46,7 +46,7 @@ pub struct Page {
     pub offset: usize,
     /// Time of the sample that the page describes.
     pub time: Option<Time>,
-    /// Time of the first sample without the subject. After it, the page is not updated.
+    /// Time of the first sample without the subject. The page is not updated after this time.
     pub gone: Option<Time>,
     /// The finding that the page was opened from. The page shows it first.
     pub asked: Option<Finding>,

@@ -6,7 +6,7 @@ use super::timeline::FrameRef;
 use crate::model::Time;
 use crate::watch::{Control, PlaybackClock};
 
-/// Minimum age of the newest sample for an alarm.
+/// Minimum age at which the newest sample can raise an alarm.
 const ALARM_AGE_MIN: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Debug)]
@@ -35,11 +35,11 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// The first sample at or after the first time. A sample before the second time also matches, because the clock
-    /// was then set back.
+    /// The first sample at or after the first time. A sample before the second time also matches, because it means
+    /// that the clock was set back.
     Leap(Time, Time),
     Number(u64),
-    /// The next sample in which a finding begins.
+    /// The next sample in which a new finding appears.
     Beginning,
     End,
 }
@@ -56,7 +56,7 @@ impl SeekTarget {
         }
     }
 
-    /// The control that makes the source seek to this target.
+    /// Returns the control that makes the source seek to this target.
     pub fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
@@ -83,7 +83,7 @@ impl Playback {
         }
     }
 
-    /// The clock that plays the timeline. A new clock starts at `now` with the sample taken at `shown`.
+    /// Returns the clock that plays the timeline. A new clock starts at `now` with the sample taken at `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let speed = self.speed;
         self.clock.get_or_insert_with(|| {
@@ -102,7 +102,7 @@ impl Playback {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Minimum age, in whole seconds, of a sample whose age is shown because the next one is late.
+    /// Number of seconds after which the newest sample's age is shown, because the next sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

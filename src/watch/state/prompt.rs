@@ -21,7 +21,7 @@ pub struct Prompt {
     pub before: String,
     /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,
-    /// The shown history line, counted from the newest; 0 is the typed text.
+    /// Position of the shown history line, counted from the newest line. 0 is the typed text.
     recalled: usize,
     /// The typed text while a history line is shown.
     typed: String,
@@ -44,7 +44,7 @@ impl PromptHistory {
         lines.map(|line| line.1.as_str()).collect()
     }
 
-    /// Adds a line as the newest one.
+    /// Adds a line as the newest line of the history.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
@@ -72,7 +72,7 @@ impl Prompt {
         }
     }
 
-    /// Moves the cursor or changes the text; returns whether the key did either.
+    /// Moves the cursor or changes the text. Returns whether the key did either.
     pub fn edit(&mut self, control: Option<char>, code: KeyCode) -> bool {
         match (control, code) {
             (None, KeyCode::Char(c)) => {
@@ -103,14 +103,14 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// Start of the character before the cursor, including combining marks.
+    /// Returns the start of the character before the cursor, including combining marks.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
         wide.next().unwrap_or(0)
     }
 
-    /// End of the character after the cursor, including combining marks.
+    /// Returns the end of the character after the cursor, including combining marks.
     fn right(&self) -> usize {
         let after = self.text[self.cursor..].char_indices().skip(1);
         let mut wide = after.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
@@ -123,7 +123,7 @@ impl Prompt {
         blank.map_or(0, |(at, c)| at + c.len_utf8())
     }
 
-    /// Shows the history line `steps` further back; returns whether the text changed.
+    /// Shows the history line `steps` further back. Returns whether the text changed.
     pub fn recall(&mut self, history: &PromptHistory, steps: isize) -> bool {
         let lines = history.lines_for(self.purpose);
         let to = self.recalled.saturating_add_signed(steps).min(lines.len());

@@ -18,7 +18,7 @@ pub struct Reaping {
     pub number: u64,
 }
 
-/// A plan request, its options and the answer.
+/// A request for a plan, with its options and the answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
     pub options: PlanOptions,
@@ -26,7 +26,7 @@ pub struct Dialog {
     pub selected: Vec<RowKey>,
     pub answer: Answer,
     pub offset: usize,
-    /// When a confirmed plan starts, as time since the screen started. Until then it can be undone.
+    /// When a confirmed plan starts, as time since the screen started. Until then, the user can undo this.
     pub countdown: Option<Duration>,
     /// Result of the last key.
     pub note: Option<String>,
@@ -48,7 +48,7 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// When text in the dialog or batch changes without an event, as time since the start.
+    /// Returns when text in the dialog or batch next changes without an event, as time since the start.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -70,7 +70,7 @@ impl Dialog {
         self.proposal().map_or(&[], |proposal| &proposal.plan.targets)
     }
 
-    /// Number of targets that gpumem would kill itself.
+    /// Number of targets that gpumem itself would kill.
     pub fn ends(&self) -> usize {
         self.targets().iter().filter(|target| !target.is_advice()).count()
     }
@@ -92,7 +92,7 @@ pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
     ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
 }
 
-/// Maximum number of recorded steps per target; a plan has only a few.
+/// Maximum number of recorded steps per target. A plan has only a few.
 const SENT_MAX: usize = 16;
 
 /// A plan that is being or has been carried out.
@@ -110,7 +110,7 @@ pub struct Batch {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct TargetProgress {
-    /// The process, and the memory to free.
+    /// Names the process and the memory to free.
     pub title: String,
     /// `None` until the batch reaches this target.
     pub stage: Option<TargetStage>,
@@ -154,7 +154,7 @@ impl Batch {
         }
     }
 
-    /// Lines of the panel. `now` is the time on the samples' clock.
+    /// Returns the lines of the panel. `now` is the time on the samples' clock.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for target in &self.targets {
@@ -168,7 +168,7 @@ impl Batch {
     fn state(&self, target: &TargetProgress, now: Option<Time>) -> String {
         let until = match &target.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
-            // The batch has ended before this target was finished.
+            // The batch ended before this target was finished.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
             Some(TargetStage::Waiting { saving: Some(words), .. }) => return words.to_string(),
@@ -218,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// Short progress text: `killing 1 of 3: SIGTERM to 4000, 7s`.
+    /// Formats a short progress text: `killing 1 of 3: SIGTERM to 4000, 7s`.
     pub fn hint(&self, now: Option<Time>) -> String {
         if self.over.is_some() {
             return format!("{} (x)", self.summary());

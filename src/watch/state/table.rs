@@ -1,6 +1,6 @@
 //! State of the process table: rows and their order, selected and marked rows, and the scroll position.
 //!
-//! The layout determines the number of visible rows; callers pass it in.
+//! The layout determines the number of visible rows. Callers pass this number to the methods.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,15 +17,15 @@ pub struct TableState {
     pub columns: Columns,
     pub listing: Listing,
     pub offset: usize,
-    /// Number of columns that commands are scrolled to the left.
+    /// Number of columns by which commands are scrolled to the left.
     pub scrolled: u16,
     pub tagged: HashSet<RowKey>,
     /// The last clicked row, and the time of the click.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The selected row that is missing in the new sample, and whether the user had selected it.
+    // The selected row, if it is missing in the new sample, and whether the user had selected it.
     missed: Option<(RowKey, bool)>,
-    // Line of the selected row, or its last line if its process disappeared.
+    // Line of the selected row. If its process disappeared, the row's last line.
     cursor: usize,
     is_chosen: bool,
     has_begun: bool,
@@ -45,7 +45,7 @@ impl TableState {
         self.selected.is_some().then_some(self.cursor)
     }
 
-    /// Key that identifies the selected row in another snapshot.
+    /// Returns the key that identifies the selected row in another snapshot.
     pub fn selected_key(&self) -> Option<RowKey> {
         self.selected
     }
@@ -55,7 +55,7 @@ impl TableState {
         self.is_chosen
     }
 
-    /// If the selected row is gone after the next rebuild, selects the first row, because the user changed the choice
+    /// Makes the next rebuild select the first row if the selected one is gone, because the user changed the choice
     /// of rows.
     pub(super) fn reset_selection(&mut self) {
         self.has_begun = false;
@@ -100,7 +100,7 @@ impl TableState {
         self.offset = self.offset.min(count.saturating_sub(height));
     }
 
-    /// Selects the row on this line, or the last row. Without rows, the first one to appear is selected later.
+    /// Selects the row on this line, or the last row. If there are no rows, the first one to appear will be selected.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
         self.cursor = at.min(self.last());
         self.selected = self.row(self.cursor, screenful);
@@ -121,7 +121,7 @@ impl TableState {
         std::mem::take(&mut self.is_chosen)
     }
 
-    /// The line `steps` away from the selection, or the cursor's line without a selection.
+    /// Returns the line `steps` away from the selection, or the cursor's line if nothing is selected.
     pub(super) fn line_after(&self, steps: isize) -> usize {
         match self.selected() {
             Some(at) => at.saturating_add_signed(steps),

@@ -1,7 +1,7 @@
-//! Judged samples for stepping back, bounded in bytes.
+//! Judged samples for stepping back, up to a maximum size in bytes.
 //!
 //! If the limit is exceeded, older samples of a live machine are thinned out, and then the oldest are dropped. A
-//! recording is not thinned, because it can be read again. Rewinding a recording does not change sample numbers.
+//! recording is not thinned out, because it can be read again. Rewinding it does not change sample numbers.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -21,9 +21,9 @@ const ALL_BYTES: usize = 64 * MIB as usize;
 const FINDING_BYTES: usize = 4096;
 /// Estimated size of the text of an undecided rule.
 const UNDECIDED_BYTES: usize = 512;
-/// The older half keeps every tenth sample, and every sample in which a finding began.
+/// Thinning keeps every tenth sample of the older half, and every sample in which a finding began.
 const THINNED: u64 = 10;
-/// Maximum number of remembered beginnings of findings. They outlive their samples.
+/// Maximum number of remembered beginnings of findings. They are kept longer than their samples.
 const BEGINNINGS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline with this limit. The newest sample is always kept.
+    /// Creates an empty timeline with this limit. The newest sample is always kept.
     pub fn with_limit(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -144,23 +144,22 @@ impl Timeline {
         Some(entry.reference)
     }
 
-    /// The first sample at or after `time`.
+    /// Returns the first sample at or after `time`.
     pub fn at(&self, time: Time) -> Option<FrameRef> {
         let mut frames = self.entries.iter().map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time)
     }
 
-    /// The first sample after `number` that is at or after `time`. A sample before `from` also matches: the clock
-    /// was then set back, and `time` can be far away.
+    /// Returns the first sample after `number` that is at or after `time`. An earlier time than `from` also matches:
+    /// it means that the clock was set back, so that `time` might be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// The first sample before `number` that is at or after `time`, unless the clock was set back in between. Goes
-    /// back at least one sample if there is one. Also returns false if an older sample, no longer kept, could be the
-    /// right one.
+    /// Returns the first sample before `number` that is at or after `time`, unless the clock was set back in between.
+    /// Goes back at least one sample if possible. False means that a dropped sample might be the right one.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
@@ -201,7 +200,7 @@ impl Timeline {
         Some(Screenful::from_sample(Arc::clone(&entry.sample)))
     }
 
-    /// A process in each kept sample, oldest first.
+    /// Returns a process's data in each kept sample, oldest first.
     pub fn samples_of(&self, identity: Identity) -> impl Iterator<Item = (Time, &Process)> {
         self.entries.iter().filter_map(move |entry| {
             let process = entry.sample.snapshot.process(identity.pid)?;
@@ -214,8 +213,8 @@ impl Timeline {
     }
 }
 
-/// Estimated size of a sample. The previous sample shares the texts of processes; of these, only command lines are
-/// included, because they can be long.
+/// Estimated size of a sample. Most texts of processes are shared with the previous sample and not included. Command
+/// lines are included, because they can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;
     let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();

@@ -28,7 +28,7 @@ pub fn pid(gpu: u32, entry: u32) -> u32 {
     4000 + gpu * 100 + entry
 }
 
-/// A host with this many GPUs, and this many processes on each.
+/// Returns a host with this many GPUs, and this many processes on each GPU.
 pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     let time: Time = "2026-11-21T10:04:05.123Z".parse().unwrap();
     let mut snapshot = Snapshot::new(time);
@@ -62,7 +62,7 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     snapshot
 }
 
-/// The same host, this many seconds after [`snapshot`].
+/// Returns the same host, this many seconds after [`snapshot`].
 pub fn later(gpus: u32, processes: u32, seconds: f64) -> Snapshot {
     let snapshot = snapshot(gpus, processes);
     Snapshot { time: snapshot.time.plus_seconds(seconds), ..snapshot }
@@ -119,7 +119,7 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     });
 }
 
-/// Divides a GPU into two instances: its first process is on the first one, the others are on the second.
+/// Divides a GPU into two instances. Its first process uses the first instance, the others use the second.
 pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
     let divided = &mut snapshot.gpus[gpu];
     divided.mig_mode = Some(true);
@@ -176,7 +176,7 @@ pub fn hide(snapshot: &mut Snapshot) -> u32 {
     pid
 }
 
-/// The finding that a process has not used its GPU for half an hour.
+/// Returns a finding that says that a process has not used its GPU for half an hour.
 pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     let process = snapshot.process(pid(gpu, at)).unwrap();
     let used_bytes =
@@ -261,7 +261,7 @@ pub fn target(pid: u32) -> Target {
     }
 }
 
-/// A plan with made-up text.
+/// Returns a plan with made-up text.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
     let titles: Vec<String> =
         targets.iter().map(|target| format!("{} ann: 6.0 GiB: python", target.leader)).collect();

@@ -1,4 +1,4 @@
-//! The list of findings: selection and keys.
+//! Handles the selection and the keys in the list of findings.
 
 use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
@@ -42,7 +42,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // If the finding has no process, the previously selected row must not be killed.
+            // If the finding has no process, the key must not kill the previously selected row.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, finding)| finding.process.is_none());
@@ -73,7 +73,7 @@ pub fn select(app: &mut App, at: usize) {
     app.select_row(app.subject_of_finding());
 }
 
-/// Moves the selection by `steps`. If the selected finding has ended, the first step selects the first visible one.
+/// Moves the selection by `steps`. If the selected finding is gone, the first step selects the first visible one.
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),

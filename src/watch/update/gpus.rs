@@ -1,4 +1,4 @@
-//! Keys and clicks on a GPU: filter the table by it, or open its page.
+//! Handles keys and clicks on a GPU, which filter the table by the GPU or open its page.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::watch::page;
 use crate::watch::state::page::About;
 use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 
-/// A second digit within this time belongs to the same number.
+/// Maximum time between two digits of the same number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
 /// Handles a digit: selects the GPU with this number. If another digit was typed just before and a GPU with both
@@ -23,7 +23,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let typed = app.digits.take();
     let typed = typed.filter(|typed| now.saturating_sub(typed.at) <= SECOND_DIGIT);
     let both = typed.and_then(|typed| typed.number.checked_mul(10)?.checked_add(digit));
-    // 00 is 0 again.
+    // Typing `00` has the same effect as pressing 0 twice.
     let both = both.filter(|both| *both >= 10 && exists(*both));
     let number = both.unwrap_or(digit);
     if !exists(number) {
@@ -39,7 +39,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
         return page::open_about(app, About::Gpu(number), None);
     }
     match both {
-        // The first digit has already filtered by another GPU.
+        // The first digit has already filtered by another GPU, so replace that filter.
         Some(_) => set_filter(app, filter_of(number)),
         None => toggle_filter(app, number),
     }
@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {existing}"));
 }
 
-/// Opens the page of a GPU: that of the selected row, the selected finding or the filter, or else the first one. On a
-/// GPU's page, opens the next GPU's page.
+/// Opens the page of the GPU of the selected row, of the selected finding or in the filter, or else of the first GPU.
+/// On a GPU's page, opens the next GPU's page.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

@@ -1,4 +1,4 @@
-//! Actions of keys in each context.
+//! Carries out the action of a key in each context.
 //!
 //! `keys.rs` maps keys to actions in the open [`Context`]. Prompt, page and plan handle their keys in their own
 //! files. Keys of the table and the findings are handled here.
@@ -15,7 +15,7 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Number of columns that one key press scrolls the commands.
+/// Number of columns by which one key press scrolls the commands.
 const SIDE_STEP: u16 = 8;
 
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
@@ -29,7 +29,7 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned`: the previous key also requested to quit, and showed the warning about the running batch.
+/// `is_warned` means that the previous key was already answered with the warning about the running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -67,7 +67,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // Arrow keys apply each column immediately; any other key accepts the last one.
+            // Arrow keys apply each column immediately, and any other key accepts the current choice.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -94,7 +94,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // Pausing keeps the page unchanged.
+            // Pausing stops updates of the page.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },

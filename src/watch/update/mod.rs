@@ -1,4 +1,4 @@
-//! The effect of each event on the state.
+//! Applies each event to the state.
 //!
 //! [`update`] is a pure function: it does not draw, read a clock or start work. Time arrives with the
 //! events, and requests to the loop in `watch/mod.rs` are returned as [`Effect`]s. [`key`] carries out key actions,
@@ -103,8 +103,8 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Returns the more important of two effects of one event. Every other effect includes drawing. A request to the
-/// worker takes precedence over a control: only a live machine has a worker, and a live source needs no controls.
+/// Returns the more important of two effects of one event. All effects include drawing. A request to the worker takes
+/// precedence over a control: only a live machine has a worker, and a live source needs no controls.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

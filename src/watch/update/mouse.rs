@@ -1,7 +1,7 @@
-//! The mouse: the target of a click or of the wheel, and its action.
+//! Finds what a click or the wheel acts on, and carries out the action.
 //!
-//! Every click has the same effect as a key, so the mouse is optional. Nothing here has side effects; a click
-//! includes its time.
+//! Every click has the same effect as a key, so the mouse is optional. Nothing here has side effects. Click events
+//! include their time.
 
 use std::time::Duration;
 
@@ -97,24 +97,24 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     } else {
         None
     };
-    // Any click ends the choice of a sort column, which requires a redraw.
+    // Any click cancels the choice of a sort column, which requires a redraw.
     effect.or_else(|| was_choosing.then_some(Effect::Draw))
 }
 
-/// Clicking a heading sorts by its column, or reverses the order.
+/// Sorts by a clicked heading's column, or reverses the order if the table is already sorted by it.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
     app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });
     Effect::Draw
 }
 
-/// Clicking a GPU or its chart filters by that GPU, like a typed filter; a second click removes the filter.
+/// Clicking a GPU or its chart filters by that GPU, like a typed filter. Clicking it again removes the filter.
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     let index = gpus::hit(app, layout, at.x, at.y)?;
     toggle_filter(app, index)
 }
 
-/// A click selects a row, and a second click opens it. If another process moved under the mouse in between, the
+/// Selects a clicked row, or opens it on a second click. If another process moved under the mouse in between, the
 /// second click only selects that process.
 fn on_row(
     app: &mut App,

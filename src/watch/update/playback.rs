@@ -1,4 +1,4 @@
-//! Playback: pausing, stepping back and forth, and the sampling rate or speed.
+//! Playback: pausing, stepping back and forward, and changing the sampling rate or speed.
 //!
 //! Every sample is judged and added to the timeline as it arrives, shown or not. The screen shows the newest sample
 //! or the one that the user stepped back to. If the timeline does not reach back far enough, a recording is read
@@ -51,7 +51,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // A live screen shows how far it is behind, which has increased.
+        // A live screen shows how far behind it is, and that has just increased.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);
@@ -87,7 +87,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // If the seek was cancelled since, show the first sample.
+    // If the seek has been cancelled since then, show the first sample.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
@@ -111,7 +111,7 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Plays the timeline, if it is playing and its next sample is due.
+/// Shows the next sample on the timeline if the timeline is playing and the sample is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -139,7 +139,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if app.is_behind() {
         Some(Effect::Draw)
     } else {
-        // The end of the timeline is reached, so the source continues.
+        // Playback has reached the end of the timeline, so the source continues.
         steer_source(app)
     }
 }
@@ -309,7 +309,7 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // One step at a time; redraw to show the pause.
+            // Move one step at a time, and redraw to show the pause.
             return Some(Effect::Draw);
         }
         return seek_forward(app, seek_target);
@@ -423,7 +423,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return app.refuse(&text);
     }
     play.speed = next;
-    // When the timeline plays, its next sample is due at the new speed.
+    // Restart the clock, so that the timeline's next sample is due at the new speed.
     play.clock = None;
     Some(Effect::Control(Control::Speed(next)))
 }

@@ -1,4 +1,4 @@
-//! The prompt in the bottom line: a filter, a search or a time.
+//! The prompt in the bottom line, for typing a filter, a search or a time.
 //!
 //! A search uses the filter's language. As in htop, the selection jumps during typing, F3 goes to the next match, and
 //! Esc goes back. A filter applies during typing. Its last term is ignored while it is invalid, or while it is the
@@ -68,13 +68,13 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Adds pasted text to the prompt. Without a prompt, it is rejected, because its letters must not act as keys.
+/// Adds pasted text to the prompt. Without a prompt, the text is rejected, because its letters must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text does not act as keys; press / or F3 first");
     };
     let mut prompt = prompt.clone();
-    // A newline does not submit: all control characters become blanks.
+    // A newline must not submit the text, so all control characters become blanks.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
     for c in text.trim().chars().take(CHARS_MAX).map(is_text) {
         prompt.edit(None, KeyCode::Char(c));
@@ -108,7 +108,7 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
     reselect(prompt, app);
 }
 
-/// Selects the first matching row, starting from the row that was selected before.
+/// Selects the first matching row, starting from the row that was selected before the search.
 fn search(prompt: &mut Prompt, app: &mut App) {
     restore_selection(prompt, app);
     if !prompt.text.trim().is_empty() {
@@ -116,8 +116,8 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the first matching row from `step` rows away; wraps around. Without a match, shows an error and keeps the
-/// selection.
+/// Selects the first matching row from `step` rows away, and wraps around. If no row matches, shows an error and
+/// keeps the selection.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {

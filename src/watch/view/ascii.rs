@@ -1,5 +1,5 @@
-//! Replaces non-ASCII characters for a terminal that supports only ASCII. This happens after a frame is drawn, so
-//! that no panel has to handle it and no process name is missed.
+//! Replaces non-ASCII characters for a terminal that supports only ASCII. Whole frames are converted after drawing,
+//! so that panels need not do it and no process name is missed.
 
 use ratatui::buffer::Buffer;
 
@@ -11,7 +11,7 @@ pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     }
 }
 
-/// An ASCII character similar to the cell's, or `?`.
+/// Returns an ASCII character that resembles the cell's character, or `?`.
 fn ascii_for(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",

@@ -1,4 +1,4 @@
-//! The memory bar: shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
+//! The memory bar shows the shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
 //!
 //! Reclaimable memory is solid in the strongest colour, suspected memory is an outline, and memory in use is muted.
 //! Glyphs do not fill the height of the line, so that bars on consecutive lines do not touch.
@@ -10,7 +10,7 @@ use crate::watch::memory_shares::{MemoryShare, MemoryShares};
 use crate::watch::text::{UNKNOWN, columns};
 use crate::watch::theme::Styles;
 
-/// Start of a bar's legend, or the whole legend if there is no room.
+/// Start of a bar's legend. If there is no room for more, this is the whole legend.
 const MEMORY: &str = "MEMORY";
 const LEGEND_GAP: u16 = 2;
 

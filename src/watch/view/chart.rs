@@ -1,8 +1,8 @@
 //! Small charts over time: filled areas with a line on top.
 //!
-//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line; the cells
-//! below are fainter. A value of 0 is a line at the bottom, and any larger value is higher. Times without samples are
-//! blank. [`history::memory_series`](crate::history::memory_series) provides the values.
+//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line, and the
+//! cells below are fainter. A value of 0 is drawn as a line at the bottom, and any larger value higher. Times without
+//! samples are blank. [`history::memory_series`](crate::history::memory_series) provides the values.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -55,7 +55,7 @@ impl ChartWindow {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// The column of a time; `None` if it is outside the span.
+    /// Returns the column of a time, or `None` if the time is outside the span.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
@@ -65,7 +65,7 @@ impl ChartWindow {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
-    /// The span's length: `10m`.
+    /// Formats the length of the span: `10m`.
     pub fn label(&self) -> String {
         let span = SPANS.iter().find(|(span, _)| *span == self.milliseconds);
         span.map_or_else(
@@ -126,7 +126,7 @@ pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec
     values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Maximum value per column. `values_of` returns a bucket's value, and the value that holds after the bucket.
+/// Maximum value per column. `values_of` returns a bucket's value, and the value that applies after the bucket.
 fn values(
     buckets: &[Bucket],
     window: ChartWindow,
@@ -150,7 +150,7 @@ fn values(
         let (from, to) = (column(bucket.since), column(bucket.until));
         let [value, value_after] = values_of(bucket);
         raise(from, to, value);
-        // A value holds from its last sample to the next one, unless the gap is long.
+        // A value applies from its last sample to the next one, unless the gap is long.
         let next = buckets.get(at + 1).map(|next| next.since);
         let until = next.unwrap_or(window.end);
         if bucket.is_seen_until(until) {
@@ -181,7 +181,7 @@ mod tests {
         values.iter().map(bucket).collect()
     }
 
-    /// A chart of the minute before second `end`, scaled to 100.
+    /// Draws a chart of the minute before second `end`, scaled to 100.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "the value holds until the end");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // In a ten-minute span, half a minute is not a gap, but five minutes are.
+        // In a ten-minute span, half a minute does not count as a gap, but five minutes do.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);

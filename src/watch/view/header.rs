@@ -1,7 +1,7 @@
 //! The first line: host, reclaimable memory, versions and source, then the clock. A paused clock shows the
 //! displayed time and the key that returns to now.
 //!
-//! The clock and the reclaimable memory each use the longest form that fits. The host's name is dropped before them.
+//! The clock and the reclaimable memory each use the longest form that fits. The host's name is dropped first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -80,7 +80,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     (text.cloned().unwrap_or_default(), style)
 }
 
-/// Clock of a live machine, longest form first.
+/// Returns the forms of a live machine's clock, longest first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
@@ -123,7 +123,7 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// Seconds since any GPU answered; `None` if one answers now. Samples with data about the host still arrive, and
+/// Seconds since any GPU answered. `None` if a GPU answers now. Samples with data about the host still arrive, and
 /// their time must not be mistaken for the time of the GPU figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
@@ -181,7 +181,7 @@ pub fn headline_min(app: &App) -> u16 {
     if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes the longest form that fits; returns whether one did.
+/// Writes the longest form that fits. Returns whether any form fits.
 pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
         return false;
@@ -197,7 +197,7 @@ pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> 
     true
 }
 
-/// The longest form that fits, and its style.
+/// Returns the longest form that fits, and its style.
 pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
     let reclaimable = reclaimable(app)?;
     let fits = |headline: &Headline| columns(&headline.text(app.setup.ascii)) <= room;

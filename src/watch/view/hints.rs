@@ -75,7 +75,7 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(GAP);
 }
 
-/// Writes hints on the first line of `area`, from the left; returns the writer so that the caller can continue.
+/// Writes hints on the first line of `area`. Returns the writer, so that the caller can continue the line.
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;

@@ -63,7 +63,7 @@ impl<'a> LineWriter<'a> {
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if room > 0 {
-            // No character is wider than its number of bytes.
+            // A character is never wider than its number of bytes.
             let text = match text.len() <= usize::from(room) {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),
@@ -103,7 +103,7 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Draws a horizontal rule up to the end of the line, with the title in it unless the title is empty.
+    /// Draws a horizontal rule up to the end of the line. A title that is not empty appears in the rule.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {

@@ -15,7 +15,7 @@ use crate::watch::view_model::badge;
 pub struct PanelWriter<'a> {
     pub styles: Styles,
     pub area: Rect,
-    /// Whether only the title line has been written.
+    /// Whether nothing has been written below the title line.
     pub is_blank: bool,
     canvas: &'a mut Buffer,
     used: u16,

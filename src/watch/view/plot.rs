@@ -1,4 +1,4 @@
-//! A chart with its labels: a caption with the current value, a scale on the left, and time labels below.
+//! A chart with its labels: a caption with the current value, a scale on the left, and times below the chart.
 //!
 //! `chart` draws the blocks.
 
@@ -22,13 +22,13 @@ const MIDDLE_FROM: u16 = 3;
 /// Minimum width of the scale's labels: `79.6`.
 const LABEL: u16 = 4;
 
-/// Maximum distance between grid lines, and the distance between the dots of a line.
+/// Maximum number of rows between grid lines, and number of columns between the dots of a line.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Value at the upper edge; the lower edge is 0.
+    /// Value at the upper edge. The lower edge is 0.
     pub top: f64,
     labels: [String; 3],
 }
@@ -38,7 +38,7 @@ impl Scale {
         Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
-    /// A scale for memory, up to `top` bytes.
+    /// Creates a scale for memory, up to `top` bytes.
     pub fn bytes(top: u64) -> Self {
         let text = Bytes(top).to_string();
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
@@ -47,25 +47,25 @@ impl Scale {
         Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
-    /// A scale for memory, up to a round number above `max`.
+    /// Creates a scale for memory, up to a round number above `max`.
     pub fn above(max: u64) -> Self {
         /// Round numbers, in quarters of a power of two.
         const PARTS: [u64; 4] = [2, 3, 4, 6];
         let power = max.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // The maximum must stay below the edge.
+        // The maximum must stay below the upper edge.
         let top = round.into_iter().find(|top| *top - *top / 16 >= max);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
-    /// A scale for CPU time, where each core is 100 percent.
+    /// Creates a scale for CPU time, where each core is 100 percent.
     pub fn cores(max: f64) -> Self {
         let top = (max / 100.0).ceil().max(1.0) * 100.0;
         Self { top, labels: [top, top / 2.0, 0.0].map(|value| format!("{value:.0}")) }
     }
 
-    /// The width is the same for all charts, so that stacked charts align.
+    /// All charts use the same width, so that stacked charts align.
     fn width(&self) -> u16 {
         let widest = self.labels.iter().map(|label| columns(label)).max();
         widest.unwrap_or(0).max(LABEL)
@@ -84,7 +84,7 @@ pub struct Plot {
     pub window: ChartWindow,
     pub captions: Vec<String>,
     pub now: Option<String>,
-    /// `None` if there is nothing to draw.
+    /// Scale of the values. `None` if there is nothing to draw.
     pub scale: Option<Scale>,
     pub mark: FindingMark,
     pub color: ChartColor,
@@ -135,7 +135,7 @@ impl Plot {
         writer.at_end(now, styles.strong());
     }
 
-    /// Writes the scale on the left, if there is room; returns the remaining area.
+    /// Writes the scale on the left if there is room, and returns the remaining area.
     fn draw_scale(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
@@ -206,7 +206,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid. Other graphics only get the style; text stays unchanged.
+/// Writes a character over a blank or the grid. Other graphics only get the style, and text stays unchanged.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

@@ -65,14 +65,14 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     }
 }
 
-/// The first character with its combining marks, and the rest.
+/// Splits a text after its first character, including combining marks.
 fn split_first(text: &str) -> (&str, &str) {
     let mut next = text.char_indices().skip(1);
     let end = next.find(|(_, c)| c.width().unwrap_or(0) > 0);
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// The longest suffix of a text that fits.
+/// Returns the longest suffix of a text that fits.
 fn tail(text: &str, width: u16) -> &str {
     let mut used = 0;
     let mut start = text.len();

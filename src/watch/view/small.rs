@@ -18,7 +18,7 @@ use crate::watch::view_model::badge;
 /// line explains why there are no panels.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
-    // A small screen has no bottom line for the note.
+    // A small screen has no bottom line, so show the note here.
     if let Some(note) = &app.note {
         parts.push((clean(note, area.width).to_string(), styles.caution()));
     }

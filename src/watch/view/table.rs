@@ -19,7 +19,7 @@ use crate::watch::listing::{ListingLine, TreeBranch};
 use crate::watch::state::App;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
-use crate::watch::view_model::{Screenful, Sort, Subject, WINDOW_SECONDS, badge};
+use crate::watch::view_model::{Sort, Subject, WINDOW_SECONDS, badge};
 
 /// Edge marks of a row with a finding, and of a suspected row.
 const FOUND: &str = "▌";
@@ -31,7 +31,7 @@ const BOTH: &str = "◆";
 /// Maximum indentation of a tree, in generations.
 const INDENTED: u16 = 8;
 const SPAN_MIN_DIVISOR: f64 = 4.0;
-/// Blocks by height. The full block is omitted, so that rows do not touch.
+/// Blocks in increasing height. The full block is omitted, so that rows do not touch.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws the filters, the heading and the visible rows.
@@ -62,7 +62,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
     let end = screenful.snapshot.time;
     let cells = column_width(Column::History, screenful.widths);
-    // Half an hour, or less if the history is shorter. A cell covers at least a second.
+    // The charts cover half an hour, or less if the history is shorter. A cell covers at least a second.
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
@@ -211,7 +211,7 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // A rise or fall must be noticeable. Level memory is faint; its height is its share of the GPU.
+        // Make changes noticeable: level memory is drawn faintly, and its height is its share of the GPU.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -233,13 +233,13 @@ impl TableView<'_> {
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     let present = || values.iter().flatten().copied();
     let (low, high) = (present().reduce(f64::min)?, present().reduce(f64::max)?);
-    // A small change does not fill the scale, so that noise does not look like growth.
+    // A small change does not use the whole height, so that noise does not look like growth.
     let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
     let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
     Some(values.iter().map(|value| value.map(height)).collect())
 }
 
-/// The tree branch before a line: `│  ├─ `, at most `room` columns.
+/// Formats the tree branch before a line, such as `│  ├─ `, in at most `room` columns.
 fn indent(line: &ListingLine, room: u16) -> String {
     let last = match line.branch {
         TreeBranch::Root => return String::new(),
@@ -276,7 +276,7 @@ fn cell<'a>(
             (Cow::Borrowed(NOT_AVAILABLE), styles.faint())
         }
         Column::Memory => {
-            // The last known value of a GPU that does not answer.
+            // Mark the last known value of a GPU that does not answer.
             let mark = if stale { "~" } else { "" };
             plain(column.text(subject).map(|text| format!("{mark}{text}")))
         }
@@ -302,7 +302,7 @@ fn cell<'a>(
     }
 }
 
-/// Escapes text; avoids a copy if nothing changes.
+/// Escapes text, without copying it if nothing changes.
 fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     Cow::Owned(match clean(&text, width) {
         Cow::Borrowed(whole) if whole.len() == text.len() => text,
@@ -310,7 +310,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The command, preceded by the state if the process is halted. Without a state column, a zombie would look alive.
+/// The state of a halted process precedes its command, because otherwise a zombie would look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,

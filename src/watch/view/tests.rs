@@ -1,4 +1,4 @@
-//! Screens as text in `tests/data/screens/`; `GPUMEM_BLESS=1` rewrites them.
+//! Compares screens with the text files in `tests/data/screens/`. `GPUMEM_BLESS=1` rewrites the files.
 
 mod explained;
 
@@ -24,10 +24,10 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// Screen sizes, from the smallest one with panels to a large one.
+/// Screen sizes, from the smallest screen with panels to a large one.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
-/// A screen of `snapshot`, where the first process of GPU 0 is idle.
+/// Returns a screen of `snapshot` on which the first process of GPU 0 is idle.
 pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     let idle = snapshot.process(sample::pid(0, 0)).is_some();
@@ -281,7 +281,7 @@ fn themes_change_no_text_and_colour_can_be_disabled() {
     }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    // Words and font weight replace colour.
+    // Without colour, words and font weight carry the information.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }

@@ -47,7 +47,8 @@ fn options_change_the_planned_steps() {
         run(&["reap", "--demo", "--json", "--pid", "448016", "--signal", "int", "--grace", "3s"])
             .json();
     let steps = &document["targets"][0]["steps"];
-    let int = json!({"step": "signal", "signal": "INT", "recipients": "family", "grace_seconds": 3.0});
+    let int =
+        json!({"step": "signal", "signal": "INT", "recipients": "family", "grace_seconds": 3.0});
     assert_eq!(steps[0], int);
     assert_eq!(steps[1]["signal"], "KILL");
     let job = run(&["reap", "--demo", "--pid", "412301"]);

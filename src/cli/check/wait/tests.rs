@@ -1,10 +1,10 @@
-//! Waiting for free memory, with simulated GPUs and time.
+//! Tests of waiting for free memory, with simulated GPUs and time.
 
 use super::*;
 use crate::model::snapshot::{Claim, Memory, MigDevice};
 use crate::units::GIB;
 
-/// GPUs of 80 GiB with this many GiB free. `None` is a lost GPU.
+/// Returns GPUs of 80 GiB with these numbers of GiB free. `None` stands for a lost GPU.
 fn gpus(free: &[Option<u64>]) -> Vec<Gpu> {
     let gpu = |(index, free): (usize, &Option<u64>)| Gpu {
         index: u32::try_from(index).unwrap(),

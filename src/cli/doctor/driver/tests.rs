@@ -1,4 +1,4 @@
-//! Driver problems, and the advice for each environment.
+//! Tests of driver problems, and of the advice for each environment.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// A machine with all files, whose driver fails with this error.
+/// Returns a machine that has all files, but whose driver fails with this error.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
@@ -48,7 +48,7 @@ fn missing() -> NvmlFailure {
     NvmlFailure::LibraryNotFound { library: "libnvidia-ml.so.1".to_owned() }
 }
 
-/// The complete text of a check.
+/// Returns the complete text of a check.
 fn text(check: &DoctorCheck) -> String {
     let means = check.means.clone().unwrap_or_default();
     format!("{}\n{means}\n{}", check.seen, check.next.join("\n"))
@@ -99,7 +99,7 @@ fn the_advice_on_a_missing_library_fits_the_environment() {
         assert_check(&check, CheckStatus::Broken, words);
         assert!(!words.contains(&"--gpus all") || !text(&check).contains("podman"));
     }
-    // The driver could not be asked, so the fault may be elsewhere.
+    // The driver could not be queried, so the fault may be elsewhere.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 
@@ -135,7 +135,7 @@ fn a_version_mismatch_needs_a_reboot_or_a_restart_of_the_container() {
     let in_container =
         DriverFacts { environment: RuntimeEnvironment::Container(None), ..broken(&error) };
     assert_check(&in_container.driver(), CheckStatus::Broken, &["restart the container"]);
-    // NVML may still answer.
+    // NVML may still work.
     let driver = driver();
     let answers = DriverFacts { module: loaded("570.1"), ..well(&driver) };
     assert_check(
@@ -168,7 +168,7 @@ fn device_files_must_exist_and_be_accessible() {
     use CheckStatus::{Broken, Limited, Ok, Unknown};
     for (facts, verdict, words) in [
         (with(files()), Ok, &[][..]),
-        // The only device file on WSL.
+        // This is the only device file on WSL.
         (with(vec![file("dxg")]), Ok, &[]),
         (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
         (two, Limited, &["none of GPU 1"]),

@@ -1,8 +1,8 @@
-//! The notify command: a program that receives a finding as JSON on its standard input.
+//! Runs the notify command, which receives a finding as JSON on standard input.
 //!
-//! It runs without a shell or a terminal, with a time limit. Its standard output is discarded, and the start of its
-//! standard error is printed. Its process group is killed when it exits or times out. Call this on a separate
-//! thread, because it waits for the command.
+//! The command runs without a shell or a terminal, and with a time limit. Its standard output is discarded, and the
+//! first lines of its standard error are printed. When the command exits or times out, its process group is killed.
+//! Functions here wait for the command, so call them on a separate thread.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -21,25 +21,25 @@ use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks for remaining output, and pause between reads beyond the limit.
+/// Interval between checks for remaining output. Also the pause between reads once the limit is reached.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of bytes of standard error that are kept.
 const MOST_KEPT_BYTES: usize = 4 << 10;
-/// Maximum number of lines of standard error that are kept. The rest is read and discarded, so that the command
+/// Maximum number of lines of standard error that are kept. Further output is read and discarded, so that the command
 /// does not block.
 const MOST_LINES: usize = 16;
 const CHUNK_BYTES: usize = 16 << 10;
-/// The time limit for reading the last output after the exit.
+/// Time limit for reading the remaining output after the command has exited.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyError {
-    /// Other users may change the command.
+    /// Other users can change the command.
     #[error("the notify command is not run: {}: {why}", path.display())]
     NotOurs {
-        /// The program, or a file in its arguments.
+        /// Path of the program, or of a file in its arguments.
         path: PathBuf,
-        /// The problem with the path, and the advice.
+        /// Why the path cannot be trusted, with advice.
         why: NotOurs,
     },
     /// The command cannot be run.
@@ -67,7 +67,7 @@ pub(super) fn run(
     done
 }
 
-/// Runs the command. Also returns lines of its standard error.
+/// Runs the command. Also returns the kept lines of its standard error.
 fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
@@ -80,7 +80,7 @@ fn run_and_read(
     let stderr = subprocess.child.stderr.take();
     let output = Arc::new(Mutex::new(CommandOutput::default()));
     let kept = Arc::clone(&output);
-    // The thread ends with the last process that has the pipe open. That process may be in its own session.
+    // The thread ends when the last process closes the pipe. That process may be in another session.
     let reading = thread::Builder::new().name("notify-stderr".to_owned());
     let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
     let program = Arc::clone(&command[0]);
@@ -119,7 +119,7 @@ fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> 
     spawned.map_err(|cause| NotifyError::Run { program, cause })
 }
 
-/// An in-memory file with the input, so that gpumem need not write while the command reads.
+/// Puts the input into an in-memory file, so that gpumem need not write while the command reads.
 fn stdin(input: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("gpumem-notice", MemfdFlags::CLOEXEC)?);
     file.write_all(input)?;
@@ -135,7 +135,7 @@ fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
         output.append(&bytes[..length]);
         let is_full = output.kept.len() == MOST_KEPT_BYTES;
         drop(output);
-        // Slow down after the limit.
+        // Read more slowly once the limit is reached.
         if is_full {
             thread::sleep(PAUSE);
         }
@@ -155,7 +155,7 @@ impl CommandOutput {
         self.is_cut |= bytes.len() > room;
     }
 
-    /// The kept lines. The last one says if there were more.
+    /// Returns the kept lines. If lines were discarded, the last line says so.
     fn lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept);
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -184,7 +184,7 @@ mod tests {
         let path = folder.path().join("told");
         let command =
             command_words(&["/bin/sh", "-c", "cat > \"$1\"", "x", path.to_str().unwrap()]);
-        // More than a pipe's buffer.
+        // Larger than the buffer of a pipe.
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
@@ -202,7 +202,7 @@ mod tests {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
-    /// Whether a process with this pid is running, by its state.
+    /// Whether a process with this pid is running, judged by its state in /proc.
     fn is_running(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();

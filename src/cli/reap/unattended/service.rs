@@ -1,7 +1,7 @@
-//! Messages to the service manager by systemd's notification protocol, sd_notify(3): a few lines in a datagram.
+//! Sends messages to the service manager, using systemd's notification protocol (sd_notify(3)).
 //!
-//! `NOTIFY_SOCKET` contains the socket's path or, after an `@`, its abstract name. Without it nothing is sent. A
-//! crate is not worth it for one datagram, and the crates also send descriptors. Sending never waits and ignores
+//! `NOTIFY_SOCKET` contains the socket's path or, after an `@`, its abstract name. If it is not set, nothing is sent.
+//! One datagram does not justify a crate, and those available also send descriptors. Sending never blocks and ignores
 //! errors, because an unresponsive manager must not stop the service.
 
 use std::env;
@@ -36,14 +36,14 @@ impl Service {
     }
 
     fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
-        // An inherited variable of another process's watchdog is ignored.
+        // Ignore the variables if they were inherited and concern another process's watchdog.
         let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
         let usec = usec.and_then(|usec| usec.parse().ok());
         let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);
         Self { socket: socket.and_then(connect), watchdog: usec.map(Duration::from_micros) }
     }
 
-    /// The interval for watchdog notifications: half of the watchdog's timeout.
+    /// Interval between watchdog notifications, which is half of the watchdog's timeout.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some()).map(|timeout| timeout / 2)
     }
@@ -85,7 +85,7 @@ fn connect(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
     let manager = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
         [b'/', ..] => SocketAddr::from_pathname(name).ok()?,
-        // A virtual machine's socket, or an invalid name.
+        // An address of another kind, such as the socket of a virtual machine, or an invalid one.
         _ => return None,
     };
     let socket = UnixDatagram::unbound().ok()?;

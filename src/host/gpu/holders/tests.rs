@@ -171,7 +171,7 @@ fn unreadable_processes_are_counted_and_are_not_holders() {
     holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
-    // A change of permission has an effect from the next read of all processes on.
+    // A permission change takes effect at the next read of all processes.
     fs::remove_dir_all(fake.folder(70)).unwrap();
     holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
@@ -229,7 +229,7 @@ fn maps_are_searched_only_on_request() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // A stuck process is not read, and keeps its old result.
+    // A stuck process is not read, and its old result is kept.
     fake.set_state(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(refresh(&mut holders, 32, false), [70]);

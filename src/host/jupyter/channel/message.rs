@@ -1,4 +1,4 @@
-//! A Jupyter wire message: its parts, and the signature over four of them (jupyter_client, "Messaging in
+//! Signs and verifies Jupyter wire messages. The signature covers four of their parts (jupyter_client, "Messaging in
 //! Jupyter", the wire protocol).
 
 use ring::{hmac, rand};
@@ -25,7 +25,7 @@ struct AnswerHeader {
     msg_type: String,
 }
 
-/// The required parts of a `parent_header`, which is empty if the message is not an answer.
+/// The fields used from a `parent_header`, which is empty if the message is not an answer.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]

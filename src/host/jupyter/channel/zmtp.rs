@@ -22,7 +22,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Signature, version 3.0, mechanism `NULL`, not a server, filler.
+/// Returns the greeting: signature, version 3.0, mechanism `NULL`, not a server, filler.
 fn greeting() -> [u8; 64] {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);

@@ -1,4 +1,4 @@
-//! Paths as created by the runtimes, and hostile paths.
+//! Tests with paths that runtimes create, and with hostile paths.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const UID_: &str = "8f7e6d5c_4b3a_4210_8fed_cba987654321";
 const STATIC: &str = "0123456789abcdef0123456789abcdef";
 
-/// Runtime and id, pod and class, job and step, unit.
+/// Container runtime and id, pod and QoS class, Slurm job and step, systemd unit.
 type Facts = (
     Option<(Option<String>, String)>,
     Option<(String, String)>,
@@ -362,7 +362,7 @@ fn hostile_paths_are_bounded_and_valid() {
     }
     // An incomplete line proves nothing.
     assert_eq!(parse_cgroup(filled("0::/docker/{A}").as_bytes()), CgroupPlace::default());
-    // Ids of another form do not count.
+    // Ids in another format are ignored.
     for path in ["/docker/{A}0", "/docker-{A}.scope.d", "/x{A}", "/foo-{A}.scope"] {
         assert_eq!(unified(&filled(path)).container, None, "{path}");
     }

@@ -117,7 +117,7 @@ fn all_available_values_are_read() {
 fn unreadable_values_are_unknown() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
-    // A file in place of a folder, or the reverse, cannot be read either.
+    // A file in place of a folder, or a folder in place of a file, cannot be read either.
     fake.put(70, "fd", "");
     for name in ["status", "cmdline", "maps", "exe", "cwd"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();

@@ -152,7 +152,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (tcp(&loopback, 8889, "0A", 7), false),
         (tcp(&loopback, 8888, "01", 7), false),
         (String::new(), false),
-        // A connection to loopback would not reach it.
+        // A connection to loopback would not reach the socket.
         (tcp(&other, 8888, "0A", 7), false),
         // The connection might reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
@@ -175,7 +175,7 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let all6 = word([0; 4]).repeat(4);
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
-        // Another process that listens on the remaining addresses receives no connection.
+        // Another process that listens on all other addresses receives no connection.
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
         // The same address written as IPv6.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
@@ -204,7 +204,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!(fake.holds(71, port), Some(true), "from its own network");
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
-    // Even root cannot list a file.
+    // Even root cannot list a file as a folder.
     fs::remove_dir_all(fake.proc.join("70/fd")).unwrap();
     fake.put(70, "fd", "");
     assert_eq!(fake.holds(70, port), None);
@@ -264,7 +264,7 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     let folder = fake.opened(70);
     let held = read_held(&folder, &fake.dev).unwrap();
     let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
-    // The socket of CUDA is missing.
+    // CUDA's socket is not listed.
     let on = listens.on.unwrap();
     assert_eq!(
         on.iter().map(|place| &**place).collect::<Vec<_>>(),

@@ -140,7 +140,7 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
-    // The child used 100 more ticks before its end, and 70 reaped it. The grandchild has another parent.
+    // The child used 100 more ticks before it exited, and 70 reaped it. The grandchild has another parent.
     fake.end(71);
     fake.put(72, 1, 400, 0);
     fake.put(70, 1, 0, 1100);
@@ -156,7 +156,7 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // A child that ended after its parent was read, but before it was read itself.
+    // A child that exited after its parent was read, but before it was read itself.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);

@@ -6,7 +6,7 @@ use super::*;
 fn a_child_started_during_the_act_is_killed() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     let child = new_child(&test, 91, 70, 70);
-    // In the same group and session, but not a child of a held process.
+    // This process is in the same group and session, but is not a child of a held process.
     let mut in_group = new_child(&test, 92, 1, 70);
     in_group.1.command = None;
     let stranger = new_child(&test, 93, 60, 93);
@@ -52,7 +52,7 @@ fn the_current_environment_of_a_child_is_checked() {
     test.advance();
     test.advance_at(0.1);
     test.advance_at(2.0);
-    // The child has a handle by now, and the snapshot still shows the old state.
+    // By now the child has a handle, but the snapshot still shows the old state.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     test.control.get().processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
@@ -86,7 +86,7 @@ fn a_new_child_must_pass_every_check() {
         test.control.get().forks.insert(70, vec![(pid, facts)]);
         exit_on(&mut test, 70, &[KILL]);
         test.run_to_end();
-        // A rule does not end a target if a child that may hold a GPU would remain.
+        // An act for a rule does not end a target if a child that may hold a GPU would remain.
         let expected: &[u32] = if why == "no GPU open" { &[70] } else { &[] };
         assert_eq!(killed_pids(&test), expected, "{why}");
         assert!(test.sent().iter().all(|sent| sent.0 == 70), "{why}");
@@ -114,7 +114,7 @@ fn a_new_child_must_pass_every_check() {
 
 #[test]
 fn a_child_that_saves_work_is_left_alone() {
-    // The target ends, and its child keeps running after the memory is freed.
+    // The target exits, and its child keeps running after the memory is freed.
     for outlives in [false, true] {
         let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
         let (pid, mut upload) = new_child(&test, 91, 70, 91);

@@ -69,7 +69,7 @@ fn a_kernel_that_its_server_would_restart_is_left_alone() {
         assert!(test.sent().is_empty());
         assert!(test.control.get().processes.contains_key(&70));
     }
-    // A user who insists accepts a restart.
+    // A user who insists accepts that the kernel may restart.
     let mut insists = guard();
     insists.policy.direct = true;
     let mut test = ActTest::for_named(&[kernel()], insists);
@@ -87,7 +87,7 @@ fn a_kernel_that_survives_its_shutdown_is_signalled() {
     test.advance();
     test.advance_at(10.0);
     assert_eq!(test.sent(), [(70, TERM)]);
-    // A server that reports success without a shutdown may restart the kernel.
+    // A server that reports success without shutting the kernel down may restart it.
     assert_eq!(test.advance_at(11.0), ActProgress::Waiting { until: at(16.0) });
     assert!(matches!(test.advance_at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }
@@ -98,7 +98,7 @@ fn a_kernel_restarted_by_its_server_is_respawned() {
     let named = format!("python -m ipykernel_launcher -f kernel-{id}.json");
     for (command, parent, is_known) in [
         ("python -m ipykernel_launcher -f k.json", 60, true),
-        // Through a wrapper.
+        // The server starts the new kernel through a wrapper.
         (&named, 94, true),
         ("python train.py", 94, false),
     ] {

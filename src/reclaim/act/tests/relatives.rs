@@ -1,4 +1,4 @@
-//! Processes related to the target: supervisors, children, groups, launchers and their ranks.
+//! Tests of processes related to the target: supervisors, children, groups, launchers and their ranks.
 
 use super::*;
 use crate::reclaim::testing::OWNER;
@@ -16,7 +16,7 @@ fn a_restart_by_the_supervisor_is_reported() {
         .insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
     test.advance();
     test.advance_at(0.5);
-    // A second later the parent starts the next try, with other arguments.
+    // A second later the parent retries with other arguments.
     let (pid, mut next) = new_child(&python_test(), 95, 60, 60);
     next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
     test.control.get().processes.insert(pid, next);
@@ -24,7 +24,7 @@ fn a_restart_by_the_supervisor_is_reported() {
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
     test.set_snapshot(vec![again.clone()], vec![gpu(0, &[], 0)]);
-    // It has the GPU open, and NVML does not list it yet.
+    // The new process has the GPU open, but NVML does not list it yet.
     assert!(matches!(test.advance(), ActProgress::Waiting { .. }));
     test.now = 3.0;
     test.set_snapshot(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
@@ -55,10 +55,10 @@ fn an_unrelated_adopted_process_is_not_a_successor() {
     };
     assert!(started_again(false, |_| {}));
     assert!(started_again(false, |next| next.session = Some(70)));
-    // The same command from another login or another user does not count.
+    // The same command from another session or another user does not count.
     assert!(!started_again(false, |next| next.session = Some(93)));
     assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
-    // It forked, or restarted itself in its own session, and holds the GPU.
+    // A process that forked, or restarted itself in its own session, counts if it holds the GPU.
     assert!(started_again(true, |next| next.session = Some(93)));
     assert!(!started_again(true, |next| next.uid = Some(OWNER + 1)));
     assert!(!started_again(true, |next| next.command = None));
@@ -96,7 +96,7 @@ fn an_existing_process_is_not_added_as_a_child() {
 
 #[test]
 fn processes_in_another_leaders_group_are_not_signalled() {
-    // A process that a script starts next is in the same group but not in the family.
+    // A process that the script starts later is in the same group but not in the family.
     let mut in_script = python();
     in_script.process_group = Some(60);
     in_script.session = Some(50);

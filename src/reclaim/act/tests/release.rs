@@ -1,4 +1,4 @@
-//! Releases of memory by a living process: every outcome, and when signals follow.
+//! Tests of releases of memory by a living process: every outcome, and when signals follow.
 
 use super::*;
 use crate::reclaim::past_release::PastRelease;
@@ -36,18 +36,18 @@ fn release() -> Step {
     Step::Release { way: way(), options: options(), grace_seconds: 17.0 }
 }
 
-/// An idle process that is asked before it is ended.
+/// Creates an act that asks an idle process to release memory before ending it.
 fn ask_then_signal() -> ActTest {
     ActTest::for_findings(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
-/// A named process that is only asked.
+/// Creates an act that only asks a named process to release memory.
 fn ask_only() -> ActTest {
     ActTest::for_named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActTest {
-    /// Advances to the given time, with a process that holds `bytes`.
+    /// Advances to the given time with a process that holds `bytes`.
     fn advance_holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;
         let processes = self.snapshot.processes.clone();
@@ -59,7 +59,7 @@ impl ActTest {
         self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Asks at 0 s and answers. `held` returns the bytes held at each time. Returns the outcome.
+    /// Asks at 0 s, answers, and returns the outcome. `held` returns the bytes that the process holds at each time.
     fn run_until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -73,7 +73,7 @@ impl ActTest {
         panic!("no end");
     }
 
-    /// Like `run_until_end`, up to the next step.
+    /// Like `run_until_end`, but stops at the next step.
     fn run_until_next_step(&mut self, left: u64) {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -95,7 +95,7 @@ fn a_release_is_measured_by_nvml_and_recorded() {
     let Outcome::Released { bytes, ms, .. } = outcome else {
         panic!("{outcome:?}");
     };
-    // Answered at 0.25, so the next sample shows the effect.
+    // The answer arrived at 0.25 s, so the next sample shows the effect.
     assert_eq!((bytes, ms), (GIB - GIB / 4, 500));
     assert_eq!(test.now, 5.25, "NVML is watched for five seconds");
     assert!(test.sent().is_empty());
@@ -213,7 +213,7 @@ fn a_release_is_the_outcome_if_the_finding_ends() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut test = ask_then_signal();
         let outcome = test.run_until_end(|test, second| {
-            // The rest is below the rule's threshold, so the finding ends before the five seconds are over.
+            // The remaining memory is below the rule's threshold, so the finding ends within the five seconds.
             if second > 0.5 {
                 test.recheck = recheck;
             }

@@ -1,4 +1,4 @@
-//! Families are ended as a whole or not at all: runs, sessions, trainers and their workers.
+//! Tests that families (runs, sessions, trainers and their workers) are ended as a whole or not at all.
 
 use super::*;
 use crate::reclaim::launcher::find_launcher;
@@ -20,7 +20,7 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
         assert!(launched_by(program, ["7", "6"]), "{program}");
-        // A rank's own workers share its number. A number that is not adjacent belongs to another run.
+        // A rank's own workers have its number. If numbers are not adjacent, the processes are from different runs.
         assert!(!launched_by(program, ["0", "0"]), "{program}");
         assert!(!launched_by(program, ["0", "4"]), "{program}");
         assert!(!launched_by(program, ["0", "x"]), "{program}");
@@ -28,7 +28,7 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     assert!(!launched_by("-bash", ["0", "1"]) && !launched_by("/bin/sh", ["0", "1"]));
 }
 
-/// Two ranks that torchrun started, in separate sessions, and a worker of the first.
+/// Returns two ranks that torchrun started in separate sessions, and a worker of the first rank.
 fn processes_of_run() -> (Vec<Process>, Vec<Gpu>) {
     let launcher = Arc::new(Parent {
         pid: 60,
@@ -69,7 +69,7 @@ fn launcher_facts() -> Guarded {
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
-/// A run as observed, its family, the facts from Linux, and the finding that both ranks are idle.
+/// A run as observed, with its family, the facts from Linux, and the finding that both ranks are idle.
 struct Run {
     snapshot: Snapshot,
     families: Vec<Family>,
@@ -130,17 +130,17 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
     );
     assert_eq!(target.bytes, Some(2 * GIB));
 
-    // One rank is idle and the other is not, so none is ended.
+    // One rank is idle and the other is not, so neither is ended.
     let plan = run.plan(&both[..1], &guard());
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // The other rank was not requested.
+    // The other rank was not requested, because it is on another GPU.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
     first.policy.selected = selected(&run.snapshot, &on_other, "gpu:0");
     let plan = run.plan(&on_other, &first);
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // If a person names one rank, the refusal names the launcher, which would restart the rank or end all.
+    // If a person names one rank, the refusal names the launcher, which would restart the rank or end all ranks.
     let plan = run.plan(&[], &guard_naming(&[70]));
     let rank =
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
@@ -153,7 +153,7 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
         assert_eq!(plan.targets[0].launcher.as_ref().map(|launcher| launcher.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
-    // The ranks have no other relation than their launcher.
+    // The ranks are related only through their launcher.
     let launcher = run.families[0].launcher.clone();
     run.families =
         [&[70, 72][..], &[71]].map(|members| family(members, launcher.clone()).remove(0)).into();

@@ -1,4 +1,4 @@
-//! Which processes are kernels that can be asked.
+//! Tests which kernels can be asked to release memory.
 
 use super::*;
 use crate::model::process::AskedRelease;

@@ -1,8 +1,8 @@
-//! The order of requests to a server, and the decisions after each answer. A [`ServerChannel`] supplies the network
-//! and the clock.
+//! Decides the order of requests to a server, and what to do after each answer. A [`ServerChannel`] supplies the
+//! network and the clock.
 //!
-//! The conversation verifies the server's identity, its support for unloading, and that it is idle. No idle check
-//! may show a running or queued request. The counters of finished requests must stay constant for the time in the
+//! The conversation verifies that the server is the expected one, supports unloading, and is idle. No idle check may
+//! show a running or queued request. The counters of finished requests must stay constant for the idle time in the
 //! options. Then the conversation unloads the server and verifies the result. Unreadable state counts as work. Only
 //! the unload request changes anything, and it is sent once.
 
@@ -16,21 +16,20 @@ use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// The time limit for a query that changes nothing. A loaded server takes seconds; a probe must end within 10 s.
+/// Time limit for a query that changes nothing. A server under load takes seconds; a probe must end within 10 s.
 const QUERY_TIME: Duration = Duration::from_secs(8);
 /// Pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval between checks whether the unload is complete.
+/// Interval between checks that the unload is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A connection to a server.
 pub trait ServerChannel {
     /// Sends a request, and waits at most this long for the answer.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed>;
     fn command(&self) -> &[Arc<str>];
-    /// The number of open connections. `None` if it cannot be read.
+    /// Returns the number of open connections. `None` if it cannot be read.
     fn connections(&mut self) -> Option<usize>;
-    /// The host memory that the server could use.
+    /// Returns the host memory that the server could use, in bytes.
     fn available_bytes(&mut self) -> Option<u64>;
     fn pause(&mut self, time: Duration);
     fn left(&self) -> Duration;
@@ -39,14 +38,14 @@ pub trait ServerChannel {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskFailed {
     Late,
-    /// The server cannot be reached, or does not speak HTTP. Contains the reason.
+    /// The server cannot be reached or does not speak HTTP. Contains the reason.
     NotReached(String),
 }
 
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// The server's address for the commands in messages.
+    /// The server's address, as shown in commands for the user.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
@@ -94,7 +93,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Checks that need no request.
+    /// Performs the checks that need no request.
     fn check_terms(&self) -> AskResult {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
@@ -133,8 +132,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Checks for idleness: twice for a probe, or for the whole idle time before an unload. The time that answers take
-    /// is part of the idle time, so a slow server is asked less often. The last check begins after the idle time.
+    /// Checks that the server is idle: twice for a probe, or for the whole idle time before an unload. Answers count
+    /// towards the idle time, so a slow server is asked less often. The last check begins after the idle time.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
@@ -166,7 +165,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    /// Checks servers that show activity only by open connections.
+    /// Checks servers whose activity shows only in their open connections.
     fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
@@ -217,13 +216,13 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let answer = self.ask(&pause, QUERY_TIME)?;
             let held = answer.success().map_err(|verdict| self.to_error(verdict, Some(&pause)));
             if let Err(error) = held.and_then(|()| self.read_idle_answers()) {
-                // The server is not idle, and holds requests back until it is resumed.
+                // The server is not idle, and would hold its requests back until it is resumed.
                 let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
                 return Err(error);
             }
         }
         for request in &self.api.deeds(&self.known) {
-            // Checked as late as possible.
+            // This check comes as late as possible.
             self.check_connections()?;
             let answer = self.ask_to_unload(request)?;
             if let Err(verdict) = answer.success() {
@@ -251,7 +250,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             if self.channel.left().is_zero() {
                 return Err(late());
             }
-            // A server may not answer while it unloads.
+            // A server may be unable to answer while it unloads.
             let answer = match self.channel.ask(&request, self.channel.left()) {
                 Ok(answer) => answer,
                 Err(AskFailed::Late) => return Err(late()),
@@ -278,7 +277,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Falls back to the older version's request if the server does not know the newer one.
+    /// Sends a request. If the server does not know it, falls back to the older version's request.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> AskResult<UnloadAnswer> {
         let limit = limit.min(self.channel.left());
         let answer = self.channel.ask(request, limit);
@@ -366,7 +365,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// The unload request as a command for the user.
+    /// Returns the unload request as a command that the user can run.
     fn command(&self, request: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {

@@ -1,6 +1,6 @@
-//! Release by an inference server that can unload its model on request.
+//! Asks an inference server to unload its model, if the server supports that.
 //!
-//! The table `advice::unload` contains the requests and how to interpret answers. `conversation` has the order of
+//! The table `advice::unload` contains the requests and how to interpret answers. `conversation` decides the order of
 //! requests, without network or clock. This file finds the server in a snapshot and connects to it. It uses only
 //! loopback or the server's own Unix socket, and verifies the process behind the socket (`host::http`). NVML shows
 //! the effect (`step::release`).
@@ -29,12 +29,12 @@ use conversation::{AskFailed, Conversation, ServerChannel};
 /// Maximum size of an answer, in bytes. The largest answers are metrics of many models.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// How often to check whether a remaining connection is closing.
+/// Number of times to check whether a previous connection has closed.
 const CLOSING_CHECKS: u32 = 20;
 const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The release request, if a process is an inference server or works for one. `None` if it is not. `Err` if the
-/// server cannot be asked to unload.
+/// Returns the release request, if a process is an inference server or works for one. `None` if it is neither. `Err`
+/// if the server cannot be asked to unload.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
@@ -75,7 +75,7 @@ fn find_way(
     })
 }
 
-/// vllm-project/vllm#11743.
+/// Whether PyTorch uses expandable segments, which prevent an unload (vllm-project/vllm#11743).
 fn has_expandable_segments(process: &Process) -> bool {
     let environment = process.environment.as_deref();
     ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
@@ -84,7 +84,7 @@ fn has_expandable_segments(process: &Process) -> bool {
     })
 }
 
-/// Bytes that a server's processes hold on all GPUs. `None` if a value is unknown.
+/// Sums the bytes that a server's processes hold on all GPUs. `None` if a value is unknown.
 fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     let works_for = |process: &&Process| {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
@@ -101,8 +101,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, it then unloads the server. Returns
-/// when the unload is complete, or at the time limit.
+/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, then unloads the server. Returns when
+/// the unload is complete, or at the time limit.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -125,10 +125,10 @@ struct LiveChannel<'a> {
     roots: &'a Roots,
     listener: Listener,
     command: Arc<[Arc<str>]>,
-    /// The port for metrics, if different.
+    /// Port that serves the metrics, if it is another one.
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// The server's address for the commands in messages.
+    /// The server's address, as shown in commands for the user.
     base: String,
 }
 
@@ -170,7 +170,7 @@ fn endpoint(address: &str) -> Option<Endpoint> {
     Some(Endpoint::Tcp { host: address.ip().to_canonical().to_string(), port: address.port() })
 }
 
-/// The address as an argument of `curl`.
+/// Returns the address as an argument of `curl`.
 fn base(listener: &Listener) -> String {
     let scheme = if listener.is_https { "https" } else { "http" };
     match &listener.endpoint {
@@ -205,7 +205,7 @@ impl ServerChannel for LiveChannel<'_> {
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
-        // The client verifies before and after connecting which process listens.
+        // Before and after connecting, the client verifies which process is listening.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
         let method = match request.verb.as_str() {
             "POST" => Method::POST,

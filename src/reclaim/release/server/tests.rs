@@ -1,4 +1,4 @@
-//! Conversations with simulated servers: the order of requests, and random races with clients.
+//! Tests of conversations with simulated servers: the order of requests, and random races with clients.
 
 use crate::model::dice::Dice;
 use std::collections::HashMap;
@@ -9,12 +9,12 @@ use super::*;
 use crate::model::process::Relative;
 use crate::model::testing::rounds;
 
-/// The effect of an unload on running requests.
+/// What an unload does to running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
-    /// They finish first.
+    /// The unload waits until they finish.
     Waits,
-    /// They are lost.
+    /// The unload aborts them.
     Ends,
 }
 
@@ -22,7 +22,7 @@ enum Effect {
 struct Load {
     is_busy: bool,
     is_unloaded: bool,
-    /// Completed requests.
+    /// Number of completed requests.
     done: usize,
 }
 
@@ -32,16 +32,16 @@ type Answers = fn(&ServerRequest, Load) -> UnloadAnswer;
 struct Simulated {
     now_us: u64,
     until_us: u64,
-    /// The time that each answer takes.
+    /// Time that each answer takes.
     answer_us: u64,
-    /// The start and end of each request.
+    /// Start and end of each request.
     requests: Vec<(u64, u64)>,
     effect: Effect,
     answers: Answers,
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// When the server first got a query, and when it was told to unload.
+    /// Time of the first query, and of the unload request.
     queried_us: Option<u64>,
     unload_us: Option<u64>,
     asked: Vec<String>,
@@ -174,10 +174,10 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
 
-/// Servers with requests at random times before, between and after the queries, or one after another. No request is
-/// lost, and no server that reports its requests is unloaded while in use.
+/// Simulates servers that get requests at random times before, between and after the queries, or one after another.
+/// No request is lost, and no server that reports its requests is unloaded while it is in use.
 ///
-/// The simulation counts connections at the moment of the unload. A real client may connect in the microseconds
+/// The simulation counts connections at the moment of the unload. A real client may still connect in the microseconds
 /// between the check and the unload.
 #[test]
 fn an_unload_interrupts_no_client_request() {
@@ -321,7 +321,7 @@ fn weights_that_may_not_fit_are_moved_only_with_force() {
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    // The server holds more than fits, but its weights may be smaller.
+    // The server holds more than fits into host memory, but its weights may be smaller.
     let answer = ask(1 << 50, false);
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),
@@ -420,10 +420,10 @@ fn only_servers_with_an_unload_request_are_found() {
     ] {
         let why = find_way(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A worker that does not listen also counts as a server.
+        // A worker that does not listen also counts as part of a server.
         assert!(find_way(&process(command, &[])).unwrap().is_err());
     }
-    // A server that another server started must be unloaded by that one.
+    // A server that another server started must be unloaded by that server.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =

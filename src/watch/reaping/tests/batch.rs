@@ -66,7 +66,7 @@ fn a_running_plan_receives_every_sample_and_shows_progress() {
             "    pending",
         ]
     );
-    // The batch continues behind the table, which may show another time; x shows the batch again.
+    // The batch continues behind the table, which may show another time. Pressing x shows the batch again.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     keys(&mut app, "[");
@@ -141,7 +141,7 @@ fn quitting_during_a_batch_needs_a_second_key_press() {
         assert_quit_warning(&mut app, first);
         assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
-    // Other events neither confirm nor cancel the warning.
+    // Other events neither confirm nor clear the warning.
     let (mut app, number) = app_with_hidden_batch();
     assert_quit_warning(&mut app, "q");
     tick(&mut app, 6_000);

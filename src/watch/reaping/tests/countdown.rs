@@ -73,7 +73,7 @@ fn an_unseen_or_interrupted_countdown_cancels() {
         assert_eq!(app.mode, Mode::Plan);
         assert_cancelled(&mut app, reason);
     };
-    // Enlarging the screen again does not restore it.
+    // Enlarging the screen again does not restore the confirmation.
     let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
     after(resized, "the plan was no longer on screen");
     let helped = [KeyCode::Char('?'), KeyCode::Esc].map(|key| Event::Key(key.into()));

@@ -104,7 +104,7 @@ fn live_samples_are_thinned_before_they_are_dropped() {
     let numbers = numbers(&timeline);
     let dense = numbers.windows(2).filter(|two| two[1] == two[0] + 1).count();
     let thin = numbers.windows(2).filter(|two| two[1] == two[0] + 10).count();
-    // A gap can separate thinned and dense samples.
+    // There may be a gap between thinned and dense samples.
     assert!(dense + thin + 2 >= numbers.len(), "{numbers:?}");
     assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
     assert_eq!(numbers.last(), Some(&999));

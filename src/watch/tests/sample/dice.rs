@@ -8,12 +8,12 @@ use crate::model::snapshot::{Process, Snapshot};
 use crate::watch::sample;
 
 impl Dice {
-    /// True one time in four.
+    /// Returns true one time in four.
     pub fn chance(&mut self) -> bool {
         self.roll(4) == 0
     }
 
-    /// Any number of bytes, with extremes more often.
+    /// Returns any number of bytes. Extremes are more frequent.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,
@@ -34,7 +34,7 @@ impl Dice {
             .into()
     }
 
-    /// A host with unknown, impossible and malicious values.
+    /// Returns a host with unknown, impossible and malicious values.
     pub fn snapshot(&mut self) -> Snapshot {
         let (gpus, processes) = (self.roll(20) as u32, self.roll(12) as u32);
         let mut snapshot = sample::snapshot(gpus, processes);

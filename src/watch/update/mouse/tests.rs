@@ -36,7 +36,7 @@ fn row(app: &App, line: u16) -> (u16, u16) {
     (5, app.layout().unwrap().table.y + line)
 }
 
-/// Screen position of a heading, if it is shown.
+/// Returns the screen position of a heading, if it is shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     let layout = app.layout().unwrap();
     let y = layout.table_heading.y;
@@ -104,7 +104,7 @@ fn a_click_selects_the_row_under_it_or_nothing() {
 
 #[test]
 fn only_a_double_click_on_one_process_opens_it() {
-    // Whether the next click can complete a double click.
+    // Returns whether the next click can complete a double click.
     let is_pending = |app: &App| app.table.clicked.is_some();
     let mut app = app_with(sample::snapshot(1, 4));
     let (first, second) = (row(&app, 0), row(&app, 1));
@@ -150,7 +150,7 @@ fn clicks_on_a_gpu_set_and_remove_the_filter() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
-    // As with a typed filter, the same GPU removes it, another GPU replaces it, and other limits stay.
+    // As with a typed filter, clicking the same GPU removes the filter, and other limits are kept.
     press_keys(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);

@@ -22,7 +22,7 @@ fn app_after(seconds: u64) -> App {
     app
 }
 
-/// The second of the shown sample, counted from the first.
+/// Time of the shown sample, in seconds since the first sample.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 2).time;
     (app.shown_time().unwrap() - start) / 1000
@@ -91,7 +91,7 @@ fn a_note_explains_a_key_without_effect_until_the_next_key() {
 fn seeking_finds_a_kept_time() {
     assert!(seek(&mut app_after(0), "10:05").is_err());
     let mut app = app_after(120);
-    // 10:04:05.123 is second 0.
+    // Second 0 is 10:04:05.123.
     for (text, at) in [
         ("10:05", 55),
         ("-10s", 45),
@@ -141,7 +141,7 @@ fn a_shorter_interval_does_not_raise_an_early_alarm() {
     keys(&mut app, "+");
     assert_eq!(tick(&mut app, 50_000), None);
     assert!(!app.is_overdue());
-    // The next sample is due at the new interval, and so is the alarm.
+    // Both the next sample and the alarm are now due after the new interval.
     keys(&mut app, "++++");
     live(&mut app, 51);
     tick(&mut app, 55_000);

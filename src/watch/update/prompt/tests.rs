@@ -21,7 +21,7 @@ fn prompt(app: &App) -> &Prompt {
     }
 }
 
-/// The text, with a bar at the cursor.
+/// Shows the text with a bar at the cursor.
 fn line(app: &App) -> String {
     let prompt = prompt(app);
     let (before, after) = prompt.text.split_at(prompt.cursor);
@@ -198,7 +198,7 @@ fn keys_without_text_do_nothing_and_input_is_bounded() {
     let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);
     assert_eq!(update(&mut app, Event::Key(alt)), None);
     assert_eq!(line(&app), "|");
-    // A word that is not a term, so that each key matches it against the rows.
+    // The word is not a filter term, so every key compares the text with all rows.
     for _ in 0..2000 {
         press(&mut app, KeyCode::Char('日'));
     }

@@ -1,4 +1,4 @@
-//! Random events and keys in any order: the screen must stay consistent.
+//! Random events and keys in any order. The screen must be consistent after each of them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ struct Run {
     snapshot: Snapshot,
     selected: Option<RowKey>,
     now: Duration,
-    /// Numbers of the last requested plan and of the running one.
+    /// Number of the last requested plan, and of the running plan.
     asked: u64,
     begun: Option<(u64, usize)>,
 }
@@ -111,13 +111,13 @@ impl Run {
     /// Handles an event and checks all invariants.
     fn handle(&mut self, event: Event, dice: &mut Dice) {
         let context = match &event {
-            // A whole snapshot would fill screens.
+            // Printing a whole snapshot would fill several screens.
             Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
             event => format!("{event:?}"),
         };
         let context = format!("{context} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
-        // The row before the event, or before its process went missing.
+        // The selected row before the event, or before its process disappeared.
         let selected = self.app.table.selected_key().or(self.selected);
         self.selected = selected;
         let had_row = self.app.table.selected_key().is_some();
@@ -127,7 +127,7 @@ impl Run {
         self.check_selection(&context);
         if is_sample {
             let now = self.app.table.selected_key();
-            // Without a row before, the first one is selected.
+            // If no row was selected before, the first row is selected.
             let is_first = !had_row && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
@@ -160,7 +160,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// The keys of a user who kills a process. Random keys almost never get that far.
+    /// The keys with which a user kills a process. Random keys almost never get that far.
     fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -241,7 +241,7 @@ impl Run {
         ]
     }
 
-    /// Any progress of the worker, requested or not.
+    /// Returns any progress report of a worker, requested or not.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -407,7 +407,7 @@ impl Run {
             .draw(|canvas| {
                 draw(app, canvas);
                 check_cells(canvas);
-                // Nothing of the previous frame must remain.
+                // Nothing from the previous frame may remain.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -464,7 +464,7 @@ fn check_cells(buffer: &Buffer) {
     }
 }
 
-/// A random size. Most sizes are medium; some are at the limits of the layout.
+/// Returns a random size. Most sizes are medium, and some are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {
@@ -476,7 +476,7 @@ fn size(dice: &mut Dice) -> Rect {
     Rect::new(0, 0, columns as u16, rows as u16)
 }
 
-/// A key with an action, or any character.
+/// Returns a key with an action, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
     let bindings = GROUPS.iter().flat_map(|group| group.2);
     let bound: Vec<KeyEvent> = bindings.flat_map(|binding| keys::events(binding.0)).collect();

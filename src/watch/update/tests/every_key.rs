@@ -12,10 +12,10 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
 use crate::watch::state::table::ColumnList;
 
-/// Number of processes on the only GPU; more than the table has lines.
+/// Number of processes on the only GPU. The table has fewer lines.
 const PROCESSES: u32 = 12;
-/// Seconds of the last sample and of the start of a finding. By the latter, the smallest process has been idle long
-/// enough.
+/// Seconds at which the last sample was taken and a finding began. The finding began when the smallest process had
+/// been idle long enough.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
 const STEP: i64 = 20;
@@ -96,7 +96,7 @@ fn second(app: &App) -> i64 {
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Whether the requested plan kills one process, in row `at` of the table.
+/// Whether the requested plan kills only the process in row `at` of the table.
 fn plans_to_kill(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);
@@ -159,7 +159,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Open => ("gj", |app, _| {
             is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
-        // There is one GPU; any other number shows a note.
+        // There is only GPU 0, so any other number shows a note.
         KeyAction::Gpu(_) => {
             ("", |app, _| filter(app) == "gpu:0" || note(app).contains("there is no GPU"))
         }
@@ -230,7 +230,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::Quit => ("g", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("g?", |_, effect| effect == Some(&Effect::Quit)),
-        // A new table action needs a case here.
+        // Add a case here for each new table action.
         _ => return None,
     })
 }

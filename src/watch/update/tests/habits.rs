@@ -30,7 +30,7 @@ fn only_the_gpus_of_the_filter_are_shown() {
     let rows = app.layout().unwrap().gpus.height;
     keys(&mut app, "2");
     assert_ne!(app.layout().unwrap().gpus.height, rows, "one GPU has a card");
-    // A filter that names no existing GPU shows all GPUs.
+    // If the filter names no existing GPU, all GPUs are shown.
     for (filter, expected) in [
         ("gpu:2", &[2][..]),
         ("", &[0, 1, 2, 3]),
@@ -70,7 +70,7 @@ fn f3_selects_the_next_matching_row_as_in_htop() {
     keys(&mut app, "<Enter>");
     assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, at));
 
-    // F3 twice repeats the last search.
+    // Pressing F3 twice repeats the last search.
     keys(&mut app, "<F3><F3>");
     assert!(is_eval(&app) && app.table.selected() != at);
     keys(&mut app, "<Esc>");
@@ -89,7 +89,7 @@ fn two_quick_digits_form_one_number_if_that_gpu_exists() {
     for (milliseconds, digits, expected) in [
         (5_000, "1", "gpu:1"),
         (5_900, "2", "gpu:12"),
-        // A third digit starts another number: there is no GPU 123.
+        // A third digit starts another number, because there is no GPU 123.
         (6_000, "3", "gpu:3"),
         (9_000, "1", "gpu:1"),
         // Later, the same key removes the filter.
@@ -113,7 +113,7 @@ fn space_marks_the_first_row_but_never_a_row_that_moved_up() {
     keys(&mut app, "k ");
     assert!(app.table.tagged.is_empty());
     keys(&mut app, "k ");
-    // The selected process ends; Space must not mark the row that moves up.
+    // The selected process ends. Space must then not mark the row that moves up.
     let gone = selected_pid(&app).unwrap();
     let mut snapshot = sample::later(1, 3, 2.0);
     snapshot.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != gone);
@@ -130,7 +130,7 @@ fn space_marks_the_first_row_but_never_a_row_that_moved_up() {
 fn i_shows_the_selected_gpu_and_then_the_next_one() {
     let about = |app: &App| app.page.as_ref().map(|page| page.about);
     let mut app = gpus(3);
-    // The first page is that of the filter's GPU.
+    // The first page is about the GPU in the filter.
     for (line, gpu) in [("1i", 1), ("i", 2), ("i", 0), ("2", 2)] {
         keys(&mut app, line);
         assert_eq!(about(&app), Some(About::Gpu(gpu)), "{line}");

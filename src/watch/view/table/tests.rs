@@ -16,8 +16,8 @@ use crate::watch::testing::keys;
 use crate::watch::update::update;
 use crate::watch::view_model::Widths;
 
-/// Two GPUs: a launcher with a rank on each, one of which has a child; a notebook; and a process on both GPUs. One
-/// process leaks.
+/// Two GPUs. A launcher has a rank on each GPU, and one rank has a child. There is also a notebook, and a process on
+/// both GPUs. One process leaks.
 fn job() -> App {
     let mut snapshot = sample::snapshot(2, 4);
     for process in &mut snapshot.processes {

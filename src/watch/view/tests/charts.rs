@@ -5,7 +5,7 @@ use crate::model::finding::Evidence;
 use crate::rules::leak::LeakEvidence;
 use crate::units::GIB;
 
-/// A leak that will fill its GPU in this many seconds.
+/// Returns a leak that will fill its GPU in this many seconds.
 fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     let mut finding = sample::finding(snapshot, 0, 0);
     finding.evidence = Evidence::new(LeakEvidence {

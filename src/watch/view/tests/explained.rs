@@ -1,4 +1,4 @@
-//! Screens with findings, and pages that explain them.
+//! Tests of screens with findings, and of pages that explain findings.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -7,7 +7,7 @@ use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
 use crate::watch::state::page::About;
 
-/// Findings of every severity, worst first; the last one is about a GPU.
+/// Returns findings of every severity, worst first. The last one is about a GPU.
 fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
     let mut findings: Vec<Finding> = (0..count)
         .map(|at| {

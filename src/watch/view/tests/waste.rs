@@ -3,7 +3,7 @@
 use super::*;
 
 /// Two GPUs, watched for this many seconds. The first process on the first GPU has done almost no work since it
-/// started; the others are active.
+/// started, and the others are active.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {

@@ -7,7 +7,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 
 const SHELL: StatLine = StatLine { comm: "bash", start: 500, ..TRAIN };
 
-/// A process whose parent is a running shell.
+/// Creates a process whose parent is a running shell.
 fn with_parent() -> FakeProc {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
@@ -116,7 +116,7 @@ fn the_first_parent_remains_the_starter() {
 #[test]
 fn an_adopter_or_a_later_process_is_not_the_starter() {
     let fake = with_parent();
-    // The child is first seen after the shell's end.
+    // The child is first seen after the shell has exited.
     fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
     fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
@@ -136,7 +136,7 @@ fn device_files_of_the_current_process_reveal_the_driver() {
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     assert!(!table(&fake).has_gpu_device_files());
-    // As in a container that has no device files, but has opened NVML.
+    // A container without device files, in which gpumem has nevertheless opened NVML.
     symlink("90", fake.proc.join("self")).unwrap();
     fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
     let mut processes = table(&fake);

@@ -1,4 +1,4 @@
-//! Tests with recordings that a real source plays, and a manual clock.
+//! Tests with recordings that are played by a real source and timed by a manual clock.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -119,7 +119,7 @@ impl Reel {
     }
 }
 
-/// Every frame of the leak, played without interruption.
+/// Every frame of the leak's recording, played without interruption.
 fn all_frames() -> Vec<String> {
     let mut reel = Reel::with_all_samples();
     let mut shown = vec![reel.shown()];
@@ -128,7 +128,7 @@ fn all_frames() -> Vec<String> {
         reel.press("]");
         shown.push(reel.shown());
     }
-    // The last step only reached the end.
+    // The last step only reached the end of the recording.
     shown.pop();
     shown
 }
@@ -193,7 +193,7 @@ fn every_sample_is_reached_despite_clock_changes() {
         on.press("[");
     }
 
-    // From 0 to the first sample after each clock change, to the end, and back.
+    // Leap from 0 to the first sample after each clock change, then to the end, and back again.
     let mut leaps = reel(Timeline::default());
     let mut on = vec![leaps.number()];
     while leaps.app.end.is_none() && on.len() < 60 {
@@ -207,7 +207,7 @@ fn every_sample_is_reached_despite_clock_changes() {
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
-    // The timeline now contains all samples; the leaps stay the same.
+    // The timeline now contains all samples, and the leaps stay the same.
     on.remove(0);
     for number in on {
         leaps.press("}");
@@ -284,7 +284,7 @@ fn playback_resumes_from_an_earlier_sample() {
             break;
         }
     }
-    // From the timeline, then from the source, without gaps.
+    // The samples come from the timeline, then from the source, without gaps.
     let all: Vec<u64> = (back..=16).collect();
     assert_eq!(numbers, all);
 }
@@ -364,7 +364,7 @@ fn a_paused_screen_needs_no_tick() {
     assert_eq!(reel.app.next_tick(), None);
     reel.press("[");
     assert_eq!(reel.app.next_tick(), None);
-    // The timeline plays, so a sample is due.
+    // The timeline is playing, so a sample is due.
     reel.press("p");
     assert!(reel.app.next_tick().is_some());
 }
