@@ -94,7 +94,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
-    /// Configuration file to use instead of the default files; /dev/null for none
+    /// Configuration file to use (/dev/null for none)
     ///
     /// The default files are /etc/gpumem/config.toml and ~/.config/gpumem/config.toml.
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -182,7 +182,7 @@ pub struct OtherHosts {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
     pub hosts: Option<PathBuf>,
 
-    /// Command that runs gpumem on those machines, for example `sudo -n gpumem`
+    /// Command that runs gpumem there, such as `sudo -n gpumem`
     ///
     /// The command is interpreted by the remote shell.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, value_parser = NonEmptyStringValueParser::new(), default_value = "gpumem")]
@@ -308,7 +308,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "SIZE|PERCENT")]
     pub max_used: Option<Amount>,
 
-    /// Fail if more than this amount of a GPU's memory is used but not held by any listed process
+    /// Fail if more than this is used on a GPU but held by no listed process
     ///
     /// Accepts a size or share, like --max-used. The value is known only if gpumem runs in the host's pid namespace,
     /// MIG is disabled, and the memory of every listed process is known.
@@ -336,7 +336,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Fail if memory is held by a process that is not in FILE (output of `gpumem ps --json`)
+    /// Fail on holders that are not in FILE (output of `gpumem ps --json`)
     ///
     /// A process is new if it did not hold memory on that GPU before. A process that now holds more memory is not
     /// new; use --max-used to limit growth. FILE must be from the current boot of this machine.
