@@ -199,7 +199,8 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// The container or job around a kernel belongs to the notebook server, which runs other kernels, too.
+/// Returns the notebook server as the owner of a kernel in a container or job, because the server runs other kernels
+/// there, too.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()

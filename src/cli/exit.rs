@@ -88,7 +88,7 @@ impl Exit {
         Self::CannotMeasure
     }
 
-    /// A file or store that cannot be opened is a usage error. Any other error is "could not measure".
+    /// Returns a usage error for a file or store that cannot be opened, and "could not measure" for any other error.
     fn of_recording(error: &recording::RecordingError) -> Self {
         use recording::RecordingError as E;
         match error {

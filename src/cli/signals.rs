@@ -49,7 +49,7 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// Records SIGINT, SIGTERM and SIGHUP during a plan. After a signal, no further actions are taken.
+/// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out. After a signal, no further actions are taken.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 

@@ -64,7 +64,7 @@ impl Device {
             self.listed_at = Some(sample.time);
         }
         self.power.observe(gpu, alone, sample);
-        // The values of a GPU that does not answer are outdated.
+        // Ignore the memory of a GPU that does not answer, because the value is stale.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
         // Memory shared by processes is counted twice, so the difference may be negative.

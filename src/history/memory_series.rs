@@ -236,7 +236,7 @@ impl Courses {
         self.observe(snapshot);
     }
 
-    /// Adds the next snapshot. The values of a GPU that does not answer are outdated.
+    /// Adds the next snapshot. Skips GPUs that do not answer, because their values are stale.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let identities: HashMap<u32, Identity> = snapshot
             .processes

@@ -221,7 +221,7 @@ impl History {
             let Some(device) = self.remember_device(gpu, gpu_index) else {
                 continue;
             };
-            // The rows of a GPU that does not answer are outdated.
+            // Skip the rows of a GPU that does not answer, because they are stale.
             let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;

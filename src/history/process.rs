@@ -429,7 +429,7 @@ impl ProcessHistory {
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
 /// If the driver does not report its reserve, this divisor of the total memory estimates it.
 const RESERVED_SHARE: u64 = 50;
-/// Maximum number of device files per process; a machine has fewer GPUs.
+/// Maximum number of device files per process. No machine has this many GPUs.
 const MOST_FILES: usize = 256;
 
 /// A GPU whose device file a process has open without being listed on it.

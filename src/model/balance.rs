@@ -74,8 +74,8 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Memory in use on GPUs that list no process, if it is worth mentioning, in bytes. In a container, other
-    /// containers' processes may hold it.
+    /// Bytes in use on GPUs for which NVML lists no process; `None` if not worth mentioning. In a container, other
+    /// containers' processes may hold them.
     pub fn unlisted_bytes(&self) -> Option<u64> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)

@@ -73,7 +73,8 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Whether `typed` names this device: the index or UUID of its GPU, its own UUID or a prefix of it, or `0:3`.
+    /// Whether `typed` names this device: its GPU's index, model name or UUID, its own UUID, or GPU:DEVICE (`0:3`).
+    /// Part of a model name or a prefix of a UUID is enough.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {

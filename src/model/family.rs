@@ -2,8 +2,8 @@
 //!
 //! A family may be killed as a whole, so it must be one job. A common parent, login, terminal, container or notebook
 //! server is not enough: two programs typed into one shell are two families, as are two notebook kernels. Each
-//! [`Tie`] records the evidence that joined a family. Ambiguous evidence is ignored. All members are processes in the
-//! snapshot; an unresolved process is in no family.
+//! [`Tie`] is a kind of evidence that links the members of a family. Ambiguous evidence is ignored. All members are
+//! processes in the snapshot; an unresolved process is in no family.
 //!
 //! Pure: this module does no I/O and sends no signals. Callers show a family before they kill it.
 

@@ -172,7 +172,7 @@ pub struct Finding {
     pub process: Option<FindingProcess>,
     /// GPU memory affected, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Evidence for the finding; its fields depend on kind.
+    /// Evidence for the finding; its fields depend on `kind`.
     pub evidence: Evidence,
     /// The finding in one sentence, for people, on one line. Control characters and invisible characters in names are
     /// escaped.
@@ -216,7 +216,7 @@ pub struct Also {
     pub severity: Severity,
     /// When the condition began.
     pub since: Time,
-    /// Evidence for the finding; its fields depend on kind.
+    /// Evidence for the finding; its fields depend on `kind`.
     pub evidence: Evidence,
     /// The finding in one sentence, for people.
     pub message: String,

@@ -1,7 +1,8 @@
 //! Classifies a process by its program's name: interpreter, monitor, display.
 //!
-//! Also recognises the programs that are never killed. Root must own the program file, because any user can give a
-//! program the same name. No library may be preloaded, because a user could have written it.
+//! Also recognises the programs that are never killed. The program file must not be known to belong to a user other
+//! than root, because any user can give a program the same name. No library may be preloaded, because a user could
+//! have written it.
 //!
 //! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the
 //! name of the program file, or else of the process; a wrong guess only protects. Names are compared whole, because
@@ -48,8 +49,8 @@ impl Process {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether the process draws a desktop. Root must own its program file; the process's name is used only if the
-    /// file is unknown.
+    /// Whether the process draws a desktop. The executable must not be known to belong to a user other than root. The
+    /// process name is used only if the executable is unknown.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
@@ -103,7 +104,8 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Whether a user can preload libraries. If so, the program's name does not describe its behaviour.
+/// Whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). If so, the program's name does not describe
+/// its behaviour.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))

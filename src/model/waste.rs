@@ -1,6 +1,7 @@
 //! The cost of findings: bytes times duration, by kind, user and GPU.
 //!
-//! Pure: samples contain their time. Totals start at 0 and are not saved; readers of counters handle a restart.
+//! Pure: samples contain their time. Totals start at 0 and are not saved; consumers such as Prometheus handle counter
+//! resets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -116,16 +116,16 @@ pub trait SampleSource {
 
 /// Receives an executor's events. `index` is the target's index in the plan.
 pub trait Observer {
-    /// The action has been written to the ledger and follows immediately.
+    /// Called after the action has been written to the ledger, immediately before it is taken.
     fn intended(&mut self, index: usize, deed: &Deed);
 
-    /// Parts of the last action failed.
+    /// Called if parts of the last action failed.
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
-    /// The target has until this time to react.
+    /// Called while the target has until this time to react.
     fn waiting(&mut self, index: usize, until: Time);
 
-    /// The target gets more time because it is still working. `words` describes what it is doing.
+    /// Called when the target gets more time because it is still working. `words` describes what it is doing.
     fn saving(&mut self, index: usize, words: &str);
 
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome);

@@ -44,7 +44,7 @@ pub(super) fn is_saving(used: JobWork) -> bool {
         || used.bytes >= MIN_SAVED_BYTES
 }
 
-/// The findings still hold if each living member that had findings still has one of them.
+/// Checks that each living member that had findings still has one of them; otherwise the findings no longer hold.
 fn recheck_members(
     alive: &[&TargetProcess],
     findings: &[Because],

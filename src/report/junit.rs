@@ -1,8 +1,7 @@
 //! JUnit XML, which CI servers show as a page of tests.
 //!
-//! The format has no official schema. The output is valid according to two common schemas: the one of Jenkins' xUnit
-//! plugin (`junit-10.xsd`), and Windy Road's for Ant (`JUnit.xsd`). The latter requires all attributes and empty
-//! elements.
+//! The format has no official schema. The output validates against two common schemas: `junit-10.xsd` from the
+//! Jenkins xUnit plugin, and Windy Road's `JUnit.xsd` for Ant. The latter requires all attributes and empty elements.
 
 use std::fmt::Write as _;
 

@@ -39,7 +39,7 @@ const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what 
 /// Evidence that a process only reserves a GPU.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PlaceholderEvidence {
-    /// Known program that the process runs.
+    /// Name of the placeholder program that the process runs.
     pub program: Arc<str>,
 }
 

@@ -295,10 +295,10 @@ struct PidTrust {
 
 /// Why the current process with a pid is not trusted to be the one that NVML means; `None` if it is trusted.
 ///
-/// A process has to meet two conditions. It started before NVML first named the pid. If the driver is reached
-/// through device files, the process also holds one of them open. If its descriptors may not be read, the second
-/// condition is unknown. On the host, the first condition is then enough. In a container, the pid may belong to
-/// another namespace, so the process is not trusted.
+/// A process has to meet two conditions. It must have started before NVML first reported the pid. If the driver is
+/// reached through device files, the process also holds one of them open. If its descriptors may not be read, the
+/// second condition is unknown. On the host, the first condition is then enough. In a container, the pid may belong
+/// to another namespace, so the process is not trusted.
 ///
 /// A real driver is always reached through device files. NVML holds one open in gpumem itself, which is visible even
 /// if `/dev` has none, as in a container with only the library. If gpumem holds none either, only the first condition

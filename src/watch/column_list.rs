@@ -17,7 +17,7 @@ impl ColumnList {
     fn new(columns: &Columns) -> Self {
         let mut entries: Vec<(Column, bool)> =
             columns.iter().map(|column| (column, true)).collect();
-        // A hidden column follows its default neighbour.
+        // Insert each hidden column after its predecessor in the default order.
         let mut after = 0;
         for column in Column::ALL {
             match entries.iter().position(|(entry, _)| *entry == column) {

@@ -171,7 +171,8 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
             }
-            // If several shares are equally large, take the cell from the last one, such as free memory.
+            // On a tie, take the cell from the rightmost share; `max_by_key` returns the last maximum. Free memory is
+            // rightmost.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;

@@ -9,7 +9,7 @@ use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
 /// Growth is regular if the standard deviation of the twelfths' rises, as a share of their mean, is below this.
 pub(super) const EVEN: f64 = 0.2;
-/// Memory has no band if its ratio of falls to rises is lower than this.
+/// Memory counts as almost never freed if the ratio of falls to rises is at most this.
 const CALM: f64 = 0.1;
 /// Highs and floor rise together if the ratio of their slopes is in this range.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;

@@ -36,7 +36,7 @@ impl Default for DescriptorBudget {
     }
 }
 
-/// Maximum number of device files kept for a process; real machines have fewer.
+/// Maximum number of device files kept for a process. Real machines have fewer.
 const FILES: usize = 256;
 
 /// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
@@ -215,7 +215,7 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
 // Device files are checked by their permissions and not opened, because opening one may wake a sleeping GPU. So a
 // container's device rules are not detected here; the driver's own answer shows them.
 
-/// Maximum number of device files listed; real machines have fewer.
+/// Maximum number of device files listed. Real machines have fewer.
 const MAX_LISTED: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

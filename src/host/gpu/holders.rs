@@ -141,8 +141,8 @@ impl Holders {
 
     /// Reads the processes that are new or due. If `read_all`, all processes are read, at most every five seconds.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). The previous results are kept between two
-    /// listings, and if /proc cannot be listed, so a listed process may have exited.
+    /// `boottime_ns` is the current time, in nanoseconds since boot (`Clocks::boottime_ns`). The previous results are
+    /// kept between two listings, and if /proc cannot be listed, so a listed process may have exited.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
         self.is_asked |= read_all;

@@ -30,7 +30,7 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     });
     for process in processes.take(MAX_TRIED) {
         let folder = process.path();
-        // An unreadable process has exited.
+        // A process that cannot be read has exited.
         let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
         if !comm.starts_with(COMM) {
             continue;

@@ -17,9 +17,9 @@ use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
 const BODY_BYTES: u64 = 1 << 20;
-/// Maximum length of a cookie value that is sent back; Tornado's has 60 bytes.
+/// Maximum length of a cookie value that is sent back; Tornado's is 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// Maximum number of kernels kept from an answer; real servers have fewer.
+/// Maximum number of kernels kept from an answer. Real servers have fewer.
 const KERNELS: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// Maximum number of runtime folders read; real machines have fewer notebook users.
+/// Maximum number of runtime folders read. Real machines have fewer notebook users.
 const FOLDERS: usize = 256;
 /// Maximum number of servers listed for a folder. Running ones come first.
 const SERVERS: usize = 64;

@@ -65,7 +65,8 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Whether it is neither a file nor a directory. Other users may need such a file, too.
+        /// Whether it is a device, pipe or socket. The message then does not suggest chmod, because other users may
+        /// need write access.
         is_special: bool,
     },
     #[error(

@@ -70,7 +70,7 @@ impl Reservations {
     }
 
     /// Reads all processes if due. Between two reads, and if /proc cannot be listed, the last result is kept.
-    /// `boottime_ns` is the time since boot. Environments in the snapshot are not read again.
+    /// `boottime_ns` is the current time, in nanoseconds since boot. Environments in the snapshot are not read again.
     pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
         if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
@@ -106,7 +106,7 @@ impl Reservations {
         for (pid, start_stack, start_ticks) in changed {
             let read = self.read_holder((pid, start_ticks), has_steps, &mut content, &processes);
             if let Some(known) = self.known.get_mut(&pid) {
-                // An unreadable environment is read again.
+                // If the environment could not be read, 0 makes the next scan retry.
                 known.start_stack = read.as_ref().map_or(0, |_| start_stack);
                 known.names = read.ok().flatten().map(|holder| (holder, start_ticks));
             }

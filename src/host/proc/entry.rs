@@ -74,7 +74,8 @@ pub struct ProcessEntry {
 }
 
 impl ProcessEntry {
-    /// Creates the entry of a new process, with all reads due. `started_ns` is the time since boot.
+    /// Creates the entry of a new process, with all reads due. `started_ns` is the process's start time, in
+    /// nanoseconds since boot.
     pub fn new(process: Process, started_ns: u64) -> Self {
         Self {
             process,

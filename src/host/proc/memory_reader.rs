@@ -33,7 +33,7 @@ const ARGUMENT: &str = "__read";
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
 /// Maximum wait for an answer. The kernel may have to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Maximum wait for a child to start, which depends only on how busy the machine is.
+/// Maximum wait for a child to start. Generous, because only a busy machine delays it.
 const STARTS: Duration = Duration::from_secs(20);
 /// How long to avoid a process that did not answer.
 const PAUSE: Duration = Duration::from_secs(300);

@@ -171,7 +171,7 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
-/// Recognises a kernel server that leaves no file with its address; `None` for any other program.
+/// Recognises a kernel server that does not write its address to a file; `None` for any other program.
 pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match parse_program(arguments)?.0 {
         "voila" | "jupyter-voila" => "voila",

@@ -48,7 +48,8 @@ impl Processes {
 
     /// Reads the processes with these unique pids, and drops all others.
     ///
-    /// `boottime_ns` is the time since boot (`Clocks::boottime_ns`). CPU use is measured since the previous call.
+    /// `boottime_ns` is the current time, in nanoseconds since boot (`Clocks::boottime_ns`). CPU use is measured
+    /// since the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut old_entries = std::mem::take(&mut self.entries);

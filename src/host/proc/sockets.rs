@@ -242,8 +242,8 @@ impl Listening {
 
 impl Listening {
     /// Returns the TCP addresses in `addresses` to which a process outside the job is, or recently was, connected.
-    /// `folder` is a process that listens there; `job` has the sockets of all processes of its job. Call after
-    /// [`read`](Self::read), whose tables are used. `None` if there are too many connections to know.
+    /// `folder` is a process that listens there; `job` has the sockets of all processes of its job. Uses the tables
+    /// that [`read`](Self::read) fills, so call that first. `None` if there are too many connections to know.
     pub(in crate::host) fn clients(
         &self,
         folder: &Folder,

@@ -97,9 +97,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// Returns the user who created a user namespace, from its uid_map. Users map one uid to their own, and ranges to
-/// those that the machine assigned to them (user_namespaces(7), newuidmap(1)). `None` for root's namespaces, which
-/// map only ranges.
+/// Returns the user who created a user namespace, from its uid_map. An unprivileged user may map a single uid only to
+/// their own uid, and ranges only to the subordinate uids in /etc/subuid (user_namespaces(7), newuidmap(1)). `None`
+/// for root's namespaces, which map only ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {

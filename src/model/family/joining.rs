@@ -172,8 +172,8 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// A session is a login, a terminal or a daemon, and may contain many jobs, even after its terminal is closed.
-    /// It is one job only if its leader is part of it.
+    /// Joins sessions. A session is a login, a terminal or a daemon, and may contain many jobs, even after its
+    /// terminal is closed. It is one job only if its leader is part of it.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -209,8 +209,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// The kernel does not reuse a pid while it is the id of a group or session. A process whose group or session
-    /// is a dead pid was therefore started by that process.
+    /// Joins dead processes with those that they started. The kernel does not reuse a pid while it is the id of a
+    /// group or session, so a process whose group or session is a dead pid was started by that process.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;

@@ -117,7 +117,7 @@ impl Act {
                 continue;
             }
             let environment = facts.as_ref().and_then(|facts| facts.environment.clone());
-            // The process is alive, so the facts read by its pid are its own.
+            // The process is still alive, so the pid was not reused and the facts are about this process.
             let executable = held.executable.as_deref();
             let mut protection = self.guard.by_facts(call, held.pid, facts.as_ref(), executable);
             let shown = snapshot

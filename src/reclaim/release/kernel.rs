@@ -1,4 +1,5 @@
-//! Asks a Jupyter kernel to release memory. The kernel runs a recipe that is requested over its shell channel.
+//! Asks a Jupyter kernel to release memory. Sends a recipe over the kernel's shell channel, and the kernel evaluates
+//! it.
 //!
 //! The first request asks for the kernel's info. A kernel that is running a cell does not answer and is left alone,
 //! because a request cannot be withdrawn and would run after the cell. Then one silent request without code evaluates

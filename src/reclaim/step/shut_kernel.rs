@@ -128,7 +128,8 @@ pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// If the server has not answered, it may restart a kernel that merely received a signal.
+/// Ends the attempt if the server has not answered, because the server may restart a kernel that merely received a
+/// signal.
 pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     match *state.answer == RequestResult::Waiting && !state.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),

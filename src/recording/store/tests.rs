@@ -304,7 +304,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // The writer also continues, even if all segments are gone.
+    // The writer continues even if every segment has been removed.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }

@@ -63,8 +63,8 @@ impl Utilization {
     pub(super) fn read_samples(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
         let read_at = (Instant::now(), SystemTime::now());
-        // Some drivers stamp samples with Unix time. After the clock was set back, every new sample would look old,
-        // and a busy process would look idle.
+        // Some drivers stamp samples with Unix time. If the clock is set back, every new sample would look old and a
+        // busy process would look idle.
         if self.read_at.is_some_and(|last| clock_was_set_back(last, read_at)) {
             self.last_seen = 0;
         }

@@ -61,9 +61,9 @@ impl TableState {
         self.has_begun = false;
     }
 
-    /// Rebuilds the rows after a new sample or choice, and selects the same process again. If it is gone, nothing
-    /// is selected until it returns, because a key must not act on another process. The first row is selected if no
-    /// row was ever selected, or if the user has just changed the choice of rows.
+    /// Rebuilds the rows after a new sample or choice, and selects the same process again. If it is gone, nothing is
+    /// selected until it returns, because a key must not act on another process. Selects the first row if no row was
+    /// ever selected, or if the user has just changed which rows are listed.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let missed = self.missed.take();
@@ -100,7 +100,8 @@ impl TableState {
         self.offset = self.offset.min(count.saturating_sub(height));
     }
 
-    /// Selects the row on this line, or the last row. If there are no rows, the first one to appear will be selected.
+    /// Selects the row on this line, or the last row. If there are no rows, nothing is selected; if no row was ever
+    /// selected, `list` selects the first one to appear.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
         self.cursor = at.min(self.last());
         self.selected = self.row(self.cursor, screenful);

@@ -310,7 +310,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The state of a halted process precedes its command, because otherwise a zombie would look alive.
+/// Returns the command. For a halted process, puts its state first, because otherwise a zombie would look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,

@@ -14,7 +14,7 @@ use crate::host::http::Stream;
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum number of parts in a message. Jupyter's messages have seven, plus one for each buffer.
 const PARTS: usize = 32;
-/// Maximum length of a command; `READY` has about fifty bytes.
+/// Maximum length of a command; `READY` is about 50 bytes.
 const COMMAND_BYTES: usize = 4096;
 
 /// Frame flags (RFC 23, "Framing").
