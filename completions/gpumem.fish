@@ -32,7 +32,7 @@ end
 
 complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -76,10 +76,10 @@ framework\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host-command -d 'Command that runs gpumem on those machines, for example `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -114,19 +114,19 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report o
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if more than this amount of memory is used on a GPU at the end' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this amount of a GPU\'s memory is used but not held by any listed process' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this is used on a GPU but held by no listed process' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l wait-free -d 'Wait until this much memory is free on the given GPU, or on any GPU' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l print -d 'Print only the free GPUs, for scripts' -r -f -a "uuid\t'By its UUID'
 index\t'By NVML index, which equals CUDA\'s only if CUDA_DEVICE_ORDER is PCI_BUS_ID'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits before gpumem exits with 1' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fail if memory is held by a process that is not in FILE (output of `gpumem ps --json`)' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fail on holders that are not in FILE (output of `gpumem ps --json`)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host-command -d 'Command that runs gpumem on those machines, for example `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -146,7 +146,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'Sam
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -206,10 +206,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys to
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host-command -d 'Command that runs gpumem on those machines, for example `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -245,7 +245,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'Sampli
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -270,7 +270,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'First 
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long to wait between signals [default: 30s, or 35s for a distributed launcher]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -289,7 +289,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How l
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l idle-for -d 'How long an inference server must have been idle before it is asked to unload' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -316,7 +316,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l report -d 'Write a
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l interval -d 'Maximum time between samples [default: 1s, or as configured]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -336,7 +336,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d '
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -348,7 +348,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l output -d 'Wri
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -362,7 +362,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l interval -d 'Tim
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -373,7 +373,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -s h -l help -d 'Pr
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -383,7 +383,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Pr
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -395,7 +395,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_see
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -404,7 +404,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -414,7 +414,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -425,7 +425,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -435,7 +435,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'P
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -444,7 +444,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'P
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
@@ -453,7 +453,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help 
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'Configuration file to use instead of the default files; /dev/null for none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
