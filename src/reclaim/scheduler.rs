@@ -36,7 +36,7 @@ use crate::units::{Bytes, Span, number_of};
 const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
-/// The service's log has many readers, most of whom cannot change anything.
+/// Many users can read the service's log, and most of them cannot change anything.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
