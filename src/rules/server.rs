@@ -40,7 +40,11 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     }
     let is_worker = names.is_worker_of_a_server;
     let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
-    let family_clients = listening::family_has_clients(process, snapshot);
+    let mut family_clients = listening::family_has_clients(process, snapshot);
+    // Such a pool's workers, their starter and its driver listen for each other.
+    if names.pool.is_some_and(|pool| pool.listens_for_itself) {
+        family_clients = family_clients.or(Some(false));
+    }
     if own_clients == Some(true) || family_clients == Some(true) {
         return Some(true);
     }
@@ -230,6 +234,29 @@ mod tests {
             !alone(&engine("python -m ipykernel_launcher -f x", "tcp:0.0.0.0:8000")),
             "a kernel serves no clients"
         );
+    }
+
+    #[test]
+    fn a_worker_of_ray_serves_only_below_a_server() {
+        let below = |command: &str| {
+            let listener = Relative {
+                start_ticks: None,
+                pid: 9,
+                relation: Relation::Ancestor,
+                command: Some(command.split(' ').map(Arc::from).collect()),
+                listening_on: ["tcp:0.0.0.0:41000".into()].into(),
+                client_addresses: Some([].into()),
+                working_directory: None,
+            };
+            let raylet = Parent { command: Some(["raylet".into()].into()), ..Parent::default() };
+            Process {
+                parent: Some(Arc::new(raylet)),
+                listening_relatives: Some([listener].into()),
+                ..process(1, "ray::Holder", Some(true))
+            }
+        };
+        assert_eq!(is_server_alone(&below("python actor.py")), Some(false));
+        assert_eq!(is_server_alone(&below("vllm serve m")), Some(true));
     }
 
     #[test]
