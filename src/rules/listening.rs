@@ -67,46 +67,53 @@ fn parse() -> Result<Listeners, toml::de::Error> {
 /// Whether clients use a socket of the process itself; `None` if that is possible but was not observed. A process
 /// whose sockets could not be read counts as having none, unless an option names a port.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
-    if !listens_for_others(process, snapshot) {
-        return Some(false);
-    }
     let command = process.command.as_deref().unwrap_or_default();
-    let Some(addresses) = process.listening_on.as_deref() else {
-        return if port_options(command).next().is_some() { None } else { Some(false) };
-    };
-    let run = DistributedRun::detect(process, snapshot);
-    let addresses = addresses.iter().filter(|address| !run.explains(address, command));
-    are_used(addresses, process.client_addresses.as_deref(), command)
+    match addresses_for_others(process, snapshot) {
+        Some(addresses) => {
+            are_used(addresses.into_iter(), process.client_addresses.as_deref(), command)
+        }
+        None if port_options(command).next().is_some() => None,
+        None => Some(false),
+    }
 }
 
 /// Whether a socket of the process may be for clients outside its own job.
 pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool {
+    let addresses = addresses_for_others(process, snapshot);
+    addresses.is_none_or(|addresses| !addresses.is_empty())
+}
+
+/// The addresses of sockets that may be for clients outside the process's own job. `None` if there may be such a
+/// socket, but an old recording shows only that one listens.
+fn addresses_for_others<'a>(
+    process: &'a Process,
+    snapshot: &Snapshot,
+) -> Option<Vec<&'a Arc<str>>> {
     let command = process.command.as_deref().unwrap_or_default();
     // The title is enough here, because it only rules out that the process is a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
-        return false;
+        return Some(Vec::new());
     }
+    let Some(addresses) = process.listening_on.as_deref() else {
+        return is_of_a_run(process, snapshot).then(Vec::new);
+    };
     let run = DistributedRun::detect(process, snapshot);
-    match process.listening_on.as_deref() {
-        Some(addresses) => addresses.iter().any(|address| !run.explains(address, command)),
-        // An old recording shows only whether any socket listens.
-        None => !is_of_a_run(process, snapshot),
-    }
+    Some(addresses.iter().filter(|address| !run.explains(address, command)).collect())
 }
 
 /// Whether clients use a related process through which this process serves; `None` if that is possible but was not
 /// observed. A related process with a server's name has clients.
 pub(super) fn family_has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
-    let relatives = process.listening_relatives.iter().flat_map(|relatives| relatives.iter());
-    any(relatives.map(|relative| relative_has_clients(relative, process, snapshot)))
+    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
+    if relatives.is_empty() {
+        return Some(false);
+    }
+    let run = DistributedRun::detect(process, snapshot);
+    any(relatives.iter().map(|relative| relative_has_clients(relative, &run)))
 }
 
-fn relative_has_clients(
-    relative: &Relative,
-    process: &Process,
-    snapshot: &Snapshot,
-) -> Option<bool> {
+fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<bool> {
     let command = relative.command.as_deref().unwrap_or_default();
     if is_attendant(command) || is_kernel_command(command) {
         return Some(false);
@@ -114,7 +121,6 @@ fn relative_has_clients(
     if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {
         return Some(false);
     }
-    let run = DistributedRun::detect(process, snapshot);
     let addresses = relative.listening_on.iter();
     // Only workers, not clients, can know a loopback port that the kernel chose.
     let mut addresses = addresses
