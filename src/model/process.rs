@@ -78,8 +78,8 @@ pub struct Process {
     /// Whether the executable is owned by root and writable by no one else, and the environment preloads
     /// no library. Checked only if it has the name of a program that is never killed.
     pub executable_is_roots: Option<bool>,
-    /// Path of the working directory (`/proc/PID/cwd`), with secrets masked as in argv. Absent if it may
-    /// not be read.
+    /// Name of the working directory (`/proc/PID/cwd`) without its path, with secrets masked as in argv.
+    /// Absent if it may not be read.
     pub working_directory: Option<Arc<str>>,
     /// CPU use since the last snapshot, in percent; one core is 100.
     #[schemars(range(min = 0))]
@@ -360,7 +360,7 @@ pub struct Relative {
     pub relation: Relation,
     /// argv, limited in length, with secrets masked; absent if it has none.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Path of its working directory, as in [`Process::working_directory`].
+    /// Name of its working directory, as in [`Process::working_directory`].
     pub working_directory: Option<Arc<str>>,
     /// Addresses that it listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,

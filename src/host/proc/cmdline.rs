@@ -50,12 +50,14 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
 }
 
-/// Reads the path of a process's working directory. The kernel limits it to a page. Secrets become `***`.
+/// Reads the name of a process's working directory, without its path, which only the process's owner may see. Secrets
+/// become `***`.
 pub(super) fn read_working_directory(folder: &Folder) -> io::Result<String> {
     folder.link(c"cwd", |path| {
-        let mut path = String::from_utf8_lossy(path);
-        secrets::hide_in_value(&mut path);
-        path.into_owned()
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let mut name = String::from_utf8_lossy(name);
+        secrets::hide_in_value(&mut name);
+        name.into_owned()
     })
 }
 

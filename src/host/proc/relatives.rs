@@ -90,6 +90,7 @@ impl Surroundings {
         }
     }
 
+    /// Finds the listening relatives and the clients of the process and its relatives, which are kept from `before`.
     fn find_job(
         &mut self,
         process: &Process,
@@ -106,14 +107,14 @@ impl Surroundings {
         {
             let mut sockets = HashSet::new();
             let own = tree.descendants(process.pid).into_iter().take(MOST).chain([process.pid]);
-            let job = own.chain(relatives.iter().map(|relative| relative.pid));
-            for pid in job {
-                let scan = self.scan_sockets(pid);
-                sockets.extend(scan.into_iter().flat_map(|scan| scan.inodes.to_vec()));
-            }
-            for pid in tree.descendants(top).into_iter().take(MOST).chain([top]) {
-                let scan = self.scan_sockets(pid).filter(|scan| scan.session == process.session);
-                sockets.extend(scan.into_iter().flat_map(|scan| scan.inodes.to_vec()));
+            let own: Vec<u32> = own.chain(relatives.iter().map(|it| it.pid)).collect();
+            let session = tree.descendants(top).into_iter().take(MOST).chain([top]);
+            for pid in own.iter().copied().chain(session) {
+                if let Some(scan) = self.scan_sockets(pid)
+                    && (scan.session == process.session || own.contains(&pid))
+                {
+                    sockets.extend(scan.inodes.iter().copied());
+                }
             }
             let find = |pid: u32, addresses: &[Arc<str>], before: Option<&[Arc<str>]>| {
                 let folder = Folder::open(&self.roots.proc, pid).ok()?;
@@ -320,7 +321,7 @@ mod tests {
                 .iter()
                 .map(|it| {
                     assert_eq!(*it.command.as_ref().unwrap()[0], *format!("program{}", it.pid));
-                    let folder = format!("/srv/{}", it.pid);
+                    let folder = it.pid.to_string();
                     assert_eq!(it.working_directory.as_deref(), Some(&*folder));
                     (it.pid, it.relation, it.listening_on.join(" "))
                 })
