@@ -1,13 +1,13 @@
-//! Claims GPUs for `gpumem run --claim`, and finds out which GPUs are claimed.
+//! Claims GPUs for `gpumem run --claim` and detects claimed GPUs.
 //!
-//! A claim is a flock(2) on the GPU's own folder in sysfs; a place in its queue is a flock on a file in that folder.
-//! Root owns both and every user can open them. So no user can create, remove or replace a lock file, and a full disk
-//! cannot prevent a claim. The kernel releases the lock when the last process that has it open exits, even if it
-//! crashes.
+//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue by locking a file in that
+//! folder. Root owns the folder and the file, and every user can open them, so users cannot create, remove or replace
+//! a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last process that has it
+//! open exits, even after a crash.
 //!
-//! To test whether a GPU is claimed, gpumem tries the lock: a claim is exclusive, so a shared lock fails. flock(2)
-//! has no test operation, so the test holds the shared lock briefly, and a concurrent claim retries. `/proc/locks`
-//! is read only for the holder's name. Any user can make that file long, so reads are short and rare.
+//! flock(2) has no test operation. To detect a claim, gpumem tries to take a shared lock, which fails while the GPU
+//! is claimed. A successful test holds the shared lock briefly, so claiming retries. `/proc/locks` only identifies
+//! the holder. Any user can make `/proc/locks` long, so reads are limited in size and frequency.
 
 use std::fs;
 use std::io;
@@ -27,20 +27,20 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::small_file::read_start;
 use crate::model::snapshot::{Claim, Gpu};
 
-/// Overrides [`FOLDER`], for a container that mounts the host's folders elsewhere.
+/// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
-/// Contains one folder for each PCI device.
 const FOLDER: &str = "/sys/bus/pci/devices";
-/// The file in a GPU's folder that waiting claimers lock.
+/// File in a GPU's folder that waiting claimers lock.
 const QUEUE: &str = "vendor";
-/// Maximum number of bytes read from `/proc/locks` (about a thousand locks). The kernel's cost is quadratic.
+/// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
+/// time.
 const LOCKS_BYTES: u64 = 64 << 10;
-/// Interval between reads of `/proc/locks` while GPUs are claimed.
+/// Minimum interval between reads of `/proc/locks` unless a new claim is detected.
 const HOLDERS_NS: u64 = 30_000_000_000;
-/// Maximum number of attempts to claim, [`PAUSE`] apart, because a concurrent test may hold the lock.
+/// Maximum number of attempts to claim a GPU, [`PAUSE`] apart. A concurrent test can hold the lock briefly.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
-/// The `comm` of a process that has claimed a GPU.
+/// Content of `/proc/PID/comm` for gpumem.
 const COMM: &[u8] = b"gpumem\n";
 
 #[derive(Debug, thiserror::Error)]
@@ -51,14 +51,14 @@ pub struct CannotClaim {
     error: io::Error,
 }
 
-/// The folder that contains one lockable folder for each GPU.
+/// Claims of the machine's GPUs, detected from one lockable folder for each PCI device.
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    /// Locks from the last read of `/proc/locks`.
+    /// Locks found by the last read of `/proc/locks`.
     locks: Vec<Lock>,
     read_ns: Option<u64>,
-    /// Indices of the GPUs that were claimed at the last test.
+    /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
     claimed: Vec<u32>,
 }
 
@@ -73,8 +73,8 @@ impl Claims {
         Self { folder, locks: Vec::new(), read_ns: None, claimed: Vec::new() }
     }
 
-    /// Waits, without limit, until this process is first in the GPU's queue. Dropping the result leaves the queue.
-    /// The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
+    /// Waits without a timeout until this process is first in the GPU's queue. Dropping the returned descriptor
+    /// leaves the queue. The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
     pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
         let path = self.path(gpu).join(QUEUE);
         let failed =
@@ -85,7 +85,7 @@ impl Claims {
         Ok(file)
     }
 
-    /// Claims a GPU; `None` if another process has claimed it.
+    /// Claims a GPU. Returns `None` if another process has already claimed the GPU.
     pub fn claim(&self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
         let path = self.path(gpu);
         let locked = || {
@@ -105,7 +105,7 @@ impl Claims {
 
     /// Returns the GPU's folder, or a nonexistent path if the bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
-        // NVML prints the PCI domain with eight digits, and the kernel with at least four.
+        // NVML prints the PCI domain with eight hexadecimal digits, sysfs with at least four.
         let address = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
         let name = address.split_once(':').and_then(|(domain, device)| {
             Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
@@ -114,7 +114,7 @@ impl Claims {
         self.folder.join(address)
     }
 
-    /// Sets `claim` of each claimed GPU. The holder is read when a claim is first seen, and rarely afterwards.
+    /// Sets `claim` of each claimed GPU. Reads `/proc/locks` after a new claim, and otherwise every [`HOLDERS_NS`].
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let claimed: Vec<&mut Gpu> =
             gpus.iter_mut().filter(|gpu| is_claimed(&self.path(gpu))).collect();
@@ -123,7 +123,7 @@ impl Claims {
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
         if is_new || (is_old && !indices.is_empty()) {
             let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-            // Ignore an incomplete last line.
+            // The size limit can truncate the last line.
             let lines = read.split_inclusive(|&byte| byte == b'\n');
             let lines = lines.filter(|line| line.ends_with(b"\n"));
             self.locks = lines.filter_map(parse_lock).collect();
@@ -151,14 +151,14 @@ fn is_claimed(path: &Path) -> bool {
     let Ok(folder) = open_folder(path) else { return false };
     let locked = flock(&folder, FlockOperation::NonBlockingLockShared);
     if locked.is_ok() {
-        // Closing is not enough, because a child that is starting may have inherited the descriptor.
+        // Closing the descriptor does not unlock if a forked child has inherited it and not yet called exec.
         let _ = flock(&folder, FlockOperation::Unlock);
     }
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Whether the process with this pid is gpumem. The process that took the lock may have exited while its command
-/// still holds the lock, and its pid may have been reused.
+/// Returns whether the process with this pid is gpumem. If gpumem has exited, its command can still hold the lock while
+/// an unrelated process has reused the pid.
 fn is_gpumem(proc: &Path, pid: u32) -> bool {
     let mut content = [0; 32];
     let read = Folder::list(proc).and_then(|proc| proc.file_of(pid, "comm", &mut content));
@@ -173,7 +173,7 @@ struct Lock {
 }
 
 /// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`.
-/// `None` for a waiter's line, which has an arrow before the kind.
+/// Returns `None` for the line of a waiter, which has an arrow before `FLOCK`.
 fn parse_lock(line: &[u8]) -> Option<Lock> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);
@@ -238,7 +238,8 @@ mod tests {
         assert!(claims.wait_in_queue(&gpu).is_err());
     }
 
-    /// A user holds 100,000 locks. The file is too long to read completely, and the claim's line is the last one.
+    /// 100,000 locks of a user precede the claim in `/proc/locks`, so a read stops before the claim's line. gpumem must
+    /// still detect the claim, and must not read again before [`HOLDERS_NS`] have passed.
     #[test]
     fn a_claim_is_found_behind_many_locks_which_are_rarely_read() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(mark(&own_line, HOLDERS_NS + 1), (Some(Some(7)), 1));
         drop(claim);
         assert_eq!(mark(&own_line, HOLDERS_NS + 2).0, None);
-        // A test releases its lock, and a claim waits for a test in progress.
+        // A claim must fail while a concurrent test holds the shared lock, and succeed afterwards.
         let test = open_folder(&holder.path(&unclaimed)).unwrap();
         flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
         assert!(!is_claimed(&holder.path(&unclaimed)), "concurrent tests do not conflict");
