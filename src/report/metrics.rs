@@ -1,8 +1,7 @@
-//! The page that Prometheus scrapes: series from one sample and its findings.
+//! Formats a sample and its findings as the page that Prometheus scrapes.
 //!
-//! This is a pure conversion; the `prometheus-client` crate encodes the series. Unknown values have no series. Labels
-//! contain the name of a process's program, but no other text that the process controls, such as its command line.
-//! The number of processes with series is limited; the rest is summed.
+//! This module performs no I/O. A metric whose value is unknown has no series. Labels contain the
+//! name of a process's program but never its arguments, which can contain secrets.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,19 +19,21 @@ use crate::model::snapshot::Kubernetes;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
-/// Maximum number of processes with their own series. Those with the most memory are selected.
+/// Maximum number of processes with their own series; the processes that hold the most memory get
+/// them. A process on two GPUs counts twice.
 pub const PROCESSES_MAX: usize = 512;
-/// Maximum number of findings with series. The most severe ones are selected, then those with the most memory.
+/// Maximum number of findings with series. Severe findings come first, then those about more
+/// memory.
 const FINDINGS_MAX: usize = 512;
-/// Maximum length of a program's name in a label, in bytes.
+/// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
-/// Value of the label `user` for summed processes.
+/// Value of the `user` label in the series that sum the remaining processes.
 const OTHERS: &str = "(others)";
 
-/// A metric. The page, the manual and the tests use these definitions.
+/// A metric's definition, from which the page and the manual are written.
 #[derive(Debug)]
 pub struct Metric {
-    /// Name without a counter's `_total`.
+    /// Metric name, without the `_total` suffix of counters.
     pub name: &'static str,
     pub is_counter: bool,
     pub help: &'static str,
@@ -161,7 +162,7 @@ const RECLAIMS: Metric = Metric {
     )
 };
 
-/// All metrics, in the order of the page.
+/// All metrics in page order.
 pub const METRICS: [&Metric; 26] = [
     &BUILD,
     &SAMPLED,
@@ -191,7 +192,6 @@ pub const METRICS: [&Metric; 26] = [
     &RECLAIMS,
 ];
 
-/// One sample, its findings, and counters.
 pub struct MetricsInput<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
@@ -199,19 +199,18 @@ pub struct MetricsInput<'a> {
     pub reclaimable: Reclaimable,
     pub waste: &'a Waste,
     pub reclaimed: &'a Reclaimed,
-    /// When a process last used a GPU.
+    /// Returns the time of the last GPU use by a process, given the GPU's index.
     pub idle_since: &'a dyn Fn(Identity, u32) -> Option<Time>,
-    /// Whether the sample is live, not from a recording.
+    /// False for a recording.
     pub is_live: bool,
 }
 
-/// Series, each with the name of the metric, the values of its labels, and its value.
+/// Series: metric name, label values and value.
 #[derive(Debug, Default)]
 struct Page {
     series: Vec<(&'static str, Vec<String>, f64)>,
 }
 
-/// Formats the page as OpenMetrics.
 pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page::from_input(input)));
@@ -220,11 +219,12 @@ pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Converts the page to the older text format, the only one that node_exporter's textfile collector reads.
+/// Converts an OpenMetrics page to the older Prometheus text format, the only format that
+/// node_exporter's textfile collector reads.
 pub fn classic(openmetrics: &str) -> String {
     let mut page = String::new();
     for line in openmetrics.lines().filter(|line| *line != "# EOF") {
-        // The older format declares a counter by the name of its samples.
+        // OpenMetrics declares a counter without `_total`, the older format with it.
         let comment = line.strip_prefix("# ").and_then(|rest| {
             let (keyword, rest) = rest.split_once(' ')?;
             let (name, rest) = rest.split_once(' ')?;
@@ -240,7 +240,7 @@ pub fn classic(openmetrics: &str) -> String {
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for metric in METRICS {
-            // Keep only the first series with the same labels: node_exporter rejects files with duplicates.
+            // node_exporter rejects files with duplicate series, so keep only the first.
             let mut labelled = HashSet::new();
             let series = self.series.iter().filter(|(name, ..)| *name == metric.name);
             let mut series = series.filter(|(_, labels, _)| labelled.insert(labels)).peekable();
@@ -460,7 +460,7 @@ impl Page {
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
         }
-        // If a finding covers several GPUs, its evidence does not say which one it describes.
+        // The evidence of a finding on several GPUs does not name the GPU it describes.
         if let [only] = &finding.gpus[..] {
             let forecast = finding.evidence.forecast();
             self.put_known(&FULL, &process_labels(only), forecast.map(|forecast| forecast.seconds));
@@ -473,13 +473,14 @@ fn text_of(text: Option<&Arc<str>>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// The user's name, or the user ID if the name is unknown on the host, as for a user of a container.
+/// Returns the user's name, or the user ID if the host has no name for the user (common in
+/// containers).
 fn user_label(name: Option<&Arc<str>>, process: Option<&Process>) -> String {
     let number = || Some(process?.uid?.to_string());
     name.map(ToString::to_string).or_else(number).unwrap_or_default()
 }
 
-/// Names of a process's pod, namespace and container.
+/// Returns the names of a process's pod, namespace and container.
 fn pod_labels(process: Option<&Process>) -> [String; 3] {
     let pod = process.and_then(|process| process.kubernetes.as_deref());
     let text = |name: fn(&Kubernetes) -> &Option<Arc<str>>| {
@@ -488,13 +489,14 @@ fn pod_labels(process: Option<&Process>) -> [String; 3] {
     [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
 }
 
-/// The MIG instance of a row: GPU instance and compute instance. A process can use several instances of one GPU.
+/// Returns the row's GPU instance ID and compute instance ID, joined by `/`. A process can run in
+/// several instances of one GPU.
 fn mig(row: &GpuProcess) -> Option<String> {
     let compute = row.compute_instance_id.map(|id| format!("/{id}"));
     Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))
 }
 
-/// Name of a process's executable, or else its `comm`. Arguments are not used: they can contain secrets.
+/// Returns the name of a process's executable, or its `comm` if the executable is unknown.
 fn program(process: &Process) -> String {
     let executable = process.executable.as_deref().map(file_name);
     let name = executable.or(process.comm.as_deref()).unwrap_or_default();

@@ -1,5 +1,3 @@
-//! Tests of the series on the page.
-
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
 use crate::reclaim::testing;
@@ -31,7 +29,7 @@ fn page_with(snapshot: &Snapshot, findings: &[Finding]) -> String {
     classic(&page)
 }
 
-/// The samples of a metric, without its name.
+/// Returns a metric's samples, without the metric name.
 fn samples<'p>(page: &'p str, metric: &str) -> Vec<&'p str> {
     page.lines()
         .filter_map(|line| line.strip_prefix(metric))
