@@ -1,8 +1,8 @@
 //! `gpumem check`: applies the rules, and returns the verdict as the exit code.
 //!
 //! This module fetches snapshots and prints the report, which is a complete document even on failure. `verdict`
-//! evaluates the snapshots. `limit` checks limits on a GPU's memory, `baseline` compares with an earlier snapshot,
-//! and `wait` waits for free memory.
+//! evaluates the snapshots. `limit` checks limits on GPU memory, `baseline` compares with an earlier snapshot, and
+//! `wait` waits for free memory.
 
 mod baseline;
 mod limit;
@@ -42,7 +42,7 @@ use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// Sampling time if there is a stored history.
+/// Sampling time if a stored history exists.
 const STORED_WINDOW: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -85,7 +85,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl CheckFormat {
-    /// Formats the report as a complete document. Returns an empty string for the text format.
+    /// Formats the report as a complete document, or returns an empty string for the text format.
     fn of(self, report: &CheckReport) -> anyhow::Result<String> {
         let now = jiff::Timestamp::now().as_millisecond();
         Ok(match self {
@@ -97,12 +97,13 @@ impl CheckFormat {
     }
 }
 
-/// Prints the report as text. If the free GPUs are printed to standard output, the report goes to standard error.
+/// Prints the report as text. With `--print`, the report goes to standard error, because standard output contains the
+/// free GPUs.
 fn print_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
     let text_look = text_look(args, global);
     if args.print.is_some() {
         let plain = TextLook { style: Style::default(), width: None, ..text_look };
-        // If standard error is closed, the error cannot be reported.
+        // Ignore the error: an error on standard error cannot be reported.
         let _ = io::stderr().write_all(report.to_text(plain).as_bytes());
         return Ok(());
     }
@@ -118,13 +119,13 @@ fn text_look(args: &CheckArgs, global: &Global) -> TextLook {
     }
 }
 
-/// Formats the GPUs with the requested memory for CUDA_VISIBLE_DEVICES, without duplicates.
+/// Formats the GPUs that satisfy the request as a value of CUDA_VISIBLE_DEVICES.
 fn free_gpus(report: &CheckReport, gpu_name: GpuName) -> anyhow::Result<String> {
     let mut gpus: Vec<String> = Vec::new();
     for wait in &report.wait {
         let name = match gpu_name {
             GpuName::Uuid => wait.uuid.as_deref().map(str::to_owned),
-            // CUDA does not number MIG devices.
+            // CUDA selects MIG devices only by UUID.
             GpuName::Index if wait.mig.is_some() => wait.uuid.as_deref().map(str::to_owned),
             GpuName::Index => wait.gpu.map(|index| index.to_string()),
         };
@@ -136,7 +137,6 @@ fn free_gpus(report: &CheckReport, gpu_name: GpuName) -> anyhow::Result<String> 
     Ok(gpus.join(",") + "\n")
 }
 
-/// Describes in one line why the check could not measure.
 fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
@@ -149,7 +149,7 @@ fn could_not_measure(report: &CheckReport) -> String {
     format!("could not measure everything: {}{more}", error_line(first))
 }
 
-/// Checks each machine separately, in the given order.
+/// Checks the hosts, and prints the reports in the given order.
 fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
     if !args.wait_free.is_empty() || args.baseline.is_some() {
         let why = "--wait-free and --baseline cannot be combined with --host; run them on that machine: ssh \
@@ -164,7 +164,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    // Report an invalid selection once, before contacting any host.
+    // Reject an invalid selection before contacting any host.
     CheckQuestion::of(args)?;
     let needed = rules.longest();
     let windows = match args.window {
@@ -179,7 +179,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
         let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
         for window in &windows {
-            // A short sampling is enough if the host has a stored history.
+            // The short window is enough if the host has a stored history.
             let request = hosts::request(interval.min(*window), Some(*window), stored, needed);
             hosts::sample_host(host, request, hangup, |snapshot| {
                 verdict.observe(snapshot.clone());
@@ -245,7 +245,7 @@ fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
     Ok(settings)
 }
 
-/// Whether only limits or a baseline are requested. In that case, one snapshot is enough.
+/// Returns whether the arguments request only limits or a baseline, for which a single snapshot is enough.
 fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
     let selects_processes = !args.user.is_empty() || !args.terms.terms.is_empty();
@@ -258,7 +258,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
         && args.window.is_none()
 }
 
-/// Keeps only the rules of these kinds, and enables them. Keeps all rules if `kinds` is empty.
+/// Enables the rules of these kinds and removes all other rules. Keeps all rules if `kinds` is empty.
 fn keep_kinds(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
@@ -293,7 +293,7 @@ fn observe(
         global,
         asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
-    // With a stored history, a short sampling time is enough to decide the rules.
+    // The rules can decide after a short sampling time if a stored history exists.
     let at_once = asks_only_for_memory(args);
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
@@ -319,12 +319,12 @@ fn observe(
     })
 }
 
-/// Locks the verdict. Poisoning is ignored, because the state is valid even after a panic.
+/// Locks the verdict, even if a thread panicked, because the verdict is never left half changed.
 fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports invalid arguments. If `check`, `reap` or `release` should print a document, the error is reported in it.
+/// Prints an error document for invalid arguments, if `check`, `reap` or `release` was asked for a document.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
@@ -347,16 +347,16 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
         _ => Ok(String::new()),
     };
     let message = error.render().to_string();
-    // The usage and the hints after the first paragraph are not meant for programs.
+    // Omit the usage and the hints after the first paragraph, which are for people.
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     if let Ok(document) = fails(first.trim_end()) {
-        // Ignore the error: standard output may be closed, and the message is also on standard error.
+        // Ignore the error: clap has also printed the message to standard error.
         let _ = print(&document);
     }
 }
 
-/// Ends the check on a signal, and reports the state so far as a document or in one line.
+/// Installs a signal handler that prints an incomplete report and ends the check.
 fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
     format: CheckFormat,
@@ -366,12 +366,12 @@ fn report_on_signal(
     let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
         let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        // The final report is already being printed, and the program then exits.
+        // The main thread already prints the final report.
         if verdict.is_concluded() {
             return true;
         }
         let why = format!("interrupted by {} before the verdict", signals::name(signal));
-        // If standard output is closed, the error cannot be reported.
+        // Ignore the error: standard output can be closed.
         let _ = format.of(&verdict.report(Some(&why))).and_then(|document| print(&document));
         if !quiet {
             warn(&why);

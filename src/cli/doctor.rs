@@ -1,7 +1,7 @@
-//! `gpumem doctor`: checks which features work here, and suggests fixes.
+//! `gpumem doctor`: checks which features work on this machine, and suggests fixes.
 //!
-//! Facts come from `host` and NVML, and are evaluated in [`driver`], [`gpus`], [`processes`], [`notebooks`] and
-//! [`state`]. `doctor` does not change anything and does not need root. Every operation that can hang has a timeout.
+//! The submodules evaluate facts from `host` and NVML: [`driver`], [`gpus`], [`processes`], [`notebooks`] and
+//! [`state`]. `doctor` changes nothing and needs no privileges. Every operation that can hang has a timeout.
 
 mod driver;
 mod gpus;
@@ -25,7 +25,7 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topi
 use crate::source::nvml::{self, Nvml};
 use crate::units::Span;
 
-/// Timeout for files that may be on a network file system: configuration, store, notebooks.
+/// Timeout for reading the configuration, the store and the NVML library's path, which a network file system can delay.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     let machine = host::read_host(&roots);
     let now = now();
 
-    // Read the files while the driver is being opened.
+    // Read files on other threads while the driver is opened.
     let global_copy = global.clone();
     let configuration =
         Task::start("configuration", move || state::read_configuration(&global_copy));
@@ -100,7 +100,7 @@ fn too_long(topic: Topic) -> DoctorCheck {
     topic.unknown(observation).advise("slow-files")
 }
 
-/// Returns the path of the loaded NVML library, which has its usual name or the given one.
+/// Returns the path of the loaded NVML library.
 fn mapped(roots: &Roots, named: Option<&Path>) -> Option<std::path::PathBuf> {
     host::read_own_mapped_file(&roots.proc, |path| {
         let name = path.file_name().and_then(std::ffi::OsStr::to_str);
@@ -136,12 +136,12 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// Waits for the result of a task. Returns `None` if the task could not be started, or takes longer than `time`.
+/// Waits for a task. Returns `None` if the task did not start or does not end within `time`.
 fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }
 
-/// 2024-01-01, before gpumem existed. A clock that shows an earlier date has never been set.
+/// 2024-01-01, before gpumem existed. A clock that shows an earlier date was never set.
 const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     let topic = Topic::CGROUPS;
     let version = match facts.cgroups {
         None => return topic.unknown("mounts cannot be read"),
-        // A process's own cgroup is in /proc even if no hierarchy is mounted.
+        // /proc shows the cgroups of processes even if no hierarchy is mounted.
         Some(Cgroups::None) => "none mounted",
         Some(Cgroups::V1) => "version 1",
         Some(Cgroups::V2) => "version 2",

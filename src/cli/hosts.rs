@@ -1,4 +1,4 @@
-//! Parses the names of remote machines, and queries the machines concurrently.
+//! Parses the names of remote hosts, and queries the hosts concurrently.
 
 use std::fs;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteReque
 /// Time limit for connecting to a host and receiving its stored history, in addition to the sampling time.
 const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// Pause before each retry, in seconds, if a host or jump host refuses further connections.
+/// Pauses before retries, in seconds, if a host or jump host refuses a connection.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
-/// Additional history, so that enough is left for the rules when a recorder drops the oldest snapshots.
+/// History requested beyond what the rules need, because a recorder deletes the oldest snapshots meanwhile.
 const MARGIN: Duration = Duration::from_secs(600);
-/// Maximum number of hosts. A larger number is probably due to a wrong file.
+/// Maximum number of hosts. A longer list is probably the wrong file.
 const MOST_HOSTS: usize = 256;
 const LONGEST_NAME: usize = 255;
 
-/// Returns the named machines, without duplicates. Returns an empty list if none are named.
+/// Returns the named hosts without duplicates, or an empty list if none are named.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
     let text;
@@ -61,8 +61,7 @@ pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
     Ok(hosts)
 }
 
-/// Rejects names that ssh or a shell would misinterpret. ssh takes a leading - for an option, and other characters
-/// may split words.
+/// Rejects names that ssh would treat as an option or a shell would split.
 fn check_name(name: &str) -> Result<(), UsageError> {
     let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
@@ -74,8 +73,8 @@ fn check_name(name: &str) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Queries all hosts concurrently. Each host may take `time` in addition to the connection time. Answers are returned
-/// in the order of the hosts, so earlier ones can be printed while a later host hangs.
+/// Queries all hosts concurrently. `time` is the time limit per host without the time to connect. The answers are in
+/// the order of `hosts`, and the first ones can be printed while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,
@@ -100,7 +99,7 @@ pub(super) fn ask_all<T: Send + 'static>(
     }))
 }
 
-/// Closes a host's connection when its answer is no longer needed, for example after a timeout.
+/// Closes the connection to a host when its answer is no longer needed, for example after a timeout.
 struct HangupOnDrop(Hangup);
 
 impl Drop for HangupOnDrop {
@@ -109,7 +108,7 @@ impl Drop for HangupOnDrop {
     }
 }
 
-/// Creates a request to sample a host for `duration`, together with the history that the rules need.
+/// Returns a request to sample a host for `duration` and to send the history that the rules need.
 pub(super) fn request(
     interval: Duration,
     duration: Option<Duration>,
@@ -126,8 +125,7 @@ pub(super) enum HostOutput {
     Nothing,
 }
 
-/// Prints the results. Text is printed under the host's name, and JSON is combined into one document. Returns the
-/// combined exit code.
+/// Prints text under the name of each host, or combines JSON into one document. Returns the worst exit code.
 pub(super) fn print_answers(
     answers: impl Iterator<Item = (RemoteHost, anyhow::Result<(HostOutput, Exit)>)>,
     is_json: bool,
@@ -163,7 +161,7 @@ pub(super) fn print_answers(
     Ok(exit)
 }
 
-/// Calls a function with each snapshot that a host sends. Returns the last snapshot.
+/// Calls `handle` with each snapshot from a host, and returns the last snapshot.
 pub(super) fn sample_host(
     host: &RemoteHost,
     request: RemoteRequest,
@@ -182,7 +180,7 @@ pub(super) fn sample_host(
             Ok(None) => break,
             Err(error @ RemoteError::Refused { .. }) => {
                 let seconds = *pauses.next().ok_or(error)?;
-                // If it were dropped later, it would hang up the next connection.
+                // Drop the old connection first, because dropping it later would close the new connection.
                 drop(remote);
                 thread::sleep(Duration::from_secs(seconds));
                 remote = Remote::connect(host, request, hangup)?;

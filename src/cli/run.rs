@@ -1,8 +1,8 @@
-//! `gpumem run`: runs a command, and reports its GPU usage.
+//! `gpumem run`: runs a command and reports its GPU usage.
 //!
 //! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. `sampler`
-//! samples on another thread, and `usage` accumulates the results. The command starts as soon as a driver is found,
-//! and gpumem exits with its exit code. `run` does not end any process.
+//! takes samples on another thread, and `usage` adds them up. Unless an assertion fails, gpumem exits with the
+//! command's exit code.
 
 mod child;
 mod choose;
@@ -37,18 +37,18 @@ use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus,
 use crate::source::live::Live;
 use crate::units::Bytes;
 
-/// Extra time for taking the last sample of memory that is still held.
+/// Time allowed for the last sample after `HELD_AFTER`, because a slow driver can delay each sample.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
-    // If gpumem is killed, this report is left instead of an older one. Only files that are replaced get this report.
+    // Replace an old report now: if gpumem is killed, an old report must not look like the report of this run.
     let interim = incomplete(args, "gpumem is still running, or a signal ended it".to_owned());
     for report in &reports {
         if matches!(report.file, OutputFile::Replaced(_)) {
-            // If this fails, writing the final report also fails, and that error is shown.
+            // Ignore the error: writing the final report fails in the same way, and that error is printed.
             let _ = report.write(&interim);
         }
     }
@@ -59,7 +59,6 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     result
 }
 
-/// Runs the command and reports on it. Fails if the command could not be started.
 fn measure(
     args: &RunArgs,
     global: &Global,
@@ -76,7 +75,7 @@ fn measure(
     if needs_driver(args) {
         match live(global, interval) {
             Ok(live) => opened = Some(Box::new(live)),
-            // The report contains the reason.
+            // The report contains the error.
             Err(error) if args.allow_no_gpu => {
                 shared.lock().note(format!("{error:#}"));
                 has_driver = false;
@@ -95,14 +94,14 @@ fn measure(
             return Err(NotStarted { exit: Exit::Findings, reason }.into());
         }
     }
-    // A command may exit before the sampling thread has taken its first sample.
+    // Take one sample first, because a short command can exit before the sampling thread starts.
     if let Some(live) = opened.as_mut().filter(|_| has_assertions(args)) {
         let snapshot = live.sample();
         shared.lock().observe(snapshot, |_| false);
     }
     let (time, begun) = (host::read_time(), Instant::now());
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
-        // The command inherits the claims, so that it keeps them if gpumem is killed.
+        // The command inherits the file locks, so the GPUs remain claimed if gpumem is killed.
         descriptors: chosen.locks.iter().map(AsRawFd::as_raw_fd).collect(),
         variable: Some((VISIBLE, chosen.visible.clone())),
     });
@@ -131,9 +130,9 @@ fn measure(
     let run = Run { time, seconds, ending, held, waited, visible, has_driver };
     let report = report(args, &shared, run);
     let is_written = publish_report(args, &report, reports);
-    // The first process of a container cannot kill itself with a signal.
+    // The kernel ignores fatal signals that the init process of a pid namespace sends to itself.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
-        // Die by the command's signal, so that the parent sees the same status, but without a second core dump.
+        // Die from the command's signal, so that the parent sees the same status. A second core dump is useless.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);
@@ -150,16 +149,16 @@ fn measure(
     })
 }
 
-/// Closes standard input and output, so that processes at the other end of a pipe see when the command exits.
+/// Closes standard input and output, so that the programs at the other ends of pipes see the command exit.
 fn give_up_input_and_output() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        // If this fails, they are closed slightly later, when gpumem exits.
+        // Ignore the error: the descriptors are then closed when gpumem exits.
         let _ = nix::unistd::dup2_stdin(&null).and_then(|()| nix::unistd::dup2_stdout(&null));
     }
 }
 
-/// Whether the driver must be opened before the command starts. This is not needed if the kernel module is loaded, no
-/// GPUs must be chosen, and there are no assertions.
+/// Returns whether to open the driver before the command starts. If the kernel module is loaded, the sampling thread
+/// can open the driver instead, unless GPUs must be chosen or assertions checked.
 fn needs_driver(args: &RunArgs) -> bool {
     let module = || host::read_kernel_module(&Roots::default().proc);
     choose::is_asked(args)
@@ -173,7 +172,7 @@ fn has_assertions(args: &RunArgs) -> bool {
 
 #[derive(Debug)]
 struct Sampling {
-    /// Tells the sampler that the command has exited, and whether no descendant is left that could hold memory.
+    /// Receives a message when the command exits: `true` if all of its descendants have exited, too.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }
@@ -201,7 +200,8 @@ impl Sampling {
         Ok(Self { ended, held: held_here })
     }
 
-    /// Ends the sampling. Returns the memory that descendants still hold, or `None` if it could not be read.
+    /// Stops sampling. Returns the memory that descendants of the command still hold, or `None` if NVML did not report
+    /// it.
     fn end(&self, is_over: bool) -> Option<Vec<HeldMemory>> {
         let _ = self.ended.send(is_over);
         if is_over {
@@ -212,7 +212,7 @@ impl Sampling {
             match self.held.recv_timeout(Duration::from_millis(100)) {
                 Ok(held) => return held,
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // No descendants are left that could hold memory.
+                // All descendants have exited, so none holds memory.
                 Err(RecvTimeoutError::Timeout) if !child::reap() => return Some(Vec::new()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -221,7 +221,7 @@ impl Sampling {
     }
 }
 
-/// Facts about a run besides its samples.
+/// The outcome of a run, except for the samples.
 #[derive(Debug)]
 struct Run {
     time: Time,
@@ -290,7 +290,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         }
     });
     report.assertions = peak.into_iter().chain(failures).collect();
-    // With --allow-no-gpu, a machine without a GPU is not an error.
+    // `--allow-no-gpu` accepts a machine without a driver, so a missing measurement is undecided, not an error.
     let unknown = report.assertions.iter_mut().filter(|assertion| assertion.passed.is_none());
     for assertion in unknown.filter(|_| !run.has_driver) {
         assertion.message = "undecided: there is no driver (--allow-no-gpu)".to_owned();
@@ -308,7 +308,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
     report
 }
 
-/// Returns the report for a command whose outcome is unknown.
+/// Returns a report with an error in place of results.
 fn incomplete(args: &RunArgs, reason: String) -> RunReport {
     RunReport {
         schema: SCHEMA,
@@ -328,13 +328,13 @@ fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> Run
     RunAssertion { name, passed, message, is_undecided: false }
 }
 
-/// Returns the command line with secrets masked.
+/// Returns the words of a command line with passwords and tokens masked.
 fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     host::parse_cmdline(&words.join(&0)).unwrap_or_default()
 }
 
-/// Prints and writes the reports. Returns whether all of them were written.
+/// Prints the report and writes the report files. Returns `false` if a file could not be written.
 fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> bool {
     if !args.quiet {
         for line in report.lines() {
@@ -347,7 +347,7 @@ fn publish_report(args: &RunArgs, report: &RunReport, reports: &[Report]) -> boo
     write_reports(reports, report)
 }
 
-/// Writes the reports. Returns whether all of them were written.
+/// Returns `false` if a report could not be written.
 fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     let mut is_written = true;
     for file in reports {
@@ -371,7 +371,7 @@ enum Format {
     Json,
     Junit,
     Markdown,
-    /// Markdown is appended to the output of other steps.
+    /// The file `$GITHUB_STEP_SUMMARY`, to which all steps of a job append Markdown.
     StepSummary,
 }
 

@@ -1,7 +1,7 @@
 //! `gpumem serve`: serves the newest sample for Prometheus and the newest verdict as JSON, over HTTP.
 //!
-//! One thread samples and publishes documents, and the server only returns the published documents. `gpumem record
-//! --store --serve` and `gpumem reap --watch --serve` publish their samples in the same way.
+//! One thread takes samples and publishes documents, which the server returns unchanged. `gpumem record --store
+//! --serve` and `gpumem reap --watch --serve` use the same [`Service`].
 
 mod server;
 
@@ -24,23 +24,23 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Default interval between samples. Shorter than common scrape intervals, such as 15 s.
+/// Default interval between samples, shorter than common scrape intervals such as 15 s.
 const INTERVAL: Span = Span(Duration::from_secs(5));
-/// Samples older than this number of intervals are not served.
+/// Maximum age of a served sample, in sampling intervals.
 const FRESH_INTERVALS: u32 = 3;
-/// Samples younger than this are always served, because a slow GPU may delay the next one.
+/// Lower bound of the maximum age, because a slow GPU can delay the next sample.
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
     publisher: Publisher,
     waste: Waste,
     server: Server,
-    /// Maximum age of a served sample. `None` for a recording.
+    /// Maximum age of a served sample, or `None` for a recording.
     fresh_for: Option<Duration>,
 }
 
 impl Service {
-    /// Starts to listen. Call this before sampling, so that an address already in use is reported immediately.
+    /// Starts to listen. Must be called before sampling starts, so that an address in use is reported immediately.
     pub(super) fn open(
         address: SocketAddr,
         config: &Config,
@@ -76,7 +76,6 @@ impl Service {
         self.publisher.set_rules(rules);
     }
 
-    /// Applies the rules to a sample and serves the result.
     pub(super) fn serve(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         self.observe(snapshot);
         self.publish(snapshot)

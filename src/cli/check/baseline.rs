@@ -1,5 +1,5 @@
-//! `--baseline`: reports processes that hold memory on a GPU but did not in an earlier snapshot. Processes that now
-//! hold more memory are left to `--max-used` and the leak rule.
+//! `--baseline`: reports processes that hold memory on a GPU and did not in an earlier snapshot. Growth of processes in
+//! the snapshot is left to `--max-used` and the leak rule.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Start};
 use crate::report::check::NewHolder;
 
-/// Maximum size of a snapshot file in bytes.
+/// Maximum number of bytes read from a snapshot file.
 const MOST_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Reads the output of `gpumem ps --json`. Fails if the file is missing or does not contain a snapshot.
+    /// Reads the output of `gpumem ps --json`.
     pub(super) fn read(path: &Path) -> Result<Self, UsageError> {
         use std::io::Read as _;
         let name = path.display().to_string();
@@ -40,7 +40,7 @@ impl Baseline {
         }
     }
 
-    /// Returns why the baseline cannot be used: in another boot, the same pid may be another process.
+    /// Returns why the baseline cannot be compared with `now`. After a reboot, a pid can belong to another process.
     pub(super) fn unusable(&self, now: &Snapshot) -> Option<String> {
         let (then, now) = (&self.snapshot.host, &now.host);
         let why = match (&then.boot_id, &now.boot_id) {
@@ -53,7 +53,7 @@ impl Baseline {
         Some(format!("--baseline {name} is {why}; create a new one: gpumem ps --json > {name}"))
     }
 
-    /// Returns the new holders of memory, and errors for values that could not be read.
+    /// Returns the new holders of memory, and errors for process lists that could not be compared.
     pub(super) fn judge(&self, now: &Snapshot) -> (Vec<NewHolder>, Vec<ReadError>) {
         let (mut new, mut errors) = (Vec::new(), Vec::new());
         for gpu in &now.gpus {
@@ -91,7 +91,7 @@ impl Baseline {
     }
 }
 
-/// Returns the identity of the process in a row. If the process is unknown, the identity contains only the pid.
+/// Returns the identity of the row's process. If the snapshot lacks the process, only the pid is known.
 fn identity(snapshot: &Snapshot, row: &GpuProcess) -> Identity {
     let unknown = Identity { pid: row.pid, start: Start::Unknown };
     snapshot.process(row.pid).map_or(unknown, Process::identity)

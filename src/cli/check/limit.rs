@@ -1,5 +1,5 @@
-//! `--max-used` and `--max-unattributed`: limits on a GPU's memory. An unknown value is an error, and the check then
-//! reports "could not measure".
+//! `--max-used` and `--max-unattributed`: limits on the memory of a GPU. An unknown value is an error that makes the
+//! check report "could not measure".
 
 use crate::model::snapshot::{Memory, PidNamespace, ReadError};
 use crate::model::{Gpu, Snapshot};
@@ -71,7 +71,7 @@ mod tests {
         snapshot
     }
 
-    /// Returns a GPU with 50 of 80 GiB used, where one process holds `used_bytes`.
+    /// Returns a GPU with 50 of 80 GiB used, `used_bytes` of them by one process.
     fn gpu(used_bytes: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {
@@ -105,7 +105,7 @@ mod tests {
         }
         let gib = Amount::Size(Bytes(GIB));
         assert_eq!(one(Limit::MaxUnattributed, gib, &snapshot), (Some(GIB), Some(false)));
-        // Processes may allocate memory between the two reads.
+        // A process can allocate memory after the GPU's total was read and before the processes were read.
         let racing = machine(gpu(Some(51 * GIB)));
         assert_eq!(one(Limit::MaxUnattributed, gib, &racing), (Some(0), Some(false)));
     }

@@ -27,7 +27,7 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Bytes, Span};
 
-/// What to check on a machine. By default, all rules apply to all GPUs.
+/// What `gpumem check` evaluates on one host. By default, all rules apply to all GPUs.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct CheckQuestion {
     selection: Selection,
@@ -38,7 +38,7 @@ pub(in crate::cli) struct CheckQuestion {
 }
 
 impl CheckQuestion {
-    /// Converts the arguments. Fails if the baseline cannot be read.
+    /// Reads the question from the arguments. Fails if the baseline cannot be read.
     pub(in crate::cli) fn of(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
@@ -57,7 +57,7 @@ impl CheckQuestion {
 #[derive(Debug)]
 pub(in crate::cli) struct CheckVerdict {
     question: CheckQuestion,
-    /// Reason why the baseline cannot be compared with this machine, if any.
+    /// Reason why the baseline cannot be compared with this host.
     unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,
@@ -66,23 +66,23 @@ pub(in crate::cli) struct CheckVerdict {
     last: Option<Last>,
     /// Ids of the selected findings, including resolved ones.
     selected: HashSet<Arc<str>>,
-    /// Whether snapshots are live. For a recording, the last snapshot is evaluated.
+    /// `true` for live snapshots, `false` for a recording.
     is_live: bool,
-    /// All GPUs seen so far, for matching names.
+    /// All GPUs seen so far, for checking the names of GPUs in the arguments.
     known_gpus: Vec<Gpu>,
     recorded: RecordedUsers,
     impossible: Option<String>,
     concluded: bool,
 }
 
-/// Data from the last snapshot that the report needs.
+/// Parts of the last snapshot that the report needs.
 #[derive(Debug)]
 struct Last {
     time: Time,
-    /// The whole snapshot, if memory is waited for or there are findings, whose commands depend on all processes.
+    /// The whole snapshot, if needed for the report: the processes on the awaited GPUs, or the commands in findings.
     whole: Option<Snapshot>,
     gpus: usize,
-    /// GPUs named by `--gpu` that the snapshot does not contain.
+    /// GPUs from `--gpu` that the snapshot does not contain.
     missing: Vec<String>,
     errors: Vec<ReadError>,
     unreadable: bool,
@@ -91,15 +91,15 @@ struct Last {
     is_unknown: bool,
     new_holders: Option<Vec<NewHolder>>,
     hostname: Option<Arc<str>>,
-    /// Selected part of the snapshot. `None` if everything is selected.
+    /// The selected part of the snapshot, or `None` if everything is selected.
     selected: Option<Selected>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum VerdictProgress {
-    /// More snapshots may change the answer.
+    /// Later snapshots can change the result.
     Open,
-    /// The result is final; for example, the requested memory is free or never can be.
+    /// The result is final, for example because the requested memory is free or can never become free.
     Answered,
 }
 
@@ -111,7 +111,7 @@ impl CheckVerdict {
         is_live: bool,
     ) -> Self {
         let is_without_rules = settings.rules().is_empty();
-        // Findings do not fail the check if `--wait-free` or only limits were requested.
+        // With `--wait-free` or without rules, findings fail the check only if `--fail-on` is given.
         if question.wait.is_none() && !is_without_rules {
             question.fail_on.get_or_insert(Severity::Warning);
         }
@@ -136,14 +136,14 @@ impl CheckVerdict {
         self.engine.set_settings(settings);
     }
 
-    /// Restricts `--wait-free` to the devices that the caller's programs can use.
+    /// Restricts `--wait-free` to the devices that CUDA_VISIBLE_DEVICES lists.
     pub(super) fn restrict(&mut self, visible: Option<String>) {
         if let Some(wait) = &mut self.question.wait {
             wait.restrict(visible);
         }
     }
 
-    /// Describes for the user what the check is doing.
+    /// Returns a progress message.
     pub(super) fn purpose(&self, patience: Span) -> String {
         match &self.question.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
@@ -151,12 +151,12 @@ impl CheckVerdict {
         }
     }
 
-    /// Whether a snapshot taken at this time is too late for the wait.
+    /// Returns whether `time` is after the timeout of `--wait-free`.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.question.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
 
-    /// Feeds the stored history to the rules. Fails if a named store cannot be read.
+    /// Applies the rules to the stored history. Fails if a store that the user named cannot be read.
     pub(in crate::cli) fn feed(
         &mut self,
         live: &Live,
@@ -174,7 +174,7 @@ impl CheckVerdict {
         self.engine.observe(&snapshot);
         let selected =
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
-        // The rules need the whole snapshot, because activity on one GPU counts for a process on another GPU, too.
+        // The rules need the whole snapshot, because a process that is active on another GPU is not idle.
         self.note_gpus(&snapshot.gpus);
         if !self.is_live {
             self.recorded.observe(&snapshot);
@@ -201,7 +201,7 @@ impl CheckVerdict {
             new.retain(|holder| on.is_none_or(|on| on.contains(&(Some(holder.pid), holder.gpu))));
             new
         });
-        // An unknown value may be known in the next snapshot.
+        // The next snapshot can contain a value that is unknown now.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
             progress = VerdictProgress::Answered;
@@ -251,8 +251,8 @@ impl CheckVerdict {
         self.question.selection.check_users()
     }
 
-    /// Checks the arguments against the GPUs seen, if any. Fails if a named GPU or recorded user does not exist, or
-    /// if the baseline is from another machine or boot.
+    /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist, or
+    /// if the baseline is from another host or boot. Succeeds if no GPU was seen.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known_gpus.is_empty() {
             return Ok(());
@@ -269,7 +269,7 @@ impl CheckVerdict {
         self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
     }
 
-    /// Marks the check as concluded. No snapshots follow, and the report is about to be printed.
+    /// Notes that the final report is about to be printed, so the signal handler must not print another report.
     pub(super) fn conclude(&mut self) {
         self.concluded = true;
     }
@@ -278,7 +278,7 @@ impl CheckVerdict {
         self.concluded
     }
 
-    /// Returns the report on the snapshots so far. A `failure` sets its status to an error.
+    /// Returns a report on the snapshots so far. The status is an error if `failure` is given.
     pub(in crate::cli) fn report(&mut self, failure: Option<&str>) -> CheckReport {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         if let Some(whole) = whole {
@@ -328,7 +328,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Tables of the processes that hold memory on the GPUs to wait for.
+    /// Returns tables of the processes on the awaited GPUs.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {
@@ -376,7 +376,7 @@ impl CheckVerdict {
         suspects.map(typed_here).collect()
     }
 
-    /// Sums up the reclaimable memory of processes with these findings. Considers other findings about them, too.
+    /// Returns the memory that can be reclaimed from the processes in `findings` and `suspects`.
     fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
@@ -445,8 +445,8 @@ impl CheckVerdict {
     }
 }
 
-/// Selects rows and findings of a snapshot that the engine has evaluated. `ids` collects the ids of selected
-/// findings, including resolved ones.
+/// Selects rows and findings of a snapshot that the engine has evaluated. Updates `ids`, but keeps the ids of resolved
+/// findings.
 fn select(
     selection: &Selection,
     engine: &Engine,
@@ -467,7 +467,7 @@ fn select(
     Some(selected)
 }
 
-/// Explains why earlier history was discarded.
+/// Returns an error for each reason why history was discarded, because findings can then be missing.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),

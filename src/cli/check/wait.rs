@@ -1,7 +1,7 @@
-//! `--wait-free`: waits for free memory. This module has no side effects, and takes the time from the snapshots.
+//! `--wait-free`: waits until memory is free. This module performs no I/O and takes the time from snapshots.
 //!
-//! The memory must be free on a single device, either a whole GPU or a MIG device. The free memory of a lost or stale
-//! GPU is unknown and does not satisfy a request. A claimed GPU satisfies only requests that name it.
+//! The memory must be free on a single device, which is a GPU or a MIG device. If the free memory of a GPU is unknown,
+//! the GPU satisfies no request. A claimed GPU satisfies only requests that name it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::units::Span;
 #[derive(Debug)]
 pub(super) struct Wait {
     wants: Vec<Want>,
-    /// GPUs named by `--gpu`. Empty if all are allowed.
+    /// GPUs from `--gpu`. An empty list allows all GPUs.
     allowed: Vec<String>,
     visible: Option<String>,
     timeout: Span,
@@ -28,7 +28,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct Want {
     wanted: WaitFree,
-    /// The device that satisfies the request or, if none does, the one that had the most free memory so far.
+    /// The device that satisfies the request. If none does, the device that had the most free memory so far.
     nearest: Option<Nearest>,
     satisfied: bool,
 }
@@ -39,12 +39,11 @@ struct Nearest {
     uuid: Option<Arc<str>>,
     mig: Option<String>,
     free_bytes: u64,
-    /// Reason why the device cannot be used even if enough memory is free.
+    /// Reason why the device is unusable even if enough memory is free.
     refusal: Option<String>,
 }
 
 impl Wait {
-    /// Creates a wait. `allowed` contains the GPUs named by `--gpu`.
     pub(super) fn new(wanted: &[WaitFree], allowed: &[String], timeout: Span) -> Self {
         let want =
             |wanted: &WaitFree| Want { wanted: wanted.clone(), nearest: None, satisfied: false };
@@ -58,29 +57,28 @@ impl Wait {
         }
     }
 
-    /// Restricts the choice to the caller's devices (CUDA_VISIBLE_DEVICES).
+    /// Restricts the devices to those in a value of CUDA_VISIBLE_DEVICES.
     pub(super) fn restrict(&mut self, visible: Option<String>) {
         self.visible = visible;
     }
 
-    /// Whether a snapshot taken at this time is after the timeout.
+    /// Returns whether `time` is after the timeout.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.waited_at(time) > self.timeout.seconds()
     }
 
-    /// Seconds waited until `time`. If the clock was set back, no time is added.
+    /// Returns the seconds waited until `time`. If the clock was set back since the last snapshot, no time is added.
     fn waited_at(&self, time: Time) -> f64 {
         let step = self.latest.map_or(0.0, |latest| time.seconds_since(latest));
         self.waited_seconds + step.max(0.0)
     }
 
-    /// Evaluates a sample of the GPUs.
     pub(super) fn observe(&mut self, time: Time, gpus: &[Gpu]) {
         self.waited_seconds = self.waited_at(time);
         self.latest = Some(time);
         let devices = self.devices(gpus).unwrap_or_default();
         for want in &mut self.wants {
-            // If several devices have the same free memory, take the first one.
+            // `max_by_key` returns the last maximum, so reverse the order to choose the first device.
             let candidates =
                 want.candidates(&devices).rev().filter_map(|device| want.nearest(device));
             let most = candidates.max_by_key(|near| (near.refusal.is_none(), near.free_bytes));
@@ -94,17 +92,17 @@ impl Wait {
         }
     }
 
-    /// Whether all requested memory is free at the same time.
+    /// Returns whether one snapshot satisfies all requests.
     pub(super) fn is_satisfied(&self) -> bool {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Whether a request has no verdict, because the free memory of its devices was never known.
+    /// Returns whether the free memory was never known on any device of a request.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// Devices with the requested memory. For unsatisfied requests, all candidates.
+    /// Returns the devices that satisfy the requests. For an unsatisfied request, returns all devices it allows.
     pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<ComputeDevice<'g>> {
         let devices = self.devices(gpus).unwrap_or_default();
         let is_asked = |device: &ComputeDevice<'_>| {
@@ -116,7 +114,7 @@ impl Wait {
         devices.iter().copied().filter(is_asked).collect()
     }
 
-    /// Devices to choose from, in the order of CUDA_VISIBLE_DEVICES.
+    /// Returns the allowed devices in the order of CUDA_VISIBLE_DEVICES.
     fn devices<'g>(&self, gpus: &'g [Gpu]) -> Result<Vec<ComputeDevice<'g>>, UsageError> {
         let mut devices = visible(gpus, self.visible.as_deref())?;
         let is_allowed =
@@ -125,8 +123,7 @@ impl Wait {
         Ok(devices)
     }
 
-    /// Checks that there are devices to choose from. Fails if a named GPU does not exist, or if CUDA_VISIBLE_DEVICES
-    /// hides this GPU or all GPUs.
+    /// Fails if a requested GPU does not exist, or if CUDA_VISIBLE_DEVICES hides a requested GPU or all GPUs.
     pub(super) fn check_devices(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         let devices = self.devices(gpus)?;
         let visible_gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
@@ -138,7 +135,7 @@ impl Wait {
         };
         for want in &self.wants {
             let Some(wanted) = want.wanted.gpu.as_deref() else { continue };
-            // A GPU in MIG mode may not have a MIG device yet.
+            // A GPU in MIG mode does not have a MIG device until the administrator creates one.
             let is_there =
                 gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && is_gpu_named(wanted, gpu));
             if !devices.iter().any(|device| device.is_called(wanted)) && !is_there {
@@ -157,12 +154,12 @@ impl Wait {
         }
     }
 
-    /// Returns why waiting cannot succeed, if no device has enough memory in total.
+    /// Returns an error message if a request exceeds the total memory of every allowed device.
     pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let devices = self.devices(gpus).ok()?;
         let too_much = |want: &&Want| {
             let mut totals = want.candidates(&devices).map(ComputeDevice::total_bytes).peekable();
-            // An unknown total may be large enough.
+            // An unknown total can be large enough.
             totals.peek().is_some()
                 && totals.all(|total| total.is_some_and(|total| total < want.wanted.size.0))
         };
@@ -217,7 +214,7 @@ impl Want {
         self.wanted.gpu.as_deref().is_none_or(|wanted| device.is_called(wanted))
     }
 
-    /// Returns the device with its free memory. `None` if that is unknown.
+    /// Returns `None` if the free memory of the device is unknown.
     fn nearest(&self, device: &ComputeDevice<'_>) -> Option<Nearest> {
         let claim = device.gpu.claim.as_ref().filter(|_| self.wanted.gpu.is_none());
         Some(Nearest {

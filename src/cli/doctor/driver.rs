@@ -1,7 +1,7 @@
-//! Checks the library, driver, kernel module and device files, and whether they match each other.
+//! Checks whether the NVML library, driver, kernel module and device files exist and match each other.
 //!
-//! The advice depends on where gpumem runs ([`RuntimeEnvironment`]). In a container, nothing should be installed, and
-//! on WSL, the driver is part of Windows.
+//! The advice depends on the [`RuntimeEnvironment`]. Users should install nothing in a container, and on WSL the driver
+//! belongs to Windows.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,12 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, ranges};
 use crate::source::nvml::NvmlFailure;
 use crate::units::Span;
 
-/// Where gpumem runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RuntimeEnvironment {
     Machine,
-    /// In a container. Contains the name of the container runtime, if known.
+    /// A container, with the name of the container runtime if known.
     Container(Option<&'static str>),
-    /// In the Windows Subsystem for Linux.
+    /// The Windows Subsystem for Linux.
     Wsl,
 }
 
@@ -37,15 +36,15 @@ impl RuntimeEnvironment {
 
 #[derive(Debug)]
 pub(super) struct DriverFacts<'a> {
-    /// Argument of `--nvml-library`, if given.
+    /// The argument of `--nvml-library`.
     pub(super) named: Option<&'a Path>,
     pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
-    /// Path of the library, if it is loaded.
+    /// The path of the loaded NVML library.
     pub(super) mapped: Option<PathBuf>,
     pub(super) module: KernelModule,
-    /// GPUs on the PCI bus; `None` if it cannot be read.
+    /// The GPUs on the PCI bus, or `None` if the bus cannot be read.
     pub(super) bus: Option<Vec<PciGpu>>,
-    /// Device files; `None` if `/dev` cannot be listed.
+    /// NVIDIA's files in `/dev`, or `None` if the directory cannot be listed.
     pub(super) devices: Option<Vec<DeviceFile>>,
     pub(super) gpus: Vec<&'a Gpu>,
     pub(super) environment: RuntimeEnvironment,
@@ -66,7 +65,7 @@ impl DriverFacts<'_> {
             Err(NvmlFailure::LibraryUnusable { library, reason }) => {
                 let check = topic.broken(format!("{library}: {reason}"));
                 match self.environment {
-                    // Images that were built or committed with GPUs passed in keep empty files in place of the
+                    // An image that was committed from a container with GPUs contains empty files in place of the
                     // libraries (NVIDIA/libnvidia-container#140).
                     RuntimeEnvironment::Container(_) => {
                         self.pass_gpus_in(check.advise("foreign-library"))
@@ -162,8 +161,8 @@ impl DriverFacts<'_> {
             NvmlFailure::Call { call, code } => {
                 let check = topic.broken(format!("{call}: {code}"));
                 let check = match self.environment {
-                    // A reload of the host's systemd removes device rules that the runtime has set (troubleshooting
-                    // page of NVIDIA's container toolkit).
+                    // When systemd on the host reloads its units, containers lose access to their GPU devices (NVIDIA
+                    // container toolkit, "Troubleshooting").
                     RuntimeEnvironment::Container(_) => check.advise("container-devices-lost"),
                     _ => check,
                 };
@@ -173,7 +172,7 @@ impl DriverFacts<'_> {
         }
     }
 
-    /// Adds advice for a driver that is not loaded or whose files cannot be opened.
+    /// Adds advice for a driver that is not loaded or whose device files cannot be opened.
     fn advise_on_absent_driver(&self, check: DoctorCheck) -> DoctorCheck {
         let is_loaded = matches!(self.module, KernelModule::Loaded { .. });
         match self.environment {
@@ -211,9 +210,9 @@ impl DriverFacts<'_> {
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
                 match (error, self.environment) {
-                    // Already reported with the driver.
+                    // The check of the driver reports the missing module.
                     (NvmlFailure::DriverNotLoaded, _) => check,
-                    // The driver must be installed or the GPUs passed in first.
+                    // Loading the module does not help until the driver is installed or the container has GPUs.
                     (NvmlFailure::LibraryNotFound { .. }, _) => check,
                     (_, RuntimeEnvironment::Machine) => load_module(check, self.bus.as_deref()),
                     _ => check,
@@ -238,7 +237,7 @@ impl DriverFacts<'_> {
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
             let check = topic.check(verdict, observation).advise("list-device-files");
-            // A group other than root's can read and write the file.
+            // Every member of the file's group can open the file, so joining the group is enough.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
                     "ask root to put you into the group {}, then log in again: usermod -aG GROUP USER",
@@ -328,7 +327,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
     check.advise("load-module")
 }
 
-/// Lists device files, with GPUs combined: `nvidia0-7, nvidiactl, nvidia-uvm`.
+/// Lists device files and combines those of GPUs: `nvidia0-7, nvidiactl, nvidia-uvm`.
 fn in_short(names: &[&str]) -> String {
     let numbers: Vec<u32> = names.iter().filter_map(|name| minor_number(name)).collect();
     let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(&numbers)));

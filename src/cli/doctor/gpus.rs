@@ -1,4 +1,4 @@
-//! Checks which data each GPU reports, and which settings prevent it from reporting more.
+//! Checks which data each GPU reports, and which settings prevent a GPU from reporting more.
 
 use super::driver::RuntimeEnvironment;
 use crate::host::MpsDaemons;
@@ -18,7 +18,7 @@ pub(super) fn checks(sample: &NvmlSample, environment: RuntimeEnvironment) -> Ve
     merge(sample.gpus.iter().map(|sampled| {
         let gpu = &sampled.gpu;
         let mut checks = vec![answers(gpu, sample)];
-        // If a GPU does not answer, nothing else about it can be checked.
+        // Skip the other checks if the GPU does not answer.
         if is_readable(gpu) {
             checks.push(persistence(gpu));
             checks.push(process_utilization(sampled));
@@ -83,7 +83,8 @@ fn persistence(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::PERSISTENCE;
     match gpu.persistence_mode {
         Some(true) => topic.ok("on"),
-        // Initialization takes 1 to 3 s (NVIDIA's driver persistence documentation).
+        // Without persistence mode, the first client waits 1 to 3 s for the GPU's initialization (NVIDIA, "Driver
+        // Persistence").
         Some(false) => topic.limited("off").advise("persistence-off"),
         None => topic.not_applicable("not reported"),
     }
@@ -101,7 +102,7 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
     }
 }
 
-/// Checks accounting. The driver's default is off, so this is not a problem.
+/// Reports disabled accounting as ok, because the driver disables accounting by default.
 fn accounting(gpu: &Gpu) -> DoctorCheck {
     let topic = Topic::ACCOUNTING;
     match gpu.accounting_mode {
@@ -130,14 +131,14 @@ fn process_memory(gpu: &Gpu) -> DoctorCheck {
 
 fn mig(gpu: &Gpu) -> DoctorCheck {
     match gpu.mig_mode {
-        // nvml.h: utilization is not supported while MIG is enabled.
+        // NVML does not support utilization queries while MIG is enabled (nvml.h).
         Some(true) => Topic::MIG.limited("on").advise("mig-on"),
         Some(false) => Topic::MIG.ok("off"),
         None => Topic::MIG.not_applicable("this GPU has none"),
     }
 }
 
-/// Checks for the Multi-Process Service, which affects all GPUs.
+/// Checks the Multi-Process Service, which serves all GPUs.
 pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::MPS;
     match daemons {

@@ -1,7 +1,6 @@
 //! Checks whether the Jupyter servers on this machine report the activity of their kernels.
 //!
-//! Users check their own servers, and root checks all. As in `ps`, the client contacts only the servers themselves.
-//! The output never contains a token.
+//! The check covers the caller's servers, or all servers for root. The output never contains a token.
 
 use std::thread;
 use std::time::Duration;
@@ -12,11 +11,11 @@ use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
 const SERVER_TIME: Duration = Duration::from_secs(3);
-/// Timeout for the whole check, including reading files.
+/// Timeout for finding and querying all servers.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// Maximum number of servers and stale files that are named.
+/// Maximum number of servers or stale files named in one line.
 const NAMED: usize = 16;
-/// Maximum number of failed servers that are listed. Further ones are only counted.
+/// Maximum number of failed servers that are described. Further failures are only counted.
 const FAILED: usize = 16;
 
 #[derive(Debug, Default)]
@@ -33,7 +32,7 @@ struct ProbedServer {
     result: Result<(), ServerError>,
 }
 
-/// Finds the servers, and queries all of them concurrently.
+/// Finds the Jupyter servers and queries them concurrently.
 pub(super) fn read(roots: &Roots) -> Servers {
     let mut servers = Servers::default();
     let mut running: Vec<FoundServer> = Vec::new();
@@ -46,7 +45,7 @@ pub(super) fn read(roots: &Roots) -> Servers {
             Err(error) => servers.unread.push(error.to_string()),
         }
     }
-    // Two folders may describe the same server.
+    // A server's file can be in two folders.
     running.sort_by_key(|found| found.pid);
     running.dedup_by_key(|found| found.pid);
     servers.stale.sort();
@@ -75,7 +74,6 @@ fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
 }
 
 impl ProbedServer {
-    /// Names the server, for example `http://localhost:8888/ (process 50)`.
     fn name(&self) -> String {
         match &self.url {
             Some(url) => format!("{url} (process {})", self.pid),
@@ -113,7 +111,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         observation.push_str(&some_of(&servers.stale));
     }
     let limited = |text: &str| {
-        // Every error ends with advice.
+        // The error messages end with advice after the last semicolon.
         let (observation, next) = text.rsplit_once("; ").unwrap_or((text, ""));
         let check = topic.limited(observation).advise("servers-not-asked");
         if next.is_empty() { check } else { check.next(next) }
@@ -133,7 +131,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// Lists the first few names, and says how many more there are.
+/// Lists the first `NAMED` names, and counts the others.
 fn some_of(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMED)].join(", ");
     let more = names.len().saturating_sub(NAMED);

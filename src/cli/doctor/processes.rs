@@ -1,4 +1,4 @@
-//! Checks which processes gpumem can see, and whether their pids are reliable.
+//! Checks which processes gpumem can see, and whether NVML's pids are valid in gpumem's pid namespace.
 
 use rustix::io::Errno;
 
@@ -28,7 +28,7 @@ fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PID_NAMESPACE;
     match namespace {
         Some(PidNamespace::Host) => topic.ok("the host's: NVML's pids are those seen here"),
-        // Until driver 535.104, RM reported the host's pids everywhere. Later drivers translate most of them.
+        // In containers, NVML reported pids of the host until driver 535.104. Later drivers translate most pids.
         Some(PidNamespace::Container) => topic.limited("a container's").advise("pid-namespace"),
         None => topic
             .unknown("the link self/ns/pid of proc cannot be read")
@@ -89,7 +89,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
         Some(Hidepid::Ptraceable) => "ptraceable: processes that may not be traced are hidden",
     };
-    // proc(5): users with CAP_SYS_PTRACE, and members of the group in the gid option, see all processes.
+    // CAP_SYS_PTRACE overrides hidepid (proc(5)).
     if rights.can_trace == Some(true) {
         return topic.ok(format!("{hides}, not from you"));
     }

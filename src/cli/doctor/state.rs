@@ -1,5 +1,5 @@
-//! Checks the configuration in force and the stored history. The files may be on a network file system that hangs, so
-//! they are read on a separate thread, with a timeout.
+//! Checks the configuration and the stored history. A separate thread with a timeout reads the files, because a network
+//! file system can hang.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::model::snapshot::Host;
 use crate::report::doctor::{DoctorCheck, Topic};
 use crate::units::{Bytes, Span};
 
-/// Existing configuration files, with the resulting configuration or error.
+/// The configuration files that exist, and the result of loading them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Configuration {
     files: Vec<PathBuf>,
@@ -73,7 +73,7 @@ pub(super) fn read_history(global: &Global, host: &Host, now: Time) -> (Survey, 
     (survey, can_write)
 }
 
-/// Whether a directory is writable or could be created. Does not create the directory.
+/// Returns whether a directory is writable or could be created.
 fn is_writable(folder: &Path) -> bool {
     let existing = folder.ancestors().find(|path| path.exists());
     existing.is_some_and(|path| {

@@ -1,9 +1,9 @@
-//! Starts the command as a shell would, waits for it, and forwards signals.
+//! Starts the command as a shell would, waits for the command, and forwards signals.
 //!
-//! The command stays in gpumem's process group, so that the terminal and the shell treat both as one job. gpumem
-//! blocks the signals that end or stop a job. The terminal also sends them to the command, and gpumem ends or stops
-//! when the command does. Signals sent to gpumem alone are forwarded. gpumem reads blocked signals from a descriptor,
-//! so the command inherits unchanged signal dispositions.
+//! The command stays in gpumem's process group, so that the terminal and the shell treat both processes as one job.
+//! gpumem blocks the signals that end or stop a job and reads them from a signalfd. The command receives the terminal's
+//! signals directly, and gpumem forwards only signals that were sent to gpumem alone. When the command ends or stops,
+//! gpumem ends or stops, too. The command inherits gpumem's original signal mask and dispositions.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,12 +28,11 @@ use rustix::termios::tcgetpgrp;
 use crate::cli::signals;
 use crate::host::{self, Roots};
 
-/// `__WNOTHREAD` (wait(2)), which rustix lacks, waits only for children of this thread. This thread started the
-/// command, and the kernel reparents orphans to it. Other threads, such as the one that reads /proc, wait for their
-/// own children.
+/// `__WNOTHREAD` from wait(2), which rustix lacks: wait only for children of the calling thread. The main thread starts
+/// the command and adopts orphans. Other threads wait for their own children.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// Forwarded signals: those that end or stop a job, and those that users send to programs.
+/// Signals that end or stop a job, and signals that users send to programs.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,
@@ -49,8 +48,8 @@ const PASSED_ON: [BlockedSignal; 10] = [
 
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
-// Rust's runtime ignores SIGPIPE before `main`, but the command must inherit the original disposition (systemd
-// services ignore it). Only code that runs before `main` can read it.
+// Rust's runtime ignores SIGPIPE before `main`, but the command must inherit the original disposition, which can be
+// "ignored" (systemd does that for services). Only code that runs before `main` can read the original.
 #[used]
 #[unsafe(link_section = ".init_array")]
 #[allow(unsafe_code)]
@@ -61,11 +60,12 @@ static READ_PIPE_DISPOSITION: extern "C" fn() = {
     read
 };
 
-/// Whether a signal is ignored, as under nohup(1) and in background jobs of scripts.
+/// Returns whether a signal is ignored. nohup(1) ignores SIGHUP, and scripts ignore SIGINT in background jobs.
 #[allow(unsafe_code)]
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call only reads the disposition, into a value of the right type that outlives the call.
+    // SAFETY: sigaction only writes the current disposition to `action`, which has the right type and outlives the
+    // call.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
@@ -78,43 +78,43 @@ pub(super) enum Ending {
     Signaled(i32),
 }
 
-/// Phase of a run, which determines how signals are handled.
 #[derive(Debug)]
 enum Stage {
-    /// Before the command starts, signals end or stop gpumem.
+    /// Signals have their default effect on gpumem.
     Before,
-    /// Signals are forwarded.
+    /// gpumem forwards signals to the command.
     Running { child: Child, pidfd: OwnedFd },
-    /// After the command has exited, the first signal ends the wait for held memory, and the next one ends gpumem.
+    /// The command has exited. The first signal ends the wait for held memory, and the second signal ends gpumem.
     After,
 }
 
-/// What the command gets in addition to gpumem's environment.
+/// Additions to the environment and the open files that the command inherits from gpumem.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// File descriptors of gpumem that only the command inherits.
+    /// Close-on-exec descriptors of gpumem that the command inherits nevertheless.
     pub(super) descriptors: Vec<i32>,
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// Process of the command. Only this module waits for it.
+/// The process of the command. No other module waits for it, so its pid cannot be reused unnoticed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 
 #[derive(Debug)]
 pub(super) struct Signals {
     stage: Arc<Mutex<Stage>>,
-    /// Whether a signal arrived after the command exited.
+    /// Set by the first signal after the command has exited.
     pub(super) is_hurried: Arc<AtomicBool>,
     mask: SigSet,
 }
 
 impl Signals {
-    /// Blocks the signals, and reads them on a thread. Call this while there is only one thread.
+    /// Blocks the signals and starts a thread that reads them. Must be called before other threads start, because
+    /// threads inherit the signal mask.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
         if is_ignored(libc::SIGCHLD) {
-            // If SIGCHLD were ignored, the kernel would discard the command's exit code.
+            // The kernel discards the exit status of a child if the parent ignores SIGCHLD (wait(2)).
             signal_hook::flag::register(libc::SIGCHLD, Arc::default()).context(cannot)?;
         }
         let signals: SigSet = PASSED_ON.into_iter().collect();
@@ -127,7 +127,7 @@ impl Signals {
         let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             while let Ok(Some(caught)) = read.read_signal() {
                 let signal = caught.ssi_signo.cast_signed();
-                // The terminal has already sent its signal to the whole job.
+                // The kernel sends a terminal's signal to the whole process group, including the command.
                 let is_terminals = caught.ssi_code == libc::SI_KERNEL;
                 handle_signal(
                     &thread_stage.lock().unwrap_or_else(PoisonError::into_inner),
@@ -141,21 +141,20 @@ impl Signals {
         Ok(Self { stage, is_hurried, mask })
     }
 
-    /// Starts the command, and forwards signals from then on.
     pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
-        // Processes that detach from the command stay descendants of gpumem.
+        // The kernel reparents orphaned descendants of the command to gpumem.
         let _ = set_child_subreaper(Some(getpid()));
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = spawn(command, &self.mask, given)?;
         let child = Child(Pid::from_raw(pid.as_raw()).ok_or(nix::Error::ESRCH)?);
-        // The child has not been reaped, so its pid cannot have been reused.
+        // The pid cannot have been reused, because the child has not been reaped.
         if let Ok(pidfd) = pidfd_open(child.0, PidfdFlags::empty()) {
             *stage = Stage::Running { child, pidfd };
         }
         Ok(child)
     }
 
-    /// Waits until the command exits, and reaps other children. Stops gpumem when the command stops.
+    /// Waits until the command exits, and reaps other children. If the command stops, gpumem stops, too.
     pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
         loop {
             let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -183,7 +182,7 @@ impl Child {
     }
 }
 
-/// Reaps exited children. Returns whether other children are left.
+/// Reaps all exited children. Returns `false` if no child is left.
 pub(super) fn reap() -> bool {
     loop {
         let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));
@@ -202,19 +201,19 @@ fn ending(status: WaitStatus) -> Option<Ending> {
 
 fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
     match stage {
-        // Blocked signals are delivered to the descriptor even if they are ignored.
+        // A signalfd also delivers signals that are ignored.
         Stage::Before | Stage::After if is_ignored(signal) => {}
         Stage::Before => {
             let _ = signals::end_as_by(signal);
         }
         Stage::Running { child, pidfd } => {
             let is_wanted = match signal {
-                // If SIGCONT was sent to the whole group, the command has already continued.
+                // If SIGCONT was sent to the whole process group, the command already runs.
                 libc::SIGCONT => is_stopped(*child),
                 _ => !is_terminals,
             };
             if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
-                // This fails if the command has already exited.
+                // Ignore the error: the command has exited.
                 let _ = pidfd_send_signal(pidfd, signal);
             }
         }
@@ -231,9 +230,9 @@ fn is_stopped(child: Child) -> bool {
     host::read_state(&Roots::default(), child.pid()) == Some('T')
 }
 
-/// Stops gpumem along with the command, so that the shell sees a stopped job. If only the command was stopped, for
-/// example by SIGSTOP, gpumem keeps running. Programs that handle Ctrl-Z stop themselves with SIGSTOP, so in the
-/// foreground of a terminal SIGSTOP counts as job control, too.
+/// Stops gpumem together with the command, so that the shell sees a stopped job. A SIGSTOP from another program stops
+/// only the command. However, programs that handle Ctrl-Z stop themselves with SIGSTOP, so gpumem also stops on SIGSTOP
+/// while the job is in the foreground.
 fn stop_with(child: Child, signal: i32) {
     let is_job_control = match signal {
         libc::SIGSTOP => has_terminal(),
@@ -244,13 +243,13 @@ fn stop_with(child: Child, signal: i32) {
     }
 }
 
-/// Whether the process group is in the foreground of its terminal.
+/// Returns whether gpumem's process group is in the foreground of the terminal.
 fn has_terminal() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
-/// Returns a shell's exit code for a command that cannot be started: 127 if not found, 126 if not executable.
+/// Returns the exit code of a shell: 127 if the command was not found, or 126 if it cannot be executed.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }
@@ -284,7 +283,7 @@ fn spawn(
     attributes.set_sigmask(mask)?;
     let mut actions = PosixSpawnFileActions::init()?;
     for &descriptor in &given.descriptors {
-        // Duplicating a descriptor onto itself makes the command inherit it.
+        // posix_spawn clears the close-on-exec flag of a descriptor that is duplicated onto itself.
         actions.add_dup2(descriptor, descriptor)?;
     }
     posix_spawnp(program, &actions, &attributes, &words, &environment)

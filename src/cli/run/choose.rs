@@ -1,8 +1,8 @@
-//! Waits for GPUs and chooses among them before the command starts.
+//! Chooses the GPUs of `gpumem run`, and waits until enough GPUs are ready.
 //!
-//! A GPU is ready when enough memory is free (as in `check --wait-free`) and no other run has claimed it. If no size
-//! is requested, the GPU must not be in use by another user's process. Each GPU has a queue. A run that claims GPUs
-//! first waits in the queues, so that earlier runs choose first.
+//! A GPU is ready if no other run has claimed it and it has the requested free memory. If no amount was requested, a
+//! GPU is ready if no other user's process uses it. With `--claim`, a run first waits in a queue for each GPU, so that
+//! earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -29,14 +29,13 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Bytes, Span, number_of};
 
-/// Interval between progress messages if there is no terminal.
+/// Interval between progress messages if standard error is not a terminal.
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of processes named per GPU.
+/// Maximum number of processes that a progress message lists per GPU.
 const HOLDERS: usize = 2;
-/// Maximum width of process names, in columns.
 const NAME_COLUMNS: usize = 16;
 
-/// Time limit for reaching the front of all queues if they are empty.
+/// Time limit for the queue thread to pass empty queues. If it takes longer, the user sees a progress message.
 const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
@@ -54,8 +53,8 @@ pub(super) fn is_asked(args: &RunArgs) -> bool {
     args.gpus.is_some() || !args.gpu.is_empty() || args.wait_free.is_some() || args.claim
 }
 
-/// Waits until enough GPUs are ready. Returns `None` after a timeout. Fails if there can never be enough GPUs, or if
-/// they cannot be claimed.
+/// Waits until enough GPUs are ready. Returns `None` after a timeout. Fails if the machine has too few suitable GPUs,
+/// or if a GPU cannot be claimed.
 pub(super) fn choose(
     args: &RunArgs,
     global: &Global,
@@ -68,7 +67,7 @@ pub(super) fn choose(
     let claims = Claims::of_machine();
     let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
-    // The queues are usually empty.
+    // Queues are usually empty, so wait briefly before the first progress message.
     let mut places = None;
     if let Some(queue) = &queue {
         places = receive_places(queue, EMPTY_QUEUE_TIME)?;
@@ -82,7 +81,7 @@ pub(super) fn choose(
         if is_first && let Some(locks) = take(&ready, count, args.claim.then_some(&claims))? {
             let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
                 locks.into_iter().unzip();
-            // List the GPUs in the caller's order.
+            // CUDA numbers the devices in the order of CUDA_VISIBLE_DEVICES.
             let named = in_set(&set, &snapshot).filter(|device| chosen.contains(device));
             let uuids: Option<Vec<&str>> = named.map(|device| Some(&**device.uuid()?)).collect();
             let visible = uuids.context("a chosen GPU has no UUID")?.join(",");
@@ -117,7 +116,7 @@ pub(super) fn choose(
     }
 }
 
-/// Takes `count` GPUs, and claims them if requested. Takes no GPUs if there are not enough.
+/// Takes the first `count` GPUs, and claims them if requested. Returns `None` if there are too few.
 fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
@@ -129,7 +128,7 @@ fn take<'a>(
             break;
         }
         match claims.map(|claims| claims.claim(device.gpu)).transpose()? {
-            // Another run has claimed the GPU since the sample.
+            // Another run has claimed the GPU since the snapshot was taken.
             Some(None) => {}
             Some(lock) => taken.push((device, lock)),
             None => taken.push((device, None)),
@@ -138,7 +137,7 @@ fn take<'a>(
     Ok((taken.len() == count).then_some(taken))
 }
 
-/// Returns the places at the front of the queues, if they are reached in time.
+/// Returns the locks on all queues, or `None` after a timeout.
 fn receive_places(
     queue: &Receiver<Places>,
     patience: Duration,
@@ -152,8 +151,7 @@ fn receive_places(
     }
 }
 
-/// Waits in the queues of these GPUs. All gpumem processes enter queues in the order of the GPUs' indices, which
-/// prevents deadlocks. The places are sent once this run is first in all queues.
+/// Starts a thread that locks the GPUs' queues, one after the other, and then sends the locks.
 fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
     let (sender, receiver) = channel();
     let wait = move || {
@@ -164,13 +162,13 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(receiver)
 }
 
-/// Returns the processes on the device, except those that only draw a display.
+/// Returns the processes on the device, except those that only use it to draw.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
     rows.filter(|row| row.kind != ProcessType::Graphics)
 }
 
-/// Whether a process belongs to another or an unknown user. Ignores the MPS server, which serves all users.
+/// Returns whether another or an unknown user owns a process. The MPS server is excluded, because it serves all users.
 fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
     snapshot.process(row.pid).is_none_or(|process| {
         process.uid != Some(rustix::process::geteuid().as_raw())
@@ -178,7 +176,6 @@ fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Whether the device is unclaimed and usable, and has enough free memory.
 fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> bool {
     let is_enough = match args.wait_free {
         Some(wanted) => device.free_bytes().is_some_and(|free| free >= wanted.0),
@@ -191,7 +188,7 @@ fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> 
     is_enough && device.gpu.claim.is_none() && device.refusal().is_none()
 }
 
-/// Returns those devices of the set that are in the snapshot, in the order of the set.
+/// Returns the devices of `set` that the snapshot contains, in the order of `set`.
 fn in_set<'a>(
     set: &'a [DeviceKey],
     snapshot: &'a Snapshot,
@@ -200,8 +197,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// Returns the candidates, in the caller's order, and how many to choose. Of the devices visible to the caller,
-/// candidates are the named ones, or all if none are named.
+/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, only
+/// these are returned. Devices that CUDA_VISIBLE_DEVICES hides are never returned.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -240,12 +237,12 @@ fn candidates(
             .into());
         }
     }
-    // The name of a partitioned GPU stands for any one of its MIG devices.
+    // If a GPU is partitioned, `--gpu` with its name requests any one of its MIG devices.
     let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // If the total is unknown, it may be enough.
+        // Keep devices whose total memory is unknown, because it can be enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {
@@ -273,7 +270,7 @@ impl Waiting {
     fn new(args: &RunArgs, global: &Global, live: &Live, rules: RuleSet) -> anyhow::Result<Self> {
         let mut engine = Engine::new(rules);
         let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
-        // With the stored history, unused processes are known at once.
+        // The stored history lets the rules find unused processes without waiting.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let request = match args.wait_free {
             Some(size) => format!(" with {size} free"),
@@ -283,7 +280,7 @@ impl Waiting {
         Ok(Self { engine, request, timeout: args.timeout, is_quiet: args.quiet, shown_at: None })
     }
 
-    /// Shows the progress in one line, which is updated in place on a terminal, or printed once a minute otherwise.
+    /// Shows a progress line. On a terminal, the line is updated in place, otherwise it is printed once a minute.
     fn show_progress(
         &mut self,
         snapshot: &Snapshot,
@@ -303,7 +300,7 @@ impl Waiting {
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
-        // The line may have room for only the first devices.
+        // The terminal can be too narrow for all devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
             text.push_str(&format!(
@@ -322,7 +319,7 @@ impl Waiting {
         }
     }
 
-    /// Whether there is a finding or suspicion that a process does not use its memory.
+    /// Returns whether a finding or a suspicion says that a process does not use its memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
         let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));
@@ -338,7 +335,7 @@ impl Waiting {
     }
 }
 
-/// Describes the free memory of a device and the processes that hold the rest, starting with those that look unused.
+/// Describes a device's free memory and its largest processes. Processes that seem unused come first.
 fn describe_device(
     device: &ComputeDevice<'_>,
     snapshot: &Snapshot,
@@ -403,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Returns the names of the candidates, and how many to choose.
+    /// Returns the names of the devices to choose from, and how many to choose.
     fn candidates_of(
         words: &[&str],
         gpus: &[Gpu],
@@ -458,7 +455,6 @@ mod tests {
         }
     }
 
-    /// On random machines, each chosen device is usable, has enough free memory, and is visible to the caller.
     #[test]
     fn every_chosen_device_is_usable() {
         let (mut chosen, mut dice) = (0, Dice::new(45));

@@ -1,4 +1,4 @@
-//! Sampling thread of `run`. The command never waits for this thread.
+//! The sampling thread of `gpumem run`. The command never waits for this thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -11,15 +11,15 @@ use crate::model::Process;
 use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
-/// Interval between the first samples, for short commands. Later intervals are a twentieth of the elapsed time.
+/// Interval between the first samples. It is short so that short commands are sampled several times. Later, a twentieth
+/// of the elapsed time is used, up to the configured interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
-/// Memory that is still held this long after the exit counts as left behind.
+/// A process needs some time to exit. Memory that is held after this time is reported as left behind.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
-/// Interval between samples after the exit.
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
 
-/// State shared by the main thread and the sampling thread. The lock is held only while a sample is added.
+/// Usage data shared by the main thread and the sampling thread. The lock is not held during NVML calls.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Usage>>);
 
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Samples until the command has exited. Returns whether no process is left that could hold memory.
+/// Takes samples until the command exits. Returns whether all of its descendants have exited, too.
 pub(super) fn until_end(
     live: &mut Live,
     shared: &Shared,
@@ -44,7 +44,7 @@ pub(super) fn until_end(
     loop {
         let snapshot = live.sample();
         let pause = (begun.elapsed() / INTERVAL_SHARE).max(FIRST_INTERVAL).min(longest);
-        // A sample taken after the command exited does not belong to the run.
+        // Discard a sample that was taken after the command exited.
         match ended.try_recv() {
             Err(TryRecvError::Empty) => shared.lock().observe(snapshot, is_ours),
             message => return message.unwrap_or(true),
@@ -56,7 +56,8 @@ pub(super) fn until_end(
     }
 }
 
-/// Returns the memory that is still held after five seconds, or earlier if none is held or a signal arrives.
+/// Returns the memory that descendants hold `HELD_AFTER` after the command exited. Returns early if no memory is held
+/// or a signal arrives.
 pub(super) fn held_after(
     live: &mut Live,
     shared: &Shared,
@@ -74,7 +75,7 @@ pub(super) fn held_after(
     }
 }
 
-/// Whether a process descends from gpumem, which also adopts processes that detach from the command.
+/// Returns whether a process descends from gpumem, which adopts orphaned descendants of the command.
 fn is_ours(process: &Process) -> bool {
     host::descends_from(&Roots::default(), process.pid, std::process::id())
 }

@@ -1,5 +1,5 @@
-//! Accumulates the GPU usage of a command and its descendants, sample by sample. Without side effects: time comes
-//! from the snapshots, and the caller determines which processes belong to the command.
+//! Adds up the GPU usage of a command and its descendants. This module reads no clock: times come from the snapshots.
+//! The caller decides which processes belong to the command.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,22 +15,22 @@ use crate::reclaim::commands::Typist;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 
-/// Maximum number of distinct errors that are kept.
 const MOST_ERRORS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Usage {
     engine: Engine,
-    /// Processes known to belong to the command.
     ours: HashSet<Identity>,
     gpus: BTreeMap<u32, RunGpu>,
     processes: HashMap<(Identity, u32), RunProcess>,
-    /// For each GPU, the latest sample with the least free memory.
+    /// The latest of the samples with the least free memory, for each GPU.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Processes that could not be identified before the start. If others appear, they may be the command's.
+    /// Pids that gpumem could not identify before the command started. A later unidentified pid can belong to the
+    /// command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
-    /// Processes of the command and their GPUs, if the leak rule was undecided when the process was last on the GPU.
+    /// Processes of the command and GPU indices for which the leak rule was undecided in the last sample with the
+    /// process.
     undecided: HashSet<(Identity, u32)>,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,
@@ -41,7 +41,7 @@ fn rows<'a>(gpu: &'a Gpu, ours: &'a HashSet<u32>) -> impl Iterator<Item = &'a Gp
     gpu.processes.iter().flatten().filter(|row| ours.contains(&row.pid))
 }
 
-/// Sums the memory of the rows. Returns `None` if the memory of any row is unknown.
+/// Returns the total memory of the rows, or `None` if the memory of any row is unknown.
 fn sum<'a>(mut rows: impl Iterator<Item = &'a GpuProcess>) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
@@ -63,8 +63,8 @@ impl Usage {
         }
     }
 
-    /// Returns the pids in a snapshot that belong to the command. Calls `is_ours` for processes not yet known to
-    /// belong to it. Exited processes that are still listed are included, because their children hold the memory.
+    /// Returns the pids of the command's processes. `is_ours` decides about processes that were not seen before. An
+    /// exited process is included if NVML still lists it, because its children hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {
@@ -77,7 +77,7 @@ impl Usage {
         pids
     }
 
-    /// Adds a sample taken while the command runs.
+    /// Adds a sample that was taken while the command ran.
     pub(super) fn observe(&mut self, snapshot: Snapshot, is_ours: impl Fn(&Process) -> bool) {
         let mut unidentified =
             snapshot.processes.iter().filter(|process| process.unresolved.is_some());
@@ -102,7 +102,7 @@ impl Usage {
                 let bytes = gpu.processes.as_ref().and_then(|_| sum(rows(gpu, &ours)));
                 entry.figures.add(time, bytes, sm.map(|sm| sm.min(100)));
             }
-            // A process may have several rows under MIG.
+            // Under MIG, a process can have several rows.
             let pids: HashSet<u32> = rows(gpu, &ours).map(|row| row.pid).collect();
             for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
                 let own_rows = || rows(gpu, &ours).filter(|row| row.pid == process.pid);
@@ -143,15 +143,15 @@ impl Usage {
         self.last = Some(snapshot);
     }
 
-    /// Records an error once.
+    /// Adds an error to the report, unless the report already contains it.
     pub(super) fn note(&mut self, error: String) {
         if self.errors.len() < MOST_ERRORS && !self.errors.contains(&error) {
             self.errors.push(error);
         }
     }
 
-    /// Returns the memory that the command's processes still hold in a snapshot taken after the command exited.
-    /// Returns `None` if a GPU could not be read.
+    /// Returns the memory that the command's processes hold in a snapshot taken after the command exited, or `None` if
+    /// a GPU could not be read.
     pub(super) fn held(
         &mut self,
         snapshot: &Snapshot,
@@ -161,7 +161,7 @@ impl Usage {
         let typist = Typist::User(rustix::process::geteuid().as_raw());
         let mut held = Vec::new();
         for gpu in &snapshot.gpus {
-            // Processes that a short command left behind may have allocated after the last sample.
+            // A process that the command left behind can have allocated memory after the last sample.
             if let Some(bytes) = sum(rows(gpu, &ours)).filter(|&bytes| bytes > 0) {
                 let entry = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
                 entry.figures.raise_peak(snapshot.time, Some(bytes));
@@ -201,14 +201,14 @@ impl Usage {
         all
     }
 
-    /// Whether a peak may have been missed because a process or GPU could not be read.
+    /// Returns whether the samples can lack a peak because a process or GPU could not be read.
     pub(super) fn is_blind(&self) -> bool {
         self.has_unidentified
             || self.last.as_ref().is_none_or(unreadable)
             || self.gpus.values().any(|gpu| gpu.figures.has_unknown)
     }
 
-    /// Describes the free memory of a GPU in a sample, and the other processes that hold memory on the GPU.
+    /// Returns a GPU's free memory and the other processes that hold memory on the GPU.
     fn holders(
         &self,
         snapshot: &Snapshot,
@@ -219,7 +219,7 @@ impl Usage {
         let others = gpu.processes.iter().flatten().filter(|row| !ours.contains(&row.pid));
         let mut bytes_by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
         for row in others.filter(|row| row.used_bytes != Some(0)) {
-            // A process may have several rows under MIG.
+            // Under MIG, a process can have several rows.
             let sum_so_far = bytes_by_pid.entry(row.pid).or_insert(Some(0));
             *sum_so_far =
                 sum_so_far.zip(row.used_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
@@ -248,7 +248,7 @@ impl Usage {
         }
     }
 
-    /// Returns the kinds of a process's finding and suspicion of unused memory, if any.
+    /// Returns the kind of the process's finding and the kind of its suspicion, if these concern unused memory.
     fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
         let finding = self.engine.findings().iter().find(|finding| {
             let is_of_process = finding.process.as_ref().is_some_and(|process| process.pid == pid);
@@ -263,14 +263,14 @@ impl Usage {
         (finding.map(|finding| finding.kind), suspect.map(|suspect| suspect.kind))
     }
 
-    /// Returns the sample with the least free memory for each GPU that the command used or that is in its
-    /// CUDA_VISIBLE_DEVICES. The fullest GPU comes first.
+    /// Returns the sample with the least free memory for each GPU that the command used or could see. The GPU with the
+    /// least free memory comes first.
     pub(super) fn least_free(&self, visible: Option<&str>) -> Vec<LeastFree> {
         let gpus = self.last.as_ref().map_or(&[] as &[Gpu], |last| &last.gpus);
         let devices = visible_devices(gpus, visible);
         let is_visible = |index: u32| match &devices {
             Ok(devices) => devices.iter().any(|device| device.gpu.index == index),
-            // If the GPUs are of different models, device numbers are ambiguous, and any GPU may be meant.
+            // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs, so include every GPU.
             Err(_) => true,
         };
         let is_of_run =
@@ -299,8 +299,7 @@ impl Usage {
         undecided
     }
 
-    /// Whether the leak rule is decided for all processes of the command, including exited ones. A process without
-    /// GPU memory has no leak.
+    /// Returns whether the leak rule could decide about all processes of the command, including exited ones.
     pub(super) fn leaks_decided(&self) -> bool {
         self.samples > 0 && self.undecided.is_empty()
     }
@@ -386,7 +385,7 @@ mod tests {
         let held = usage.held(&ended(start_ticks), |_| false).unwrap();
         assert_eq!((held.len(), &*held[0].name, held[0].used_bytes), (1, "train", Some(5)));
         assert_eq!(held[0].command, "gpumem explain 7");
-        // Another process with the same pid does not belong to the command.
+        // A process that reuses the pid does not belong to the command.
         assert_eq!(usage.held(&ended(Some(2)), |_| false), Some(Vec::new()));
     }
 
@@ -456,7 +455,7 @@ mod tests {
         assert_eq!(marks, [(None, idle), (idle, None)]);
     }
 
-    /// The samples cover a quarter of an hour of simulated time.
+    /// The recording covers 15 minutes.
     #[test]
     fn only_a_leak_of_the_commands_processes_is_reported() {
         let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");

@@ -1,5 +1,6 @@
-//! A minimal HTTP server for three paths. Only GET is supported, with one request per connection and limits on
-//! connections, bytes and time. Bodies, upgrades and persistent connections are refused, so no framework is needed.
+//! A minimal HTTP server for the metrics, the verdict and a health check. The server answers one GET or HEAD request
+//! per connection, and limits connections, bytes and time. A framework is unnecessary without request bodies, upgrades
+//! and persistent connections.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -12,12 +13,12 @@ use anyhow::Context as _;
 
 use crate::cli::metrics::Published;
 
-/// Maximum number of connections. A further one closes the oldest, so that idle connections cannot block a scrape.
+/// Maximum number of connections. A further connection closes the oldest, so that idle clients cannot block a scrape.
 const MOST_CONNECTIONS: usize = 16;
-/// Time limit from accepting a connection to sending the last byte of the answer.
+/// Time limit for a connection, from accepting it to sending the last byte.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_REQUEST_BYTES: usize = 8 << 10;
-/// Pause after a failed accept, for example because no file descriptor is free.
+/// Pause after accept(2) fails, for example because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,7 +32,6 @@ pub(super) struct Server(Arc<Shared>);
 struct Shared {
     is_local: bool,
     newest: Mutex<Option<Arc<Answer>>>,
-    /// Connections with unfinished requests, oldest first.
     unfinished: Mutex<VecDeque<Arc<TcpStream>>>,
 }
 
@@ -49,7 +49,8 @@ struct Response<'a> {
 }
 
 impl Server {
-    /// Starts the server, which answers with 503 until a document is published.
+    /// Starts the server. All documents are answered with status 503 until the first call of
+    /// [`publish`](Self::publish).
     pub(super) fn start(listener: TcpListener) -> anyhow::Result<Self> {
         let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let server = Self(Arc::new(Shared { is_local, ..Shared::default() }));
@@ -67,7 +68,6 @@ impl Server {
         Ok(server)
     }
 
-    /// Replaces the published documents.
     pub(super) fn publish(&self, published: Published, fresh_for: Option<Duration>) {
         let answer = Arc::new(Answer { published, at: Instant::now(), fresh_for });
         *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
@@ -84,14 +84,14 @@ impl Server {
             if unfinished.len() >= MOST_CONNECTIONS
                 && let Some(oldest) = unfinished.pop_front()
             {
-                // This makes the thread's read or write fail, which ends the thread.
+                // The shutdown makes pending reads and writes fail, which ends the connection's thread.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             unfinished.push_back(Arc::clone(&stream));
         }
         let (server, accepted) = (self.clone(), Arc::clone(&stream));
         let answer = move || {
-            // On an error, the client has disconnected or is too slow.
+            // Ignore the error: the client has disconnected or is too slow.
             let _ = server.answer(&accepted);
             server.forget(&accepted);
         };
@@ -146,7 +146,7 @@ fn until(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads a request up to the empty line. Returns `None` if the request is too long.
+/// Reads a request up to the empty line, or returns `None` if the request is too long.
 fn read_request(stream: &mut &TcpStream, deadline: Instant) -> io::Result<Option<String>> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -179,8 +179,8 @@ fn header<'r>(request: &'r str, name: &'static str) -> impl Iterator<Item = &'r 
     lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// Whether the Host header is missing, or contains an address or localhost. After DNS rebinding, a browser sends the
-/// attacker's host name.
+/// Returns whether all Host headers contain an IP address or "localhost". In a DNS rebinding attack, a browser sends
+/// the attacker's host name instead.
 fn is_by_address(request: &str) -> bool {
     header(request, "host").all(|host| {
         let name = host.split(':').next().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Tests of waiting for free memory, with simulated GPUs and time.
+//! Tests of `--wait-free` with simulated GPUs and times.
 
 use super::*;
 use crate::model::snapshot::{Claim, Memory, MigDevice};
 use crate::units::GIB;
 
-/// Returns GPUs of 80 GiB with these numbers of GiB free. `None` stands for a lost GPU.
+/// Returns GPUs with 80 GiB each and the given free memory in GiB. `None` stands for a lost GPU.
 fn gpus(free: &[Option<u64>]) -> Vec<Gpu> {
     let gpu = |(index, free): (usize, &Option<u64>)| Gpu {
         index: u32::try_from(index).unwrap(),

@@ -1,4 +1,4 @@
-//! Tests of driver problems, and of the advice for each environment.
+//! Tests of driver problems and of the advice in each environment.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
     }])
 }
 
-/// Returns a machine that has all files, but whose driver fails with this error.
+/// Returns a machine with all files and a driver that fails with `error`.
 fn broken(error: &NvmlFailure) -> DriverFacts<'_> {
     DriverFacts {
         named: None,
@@ -48,7 +48,6 @@ fn missing() -> NvmlFailure {
     NvmlFailure::LibraryNotFound { library: "libnvidia-ml.so.1".to_owned() }
 }
 
-/// Returns the complete text of a check.
 fn text(check: &DoctorCheck) -> String {
     let means = check.means.clone().unwrap_or_default();
     format!("{}\n{means}\n{}", check.seen, check.next.join("\n"))
@@ -99,7 +98,7 @@ fn the_advice_on_a_missing_library_fits_the_environment() {
         assert_check(&check, CheckStatus::Broken, words);
         assert!(!words.contains(&"--gpus all") || !text(&check).contains("podman"));
     }
-    // The driver could not be queried, so the fault may be elsewhere.
+    // The driver was never called, so its state is unknown.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 
@@ -135,7 +134,7 @@ fn a_version_mismatch_needs_a_reboot_or_a_restart_of_the_container() {
     let in_container =
         DriverFacts { environment: RuntimeEnvironment::Container(None), ..broken(&error) };
     assert_check(&in_container.driver(), CheckStatus::Broken, &["restart the container"]);
-    // NVML may still work.
+    // NVML can work although the versions differ.
     let driver = driver();
     let answers = DriverFacts { module: loaded("570.1"), ..well(&driver) };
     assert_check(
@@ -168,7 +167,7 @@ fn device_files_must_exist_and_be_accessible() {
     use CheckStatus::{Broken, Limited, Ok, Unknown};
     for (facts, verdict, words) in [
         (with(files()), Ok, &[][..]),
-        // This is the only device file on WSL.
+        // On WSL, `dxg` is the only device file.
         (with(vec![file("dxg")]), Ok, &[]),
         (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
         (two, Limited, &["none of GPU 1"]),
