@@ -1,5 +1,4 @@
-//! The verdict of `gpumem check` as JSON, and as text with the worst findings first. `formats` writes the other
-//! formats.
+//! The verdict of `gpumem check`, as JSON and as text. `formats` writes JUnit XML and annotations.
 
 mod formats;
 
@@ -17,7 +16,6 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Reclaimable, Severity, Suspect, Time};
 use crate::units::{Bytes, Span, number_of};
 
-/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.check/1";
 
 /// Result of a check.
@@ -45,7 +43,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts active findings; resolved ones are ignored.
+    /// Counts the findings that have not been resolved.
     pub fn of(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
@@ -197,7 +195,7 @@ pub struct WaitVerdict {
 }
 
 impl CheckReport {
-    /// Creates the report of a check that failed with this error.
+    /// Creates the report of a check that could not be carried out.
     pub fn failed(error: &str) -> Self {
         Self {
             schema: SCHEMA,
@@ -206,13 +204,13 @@ impl CheckReport {
         }
     }
 
-    /// Formats the report as text, wrapped at the width if one is given.
+    /// Formats the report as text, wrapped if `options` contains a width.
     pub fn to_text(&self, options: TextLook) -> String {
         let TextLook { style, width, ascii, verbose } = options;
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = self.write_wait(&mut out, style);
-        // Without measurements or rules, reclaimable memory is unknown.
+        // Omit a reclaimable total of 0 if the rules did not run: the true value is unknown.
         let is_judged = self.rules_applied && self.status != CheckOutcome::Error;
         if is_judged || !self.reclaimable.is_nothing() {
             out += &(style.heading(&self.reclaimable.headline(ascii)) + "\n\n");
@@ -229,7 +227,8 @@ impl CheckReport {
     }
 
     fn text(&self, out: &mut String, style: Style, verbose: bool) -> fmt::Result {
-        // After a successful wait, findings are shown only on request.
+        // A caller whose wait succeeded needs no findings, unless `--fail-on` or `--verbose` is
+        // given.
         let is_wait_satisfied =
             !self.wait.is_empty() && self.wait.iter().all(|wait| wait.satisfied);
         if verbose || !is_wait_satisfied || self.fail_on.is_some() {
@@ -259,7 +258,7 @@ impl CheckReport {
         writeln!(out, "{}", self.summary())
     }
 
-    /// Summarizes the result in one line, without untrusted text.
+    /// Summarizes the result in one line without names that users choose.
     fn summary(&self) -> String {
         let counts = self.counts;
         let mut found = Vec::new();
@@ -318,7 +317,6 @@ impl CheckReport {
         self.limits.iter().filter(exceeded)
     }
 
-    /// Writes the results of waiting, one line each, and the processes that hold the remaining memory.
     fn write_wait(&self, out: &mut String, style: Style) -> fmt::Result {
         for wait in &self.wait {
             writeln!(out, "{}", style.heading(&wait.to_string()))?;
@@ -334,20 +332,19 @@ impl CheckReport {
     }
 }
 
-/// Options of the report as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TextLook {
     pub style: Style,
     /// Width of the terminal in columns; `None` if the output is not a terminal.
     pub width: Option<usize>,
-    /// Whether the headline is ASCII only.
+    /// Whether to print the headline in ASCII.
     pub ascii: bool,
-    /// After waiting, also list undecided rules, and findings even if the memory is free.
+    /// Whether to list undecided rules after a wait, and findings after a successful wait.
     pub verbose: bool,
 }
 
 impl fmt::Display for LimitVerdict {
-    /// Shows how the GPU compares with the limit.
+    /// Describes an exceeded limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
         let quantity = match self.limit {
@@ -396,18 +393,16 @@ impl fmt::Display for NewHolder {
     }
 }
 
-/// Whether the error explains why waiting is useless.
 fn is_wait_error(error: &ReadError) -> bool {
     &*error.call == "--wait-free"
 }
 
-/// Formats a read error in one line.
 pub fn error_line(error: &ReadError) -> String {
     let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
     format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
 }
 
-/// `1 warning`, `4 warnings`; the other severities have no plural.
+/// Formats a count, such as `1 warning` or `4 warnings`. Only "warning" has a plural.
 pub fn counted(count: usize, severity: Severity) -> String {
     let s = match severity {
         Severity::Warning if count != 1 => "s",
@@ -450,7 +445,8 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     writeln!(out)
 }
 
-/// Groups equal findings on processes of one job, in their order; each group becomes one paragraph.
+/// Groups findings that differ only in the process, so that the report prints one paragraph per
+/// group.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
@@ -462,7 +458,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     groups
 }
 
-/// Whether two findings differ only in the process: same user, same advice, and a command that names both processes.
+/// Returns whether two findings on different processes can share a paragraph. One set of commands
+/// must name both processes.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -485,7 +482,8 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.also.iter().map(|also| also.kind).eq(other.also.iter().map(|also| also.kind))
 }
 
-/// `3 processes, 1.4 GiB: 402519, 402520, 402521`; without the bytes if one is unknown.
+/// Summarizes a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`. The size is omitted if it
+/// is unknown for any process.
 fn summarize(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));
@@ -494,7 +492,6 @@ fn summarize(equal: &[&Finding]) -> String {
     format!("{} processes{bytes}: {}", equal.len(), pids.join(", "))
 }
 
-/// Formats the severity and kind, and the rule if its name differs from the kind.
 fn headline(finding: &Finding, style: Style) -> String {
     let severity = style.severity(finding.severity);
     let kind = style.heading(finding.kind.name());
@@ -505,17 +502,14 @@ fn headline(finding: &Finding, style: Style) -> String {
     format!("{severity}: {kind}{rule}")
 }
 
-/// Formats a finding in one line.
 pub fn finding_line(finding: &Finding, style: Style) -> String {
     format!("{}: {}", headline(finding, style), escape(&finding.message))
 }
 
-/// Formats an undecided rule in one line.
 pub fn undecided_line(undecided: &Undecided) -> String {
     format!("undecided: {}: {}", undecided.rule, escape(&undecided.reason))
 }
 
-/// Writes a paragraph about equal findings.
 fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Result {
     let finding = equal[0];
     match equal.len() {

@@ -1,7 +1,8 @@
-//! The report of `gpumem doctor`, as JSON and as text: what works on this machine and what does not.
+//! The report of `gpumem doctor`, as JSON and as text.
 //!
-//! A [`DoctorCheck`] covers one [`Topic`]. It contains an observation, its meaning for gpumem, and next steps. The
-//! last two are in `doctor.toml`, by case. `cli::doctor` decides which case applies.
+//! A [`DoctorCheck`] contains what gpumem observed about a [`Topic`], what this means, and what to
+//! do next. `doctor.toml` contains the meanings and the next steps; `cli::doctor` chooses among
+//! them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
@@ -15,7 +16,6 @@ use self::CheckGroup as G;
 use super::escape::escape;
 use super::style::Style;
 
-/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.doctor/1";
 
 /// Result of one check.
@@ -35,7 +35,6 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
-    /// The word for this status in the text report.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -46,7 +45,7 @@ impl CheckStatus {
         }
     }
 
-    /// Whether the check needs attention.
+    /// Returns whether the report explains this result below the check.
     fn is_open(self) -> bool {
         matches!(self, Self::Limited | Self::Broken | Self::Unknown)
     }
@@ -111,32 +110,28 @@ impl Topic {
 }
 
 impl Topic {
-    /// Creates a check of something that works as it should.
     pub fn ok(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Ok, observed)
     }
 
-    /// Creates a check of something that limits gpumem.
+    /// Creates a check of something that limits what gpumem can do.
     pub fn limited(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Limited, observed)
     }
 
-    /// Creates a check of something that is broken.
     pub fn broken(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Broken, observed)
     }
 
-    /// Creates a check whose result could not be determined.
     pub fn unknown(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Unknown, observed)
     }
 
-    /// Creates a check of something that does not exist on this machine.
+    /// Creates a check of something that this machine does not have.
     pub fn not_applicable(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::NotApplicable, observed)
     }
 
-    /// Creates a check with this result and observation.
     pub fn check(self, verdict: CheckStatus, observed: impl Into<String>) -> DoctorCheck {
         DoctorCheck {
             topic: self,
@@ -172,7 +167,7 @@ pub struct DoctorCheck {
     pub next: Vec<String>,
 }
 
-/// Meaning and next steps of a case.
+/// An entry of `doctor.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advice {
@@ -187,7 +182,7 @@ static ADVICE: LazyLock<BTreeMap<String, Advice>> =
     LazyLock::new(|| toml::from_str(ADVICE_TEXT).unwrap_or_default());
 
 impl DoctorCheck {
-    /// Adds the meaning and the next steps of a case in `doctor.toml`.
+    /// Adds the meaning and the next steps that `doctor.toml` lists under `case`.
     #[must_use]
     pub fn advise(mut self, case: &str) -> Self {
         if let Some(advice) = ADVICE.get(case) {
@@ -197,21 +192,18 @@ impl DoctorCheck {
         self
     }
 
-    /// Sets the meaning.
     #[must_use]
     pub fn means(mut self, means: impl Into<String>) -> Self {
         self.means = Some(means.into());
         self
     }
 
-    /// Adds a next step.
     #[must_use]
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next.push(next.into());
         self
     }
 
-    /// Whether two checks are equal except for their GPUs.
     fn is_same_result(&self, other: &Self) -> bool {
         self.topic == other.topic
             && self.verdict == other.verdict
@@ -221,7 +213,8 @@ impl DoctorCheck {
     }
 }
 
-/// Merges the checks of all GPUs, by topic. GPUs with equal results share one check.
+/// Merges the checks of all GPUs. GPUs with equal results share a check, and checks of one topic
+/// are adjacent.
 pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<DoctorCheck> {
     let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {
@@ -239,7 +232,7 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
     merged
 }
 
-/// Formats numbers in order, with ranges: `0-3,5`.
+/// Formats sorted numbers with ranges, such as `0-3,5`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut out = String::new();
     let mut rest = numbers;
@@ -280,7 +273,7 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// Formats the report as text: one line per check, more lines if it needs attention, and a summary at the end.
+    /// Formats the report as text: a line per check, details for each open check, and a summary.
     pub fn to_text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -293,7 +286,7 @@ impl DoctorReport {
         let names: Vec<String> = self.checks.iter().map(name).collect();
         let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
         let mut group = None;
-        // Text that several checks share is printed only once.
+        // Meanings and next steps that were printed for an earlier check.
         let mut printed = HashSet::new();
         for (check, name) in self.checks.iter().zip(&names) {
             if group.is_some_and(|group| group != check.topic.group) {
@@ -321,7 +314,6 @@ impl DoctorReport {
     }
 }
 
-/// Formats the title of a check, with its GPUs.
 fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.topic.title.to_owned()

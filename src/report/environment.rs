@@ -3,12 +3,13 @@
 use super::escape::{escape, wrap};
 use super::style::Style;
 
-/// Maximum number of lines of one value.
+/// Maximum number of lines for one variable. A process can set values of any length.
 const LINES_MAX: usize = 40;
-/// Indentation of a variable's continuation lines, in columns.
+/// Indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Formats the variables in lines of at most `width` columns. `variables` is `None` while they are being read.
+/// Formats the variables in lines of at most `width` columns. `None` means that they are still
+/// being read.
 pub fn page(
     title: &str,
     variables: Option<&Result<Vec<(String, String)>, String>>,

@@ -1,4 +1,4 @@
-//! Prepares text for a terminal: escapes untrusted text ([`escape`]), truncates it to a width, and wraps lines.
+//! Functions that make untrusted text safe for a terminal and fit it to a width.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::model::escape::escape;
 
-/// Formats a command line: escaped arguments, joined by spaces. Empty arguments and arguments with a space are
-/// quoted.
+/// Formats a command line as escaped arguments joined by spaces. Empty arguments and arguments that
+/// contain a space are quoted.
 pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     let mut line = String::new();
     for argument in arguments {
@@ -26,8 +26,8 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// The name of a program without its directory. If an argv is a single string, it can be a title of several words, of
-/// which only the first is a path.
+/// Strips the directory from a program's path. A process can replace its argv by a title of several
+/// words; without further arguments, only the first word is therefore treated as a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -42,14 +42,15 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     }
 }
 
-/// Returns the escaped command line of a process, or else its `comm` in brackets.
+/// Returns the escaped command line of a process, or its `comm` in brackets if there is no command
+/// line.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }
 
-// Widths are columns, not characters. Untrusted text is escaped before it is truncated.
+// The functions below measure text in terminal columns and expect escaped text.
 
-/// Truncates escaped text to a width in terminal columns; truncated text ends with `…`.
+/// Truncates text to a number of columns. Truncated text ends with `…`.
 pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     if text.len() <= columns && text.is_ascii() {
         return Cow::Borrowed(text);
@@ -73,12 +74,14 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Wraps escaped text to at most `lines_max` lines: the first line has at most `first` columns, the others at most
-/// `others`. Lines are split between words, or within a word that is longer than a line. A command in backquotes is
-/// treated as one word if it fits on a line. If text is omitted, the last line ends with `…`. Returns no lines if the
-/// text is empty or its first character does not fit.
+/// Wraps text to `lines_max` lines: the first has at most `first` columns, the rest at most
+/// `others`.
+///
+/// Lines break between words; a word that is longer than a line is split. A command in backquotes
+/// is kept together if it fits on a line, so that it can be copied. If text is omitted, the last
+/// line ends with `…`. The result is empty if no character fits on the first line.
 pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Vec<Cow<'_, str>> {
-    // Text can contain any number of characters without width.
+    // Zero-width characters would otherwise make a line arbitrarily long in bytes.
     let chars_max = lines_max * first.max(others) * 4;
     let end = text.char_indices().nth(chars_max).map(|(at, _)| at);
     let mut rest = text[..end.unwrap_or(text.len())].trim_matches(' ');
@@ -102,8 +105,9 @@ pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Ve
     lines
 }
 
-/// The byte offset at which a line of `width` columns ends: after the last word that fits, or where the line is full.
-/// Other lines have `full` columns.
+/// Returns the byte offset where a line of `width` columns ends. The line ends after the last word
+/// that fits, or inside the first word if that word is too long. `full` is the width of the
+/// following lines.
 fn line_end(text: &str, width: usize, full: usize) -> usize {
     let (mut used, mut end) = (0, 0);
     while let Some(length) = word(&text[end..], full) {
@@ -125,7 +129,7 @@ fn line_end(text: &str, width: usize, full: usize) -> usize {
     over.map_or(text.len(), |(at, _)| at)
 }
 
-/// Length in bytes of the first word and the blanks before it; `None` if there is no word.
+/// Returns the length in bytes of the first word with its leading spaces, or `None` at the end.
 fn word(text: &str, width: usize) -> Option<usize> {
     let word = text.trim_start_matches(' ');
     let plain = word.find(' ').unwrap_or(word.len());

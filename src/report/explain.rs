@@ -1,5 +1,4 @@
-//! The page of `gpumem explain` as text: labels in a column, with wrapped text beside them. Colour never carries
-//! information alone. Untrusted text is escaped.
+//! The page of `gpumem explain` as text: a column of labels with wrapped text beside them.
 
 use std::fmt::Write as _;
 
@@ -10,31 +9,29 @@ use super::style::Style;
 use crate::explain::page::{ExplainPage, MemoryCurve, MemoryPoint, Row};
 use crate::units::Bytes;
 
-/// Minimum width of a page, in columns. A narrower page would split commands.
+/// Minimum width of a page in columns. Commands would be split on a narrower page.
 const WIDTH_MIN: usize = 40;
-/// Maximum width of a page, in columns. Longer lines are hard to read.
+/// Maximum width of a page in columns, for readability.
 const WIDTH_MAX: usize = 120;
-/// Column at which the text beside a label starts.
+/// Column where the text beside a label starts.
 const MARGIN: usize = 10;
-/// Maximum number of lines of text beside a label.
+/// Maximum number of lines beside a label.
 const BESIDE_LINES_MAX: usize = 4;
-/// Minimum width of an item's text, in columns, even if its mark is long.
+/// Minimum width of an item's text in columns, even after a long mark.
 const ITEM_COLUMNS_MIN: usize = 8;
-/// Maximum number of lines of a list item, which can contain untrusted names.
+/// Maximum number of lines of a list item. Items can contain untrusted names of any length.
 const ITEM_LINES_MAX: usize = 8;
 
-/// Appearance of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageStyle {
     /// Width in columns.
     pub width: usize,
-    /// Colours of the text.
     pub style: Style,
-    /// Whether charts use only ASCII.
+    /// Whether to draw charts in ASCII.
     pub ascii: bool,
 }
 
-/// Formats the page as text. Lines have at most `options.width` columns, clamped to between 40 and 120.
+/// Formats the page. The width is clamped to between 40 and 120 columns.
 pub fn text(page: &ExplainPage, options: PageStyle) -> String {
     let options = PageStyle { width: options.width.clamp(WIDTH_MIN, WIDTH_MAX), ..options };
     let mut sheet = PageText { out: String::new(), options };
@@ -58,19 +55,18 @@ pub fn text(page: &ExplainPage, options: PageStyle) -> String {
     sheet.out
 }
 
-/// The text written so far.
 struct PageText {
     out: String,
     options: PageStyle,
 }
 
 impl PageText {
-    /// Width of the text beside a label, in columns.
+    /// Returns the width of the text beside a label.
     fn room(&self) -> usize {
         self.options.width.saturating_sub(MARGIN)
     }
 
-    /// Writes an empty line and a section's heading; nothing if the heading is empty.
+    /// Writes an empty line and the heading, unless the heading is empty.
     fn heading(&mut self, text: &str) {
         if !text.is_empty() {
             self.out.push('\n');
@@ -106,7 +102,7 @@ impl PageText {
         }
     }
 
-    /// Writes one line, already wrapped and escaped, beside a label.
+    /// Writes a label and one wrapped and escaped line beside it.
     fn beside(&mut self, label: &str, line: &str) {
         let padding = " ".repeat(MARGIN.saturating_sub(label.width()).max(1));
         let label = match label {
@@ -116,7 +112,8 @@ impl PageText {
         self.put(&format!("{label}{padding}{line}"));
     }
 
-    /// Writes a list item: its mark as `shown`, and its text. Continuation lines are aligned with the text.
+    /// Writes a list item. `shown` is the mark with colours. Continuation lines are aligned with
+    /// the text, but at most ten columns in.
     fn item(&mut self, mark: &str, shown: &str, text: &str) {
         const INDENT: usize = 2;
         let columns = mark.width();
@@ -158,37 +155,33 @@ impl PageText {
     }
 }
 
-// A small chart of memory over time: columns of blocks, or of ASCII characters.
-//
-// Each column shows the maximum memory in its time span, so that no peak is lost. Times without samples are blank.
+// A chart's column shows the maximum in its time span, so that no peak is lost. Times without
+// samples are blank.
 
-/// A space, and blocks that fill one to eight eighths of a cell.
+/// Cells filled from zero to eight eighths.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Like `BLOCKS`, for terminals without Unicode.
+/// Substitutes for `BLOCKS` on terminals without Unicode.
 const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
 const EIGHTHS: u64 = 8;
-/// Size of a chart, and its characters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
     pub columns: usize,
-    /// Height in lines.
     pub rows: usize,
-    /// Whether to use only ASCII.
     pub ascii: bool,
 }
 
-/// A chart and its scale.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chart {
-    /// Lines from top to bottom, all with the same width.
+    /// Lines from top to bottom.
     pub lines: Vec<String>,
-    /// Value at the upper edge.
+    /// Memory at the upper edge.
     top_bytes: u64,
-    /// Value at the lower edge: 0, or more if all values would otherwise be near the upper edge.
+    /// Memory at the lower edge. The edge is above 0 if all values are close together, to show
+    /// their differences.
     bottom_bytes: u64,
 }
 
-/// Draws the points; `None` if there are fewer than two points, or no room.
+/// Draws a chart. Returns `None` if there are fewer than two points or no columns or rows.
 pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let points = &curve.points;
     let (first, last) = (points.first()?, points.last()?);
@@ -203,7 +196,7 @@ pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
         let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
-        // Even small amounts of memory are visible.
+        // A nonzero amount of memory must be visible.
         let min = u64::from(bytes > 0);
         ((share * steps as f64).round() as u64).clamp(min, steps)
     };
@@ -220,7 +213,7 @@ pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     Some(Chart { lines: (0..size.rows).map(line).collect(), top_bytes: high, bottom_bytes: bottom })
 }
 
-/// Maximum memory in each column's time span; `None` without samples.
+/// Returns the maximum in each column's time span, or `None` for a column without samples.
 fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
@@ -230,7 +223,8 @@ fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>
     };
     let mut filled: Vec<Option<u64>> = vec![None; columns];
     for (at, point) in points.iter().enumerate() {
-        // A value holds from its last sample to the next one, unless the gap is long.
+        // A point's last value applies until the next point, unless the gap is longer than
+        // `allowed`.
         let next = points.get(at + 1).map(|next| next.since);
         let until = next.filter(|next| *next - point.until <= allowed);
         let (from, to) = (column(point.since), column(point.until));
@@ -284,7 +278,7 @@ mod tests {
             assert!(lines.iter().all(|line| line.chars().count() == 40));
             assert!(!ascii || lines.iter().all(|line| line.is_ascii()));
         }
-        // Times that go backwards must not cause a panic.
+        // Clocks can be set back, so times can decrease.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
         assert!(draw(&back, size(10, 1)).is_some());
     }

@@ -1,8 +1,7 @@
-//! GitHub workflow commands: output lines that a runner shows as annotations of the job.
+//! GitHub workflow commands, which a runner shows as annotations of a job.
 
 use super::escape::escape;
 
-/// Severity of an annotation on GitHub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
     Error,
@@ -10,8 +9,8 @@ pub enum Level {
     Notice,
 }
 
-/// Formats a line that annotates the job, with a newline. The message can have several lines. The runner never
-/// interprets text in it as another command.
+/// Formats an annotation. Everything in `title` and `message` is escaped, so untrusted text cannot
+/// start another workflow command.
 pub fn annotation(level: Level, title: &str, message: &str) -> String {
     let command = match level {
         Level::Error => "error",
@@ -23,7 +22,8 @@ pub fn annotation(level: Level, title: &str, message: &str) -> String {
     format!("::{command} title={title}::{}\n", lines.join("%0A"))
 }
 
-/// Escapes text. After [`escape`], it contains no line feeds or carriage returns.
+/// Escapes text as a workflow command requires. [`escape`] has already replaced line feeds and
+/// carriage returns.
 fn data(text: &str) -> String {
     escape(text).replace('%', "%25")
 }
@@ -33,7 +33,8 @@ mod tests {
     use super::*;
     use crate::model::dice::Dice;
 
-    /// Parses a line as the runner does (ActionCommand.TryParseV2): command, title and message.
+    /// Parses a line as the runner's `ActionCommand.TryParseV2` does, into command, title and
+    /// message.
     fn read(line: &str) -> Option<(String, String, String)> {
         let (info, message) = line.trim_start().strip_prefix("::")?.split_once("::")?;
         let (command, properties) = info.split_once(' ')?;

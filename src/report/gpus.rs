@@ -1,6 +1,4 @@
-//! The GPU table of `gpumem ps`: GPUs with their MIG devices and memory, and why figures are missing.
-//!
-//! `processes` shows the processes that hold the memory.
+//! The GPU table of `gpumem ps`, the line about free memory above it, and the notes below it.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -19,7 +17,6 @@ use crate::units::{Bytes, Span};
 
 pub(super) use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 
-/// Formats the table of GPUs and their MIG devices.
 pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
     if snapshot.gpus.is_empty() {
         return "The driver reports no GPU. `gpumem doctor` looks for the reason; --demo works without one.\n".to_owned();
@@ -41,7 +38,7 @@ pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> 
     giving_way.retain(|field| field.gives_way != STAYS);
     giving_way.sort_by_key(|field| field.gives_way);
     let mut giving_way: Vec<&str> = giving_way.iter().map(|field| field.title).collect();
-    // FULL can be derived from the remaining columns.
+    // Drop FULL first: the reader can compute it from USED and TOTAL.
     giving_way.insert(0, "FULL");
     let mut table = Table::new(&columns).giving_way(&giving_way);
     for gpu in &snapshot.gpus {
@@ -71,7 +68,7 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     row
 }
 
-/// Only memory is reported per MIG device; other figures belong to the GPU.
+/// Formats a MIG device. NVML reports only the memory of a MIG device, so other cells are empty.
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
     let mut row = vec![device.name_on(gpu.index), format!("MIG {}", escape(profile))];
@@ -94,8 +91,11 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
     [free, used, total, known(full)]
 }
 
-/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: the GPUs by free memory, as
-/// many as fit on a line, and the process with the most unused memory. Claimed GPUs are omitted.
+/// Formats the line about free memory, such as
+/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
+///
+/// The GPUs with the most free memory come first, as many as fit. GPUs that `gpumem run --claim`
+/// has claimed are omitted.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,
@@ -125,8 +125,8 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Explains why figures are missing, giving each reason once. With `everyone`, also reports unattributed memory and
-/// files that could not be read.
+/// Lists the reasons for missing figures, each reason once. If `everyone` is set, unattributed
+/// memory and unreadable files follow.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |reason_of: fn(&Gpu) -> Option<&str>| {

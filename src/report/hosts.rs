@@ -1,4 +1,4 @@
-//! The answers of several machines, as one document.
+//! The JSON document with the answers of several machines.
 
 use std::sync::Arc;
 
@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.hosts/1";
 
 /// The output of `ps --json` and `check --json` for other machines: one answer per machine, in the order of the

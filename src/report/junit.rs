@@ -1,14 +1,14 @@
-//! JUnit XML, which CI servers show as a page of tests.
+//! JUnit XML, which CI servers display as test results.
 //!
-//! The format has no official schema. The output validates against two common schemas: `junit-10.xsd` from the
-//! Jenkins xUnit plugin, and Windy Road's `JUnit.xsd` for Ant. The latter requires all attributes and empty elements.
+//! JUnit XML has no official schema. The output validates against `junit-10.xsd` of the Jenkins
+//! xUnit plugin and against Windy Road's `JUnit.xsd` for Ant, which also requires attributes and
+//! elements that are empty.
 
 use std::fmt::Write as _;
 
 use super::escape::escape;
 use crate::model::Time;
 
-/// A document with one suite of test cases.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Suite {
     pub name: String,
@@ -16,13 +16,13 @@ pub struct Suite {
     pub hostname: Option<String>,
     pub seconds: f64,
     pub cases: Vec<Case>,
-    /// The command's report as text.
+    /// The report as text, for `<system-out>`.
     pub output: String,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Class of the test case; CI servers group by it.
+    /// Class name, by which CI servers group test cases.
     pub class: String,
     pub name: String,
     pub seconds: f64,
@@ -32,24 +32,23 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CaseResult {
     Passed,
-    /// The case failed: the kind of failure, a summary in one line, and details.
+    /// `kind` is the failure's type, `message` a summary in one line, and `text` the details.
     Failed {
         kind: String,
         message: String,
         text: String,
     },
-    /// The case could not be measured. The fields are those of `Failed`.
+    /// The case could not be measured.
     Error {
         kind: String,
         message: String,
         text: String,
     },
-    /// The case was not decided, with the reason.
+    /// The case was not decided; the text is the reason.
     Skipped(String),
 }
 
 impl Suite {
-    /// Formats the document as XML.
     pub fn to_xml(&self) -> String {
         let count =
             |is: fn(&CaseResult) -> bool| self.cases.iter().filter(|case| is(&case.result)).count();
@@ -61,7 +60,7 @@ impl Suite {
             out,
             "<testsuite name=\"{name}\" package=\"{name}\" id=\"0\" timestamp=\"{}\" hostname=\"{}\" \
              tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3}\">\n<properties/>",
-            // The schemas allow neither fractions of a second nor a time zone.
+            // Both schemas forbid fractions of a second and time zones.
             time.get(..19).unwrap_or("1970-01-01T00:00:00"),
             attribute(hostname.unwrap_or("localhost")),
             self.cases.len(),
@@ -109,13 +108,13 @@ impl Case {
     }
 }
 
-/// Escapes text for an attribute's value. [`escape`] has replaced characters that XML cannot contain.
+/// Escapes an attribute value. [`escape`] has already replaced characters that XML forbids.
 fn attribute(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Escapes text between tags, line by line.
+/// Escapes text between tags but keeps its line breaks.
 fn lines(text: &str) -> String {
     text.split('\n').map(attribute).collect::<Vec<String>>().join("\n")
 }

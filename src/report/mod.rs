@@ -1,6 +1,5 @@
-//! Writers of tables, JSON documents and other output formats.
-//!
-//! Each writer formats observations or conclusions that it receives; none reads them itself.
+//! Writers of tables, JSON documents and other output formats. No writer reads the system: each
+//! formats the values that it is given.
 //!
 //! - [`processes`]: `gpumem ps` as text, with the GPU tables of `gpus`; [`totals`]: its totals
 //! - [`check`]: the verdict as text and JSON; [`junit`] and [`github`]: for CI servers

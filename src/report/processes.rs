@@ -1,6 +1,7 @@
 //! `gpumem ps` as text: the GPU tables, and a table of the processes that hold GPU memory.
 //!
-//! If a process has a GPU's device file open but is not listed by NVML, its row shows this fact and no bytes.
+//! A process that has a GPU's device file open but that NVML does not list is a row without a
+//! memory size.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -16,36 +17,34 @@ use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Finding, Identity, Snapshot, Suspect};
 use crate::units::Bytes;
 
-/// Maximum width of an owner on a terminal, in columns. A daemon's long name must not displace other columns.
+/// Maximum width of the USER column on a terminal. Long names of daemon users would displace other
+/// columns.
 const OWNER_MAX: usize = 12;
-/// Maximum widths of a place, in columns, on narrow and wide terminals.
+/// Maximum width of the PLACE column on terminals with fewer than [`WIDE`] columns.
 const PLACE_MAX_NARROW: usize = 16;
 const PLACE_MAX: usize = 32;
-/// Terminals with fewer columns are narrow.
 const WIDE: usize = 120;
 
-/// Options of the tables of `ps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessesOptions {
     /// The field to sort by, one of [`SORTED`](crate::model::field::SORTED).
     pub sort: Field,
-    /// Width of the terminal in columns; `None` disables truncation.
+    /// Terminal width in columns. `None` disables truncation.
     pub width: Option<usize>,
     pub style: Style,
-    /// Whether the rows include all processes. If not, some holders of memory are missing.
+    /// False if the rows omit some of the processes that hold memory.
     pub everyone: bool,
 }
 
-/// Findings and suspects of the processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RuleResults<'a> {
     pub findings: &'a [Finding],
     pub suspects: &'a [Suspect],
-    /// The line about reclaimable memory; `None` if unknown.
+    /// The line about reclaimable memory, if the amount is known.
     pub headline: Option<&'a str>,
 }
 
-/// Formats the page: free and reclaimable memory, the GPUs, their processes, and missing data.
+/// Formats the page: headline, GPU table, process table and notes.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let table = gpus::table(snapshot, width, style);
@@ -82,7 +81,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     out
 }
 
-/// Explains why there are no rows.
+/// Explains why the process table is empty.
 pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
@@ -142,20 +141,20 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
         }
         (Field::Memory, None) if is_unavailable() => NOT_AVAILABLE.to_owned(),
         (_, Some(text)) => text,
-        // Most rows have no value in these columns.
+        // A dash in almost every row of these columns would be noise.
         (Field::Framework | Field::Place | Field::Finding, None) => String::new(),
         (_, None) => UNKNOWN.to_owned(),
     }
 }
 
-/// Describes a process that has exited.
 fn describe_ended(ended: &LastKnown) -> String {
     let command = program(ended.command.as_deref(), ended.comm.as_deref());
     command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Describes a process, most informative words first. On a terminal, the program's directory is omitted, to
-/// leave room for the script. On a narrow terminal, a notebook is described only by its path.
+/// Describes a process in the last column, which is truncated on the right, so the most informative
+/// words come first. Terminals get the program without its directory, and narrow terminals only the
+/// path of a notebook.
 fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();
@@ -208,7 +207,6 @@ fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> 
 }
 
 fn order(a: &ProcessRow<'_>, b: &ProcessRow<'_>, sort: Field) -> Ordering {
-    // Unlisted processes are last.
     let by_gpu = |row: &ProcessRow<'_>| {
         let (gpu_instance, compute_instance) = row.instance();
         let gpu = row.gpu.map_or(u32::MAX, |gpu| gpu.index);
@@ -288,7 +286,6 @@ mod tests {
         write(snapshot, RuleResults::default(), ProcessesOptions { width, ..OPTIONS })
     }
 
-    /// Formats the process table and the notes below it.
     fn below_gpus(snapshot: &Snapshot, width: Option<usize>) -> String {
         let text = text(snapshot, width);
         text.splitn(3, "\n\n").nth(2).unwrap().to_owned()
@@ -314,7 +311,7 @@ GPU 0: 15.0 GiB are unattributed: no listed process holds them.
 312 processes' files could not be read; only root on the host can see hidden holders.
 "
         );
-        // Without the processes of all users, unattributed memory cannot be determined.
+        // Memory can be called unattributed only if the processes of all users are visible.
         let options = ProcessesOptions { sort: Field::Pid, everyone: false, ..OPTIONS };
         let partial = write(&snapshot, RuleResults::default(), options);
         assert!(!partial.contains("unattributed"));

@@ -1,4 +1,4 @@
-//! Plans of `gpumem reap` and `gpumem kill`, their results and past actions, as JSON documents and as text.
+//! Plans of `gpumem reap` and `gpumem kill`, their results, and past actions, as JSON and as text.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -18,11 +18,9 @@ use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::Bytes;
 
-/// The `schema` of a [`ReapReport`].
 pub const SCHEMA: &str = "gpumem.reap/1";
-/// The `schema` of a [`ReapHistory`].
 pub const HISTORY: &str = "gpumem.history/1";
-/// Maximum width of a command, in columns. JSON contains the whole command.
+/// Maximum width of a command in text, in columns. JSON contains the whole command.
 const NAME_COLUMNS: usize = 100;
 
 /// Result of `gpumem reap` or `gpumem release`.
@@ -82,7 +80,7 @@ pub struct Planned {
 }
 
 impl ReapReport {
-    /// Creates the report of a plan that has not been carried out.
+    /// Creates the report for a plan that has not been carried out.
     pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
         let expected = plan.targets.iter().map(|target| target.bytes);
         Self {
@@ -103,26 +101,24 @@ impl ReapReport {
         }
     }
 
-    /// Creates the report if there is no plan.
+    /// Creates the report for a command that failed before a plan was made.
     pub fn failed(error: &str) -> Self {
         let mut report = Self { schema: SCHEMA, ..Self::default() };
         report.fail(error);
         report
     }
 
-    /// Records a failure with its reason.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
         self.errors.push(ReadError { gpu: None, call: "reap".into(), error: error.into() });
     }
 
-    /// Bytes freed so far.
     pub fn freed(&self) -> u64 {
         let outcomes = self.targets.iter().filter_map(|planned| planned.outcome.as_ref());
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
-    /// Number of targets that were killed and whose memory was freed.
+    /// Returns how many targets were killed and freed their memory.
     pub fn ended(&self) -> usize {
         let is_ended =
             |planned: &&Planned| planned.outcome.as_ref().is_some_and(Outcome::is_success);
@@ -214,7 +210,7 @@ fn write_plan(
     writeln!(out, "{}", words.join("; "))
 }
 
-/// The question to ask before a plan is carried out.
+/// Formats the question that the user must confirm before the plan is carried out.
 pub fn question(targets: &[&Target]) -> String {
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         targets.iter().partition(|target| target.is_release());
@@ -227,7 +223,8 @@ pub fn question(targets: &[&Target]) -> String {
     }
 }
 
-/// Number of processes that receive a signal or request, and the number of jobs if it differs.
+/// Formats the number of processes that receive a signal or request. The number of jobs follows if
+/// it differs.
 pub fn count(targets: &[&Target]) -> String {
     let processes: usize = targets.iter().map(|target| receivers(target).count()).sum();
     match (processes, targets.len()) {
@@ -238,12 +235,13 @@ pub fn count(targets: &[&Target]) -> String {
     }
 }
 
-/// The processes that receive a signal or request: the launcher first, then the members.
+/// Returns the processes that receive a signal or request, starting with the launcher.
 fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
-/// Memory that the targets should free together, as far as known.
+/// Formats the memory that the targets together should free. Unknown amounts make the sum a lower
+/// bound.
 pub fn expected(targets: &[&Target]) -> String {
     let known_bytes: u64 = targets.iter().filter_map(|target| target.bytes).sum();
     let unknown_count = targets.iter().filter(|target| target.bytes.is_none()).count();
@@ -254,7 +252,7 @@ pub fn expected(targets: &[&Target]) -> String {
     }
 }
 
-/// Formats a line with the target, the memory that should be freed, and the GPUs.
+/// Formats a target's title line: process, expected memory and GPUs.
 pub fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
@@ -312,7 +310,7 @@ fn write_target(
     Ok(())
 }
 
-/// Formats a line for one of several receiving processes: its name and the memory that it holds.
+/// Formats the line for one of several processes that a step kills.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
@@ -326,7 +324,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
     format!("kills {pid} {owner}: {holds}: {name}")
 }
 
-/// Why a process is a target, in a few words.
+/// Formats why a process is a target: `named`, or the kinds of its findings.
 pub fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),
@@ -338,7 +336,8 @@ pub fn why(target: &Target) -> String {
     }
 }
 
-/// The process that represents a target: the leader, or else the first one.
+/// Returns the process that represents a target: its leader or, if the leader is not a member, the
+/// first member.
 pub fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|member| member.pid == target.leader);
     leader.or(target.members.first())
@@ -360,7 +359,6 @@ pub fn numbers(numbers: &[u32]) -> String {
     words.join(", ")
 }
 
-/// Describes a step.
 fn step_text(step: &Step, target: &Target, reader: RefusalReader) -> String {
     match step.advice() {
         Some(command) => {
@@ -371,12 +369,11 @@ fn step_text(step: &Step, target: &Target, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes an upcoming action.
 pub fn deed(deed: &Deed) -> String {
     escape(&deed.to_string()).into_owned()
 }
 
-/// Describes the failed parts of an action.
+/// Formats the failed parts of an action.
 pub fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
@@ -388,12 +385,11 @@ pub fn failures(failures: &[Failure]) -> String {
     words.join("; ")
 }
 
-/// Describes the outcome for one target in a line.
 pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// Formats a line with the overall result.
+/// Formats the summary line.
 pub fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());

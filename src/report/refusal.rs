@@ -1,4 +1,4 @@
-//! Explains why something is skipped and what the reader can do about it: a flag, or a key on the screen.
+//! Formats why gpumem skips a process, with the flag or key that would include it.
 
 use rustix::process::geteuid;
 
@@ -8,14 +8,10 @@ use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::Why;
 use crate::reclaim::{Outcome, Refused};
 
-/// Where a refusal is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalPlace {
-    /// `gpumem reap`.
     Reap,
-    /// `gpumem kill`.
     Kill,
-    /// `gpumem release`.
     Release,
     /// The dialog of `gpumem watch`.
     Screen,
@@ -26,19 +22,17 @@ pub enum RefusalPlace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RefusalReader {
     pub place: RefusalPlace,
-    /// Whether the reader is root.
     pub is_root: bool,
 }
 
 impl RefusalReader {
-    /// Creates a reader for the user who runs gpumem.
     pub fn at(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }
 }
 
-/// Formats a line with the skipped process or finding, and the reason.
+/// Formats the process or finding that is skipped, and the reason.
 pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
@@ -56,7 +50,7 @@ pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     words.join(": ")
 }
 
-/// Only the reason why something is skipped.
+/// Formats the reason without the process.
 pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -71,7 +65,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     let words = escape(&words);
     let is_flagged =
         matches!(refused.why, Why::OnlyWhenAsked { .. } | Why::OnlyNotified | Why::Family { .. });
-    // The text after `; ` names a flag, which helps only a user who types commands.
+    // The text after `; ` names a command-line flag, which is useless on the screen and in the log.
     let fact = words.split("; ").next().unwrap_or_default();
     match reader.place {
         RefusalPlace::Screen if is_flagged => {
@@ -82,7 +76,8 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Explains why a process with this owner is protected, and what the reader can do about it.
+/// Formats why a process is protected and how the reader can override the protection. `owner` is
+/// the name of the process's user.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {
@@ -96,7 +91,6 @@ pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalRe
     }
 }
 
-/// Describes the outcome for a target, and what the reader can do about it.
 pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     match outcome {
         Outcome::Protected { why } => format!("skipped: {}", protected(why, None, reader)),
@@ -104,7 +98,7 @@ pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     }
 }
 
-/// What the reader can do about a protection.
+/// Returns the flag or key that overrides a protection.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let by_place = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),

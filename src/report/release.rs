@@ -17,7 +17,6 @@ use crate::reclaim::release::{ProbedTarget, Reference, ReleaseReport};
 use crate::reclaim::{Outcome, Refused, Target};
 use crate::units::Bytes;
 
-/// The `schema` of a [`ReleaseDocument`].
 pub const SCHEMA: &str = "gpumem.release/1";
 
 /// The plan that `gpumem release --json` prints and, with --yes, its result: one document, even on failure. Units are
@@ -44,31 +43,29 @@ pub struct ReleaseDocument {
 }
 
 impl ReleaseDocument {
-    /// Creates a plan that has not been carried out, with the results of probing its targets.
+    /// Creates the document for a plan that has not been carried out.
     pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
         Self { schema: SCHEMA, time: Some(time), targets: probed, refused, ..Self::default() }
     }
 
-    /// Creates the document if there is no plan.
+    /// Creates the document for a release that failed before a plan was made.
     pub fn failed(error: &str) -> Self {
         let mut document = Self { schema: SCHEMA, ..Self::default() };
         document.fail(error);
         document
     }
 
-    /// Records a failure with its reason.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
         self.errors.push(ReadError { gpu: None, call: "release".into(), error: error.into() });
     }
 
-    /// Bytes released so far.
     pub fn released(&self) -> u64 {
         let outcomes = self.targets.iter().filter_map(|probed| probed.outcome.as_ref());
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
-    /// Whether every requested process has released memory.
+    /// Returns whether every requested process released its memory.
     pub fn is_all(&self) -> bool {
         let is_released =
             |probed: &ProbedTarget| probed.outcome.as_ref().is_some_and(Outcome::is_success);
@@ -76,8 +73,8 @@ impl ReleaseDocument {
     }
 }
 
-/// Formats the plan as text: the processes to ask, the steps and what was verified; then the skipped processes, with
-/// reasons and alternatives.
+/// Formats the plan as text: the targets with their steps, then the skipped processes with reasons
+/// and alternatives.
 pub fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
@@ -125,13 +122,12 @@ pub fn plan(
     out
 }
 
-/// The targets that the plan would ask to release memory.
+/// Returns the targets to ask, without those whose outcome the probe determined.
 pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|probed| probed.is_due());
     due.map(|probed| &probed.target).collect()
 }
 
-/// How to free the memory of a process that cannot be asked.
 fn alternative_for(refused: &Refused, snapshot: &Snapshot) -> String {
     match (&refused.why, refused.pid) {
         (Why::NoWayIn { .. }, Some(pid)) => alternative(pid, snapshot),
@@ -151,7 +147,8 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Describes the outcome for one target. The last line shows how to wake the process.
+/// Formats the outcome for a target, the references that still hold memory, and, if the process is
+/// paused, the command that wakes it.
 pub fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

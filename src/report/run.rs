@@ -1,4 +1,4 @@
-//! The report of `gpumem run` about a command, as text, JSON, JUnit XML, Markdown and annotations.
+//! The report of `gpumem run`, as text, JSON, JUnit XML, Markdown and annotations.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,9 +15,8 @@ use crate::model::finding::{Finding, FindingProcess};
 use crate::model::{Kind, Time};
 use crate::units::{Bytes, Span, number_of};
 
-/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.run/1";
-/// Maximum number of GPUs or processes that a line of text names.
+/// Maximum number of GPUs or processes named in one line of text.
 const NAMED: usize = 4;
 
 /// The file that `gpumem run --report FILE.json` writes: GPU use of a command and its descendants. Units are part of
@@ -107,7 +106,6 @@ pub struct RunFigures {
 }
 
 impl RunFigures {
-    /// Adds a sample.
     pub fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
         self.raise_peak(time, bytes);
         let [of_bytes, of_sm] = &mut self.sums;
@@ -124,7 +122,7 @@ impl RunFigures {
         }
     }
 
-    /// Raises the peak to this memory, if it is larger.
+    /// Raises the peak if `bytes` exceeds it.
     pub fn raise_peak(&mut self, time: Time, bytes: Option<u64>) {
         if bytes > self.peak_bytes {
             (self.peak_bytes, self.peak_time) = (bytes, Some(time));
@@ -231,7 +229,7 @@ pub struct RunAssertion {
 }
 
 impl RunReport {
-    /// `exit code 0 after 12m 03s`.
+    /// Formats the command's end, such as `exit code 0 after 12m 03s`.
     fn end(&self) -> String {
         let outcome = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}"),
@@ -282,7 +280,7 @@ impl RunReport {
         format!("{} ({samples})", named.join("; "))
     }
 
-    /// Describes leaks of the run, and memory that is still held.
+    /// Describes leaks and memory that the run's processes still hold.
     pub fn afterwards(&self) -> String {
         let leaks = match (self.leaks.len(), self.leaks_decided) {
             (0, true) => "no leak found".to_owned(),
@@ -301,8 +299,8 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Formats three lines, then one for each leak, remaining process, failed assertion and read error. If the
-    /// command failed, also one for each of the fullest GPUs.
+    /// Formats three lines of summary, followed by a line for each of the fullest GPUs if the
+    /// command failed, and for each leak, remaining process, failed assertion and read error.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -319,7 +317,7 @@ impl RunReport {
         fullest.chain(leaks).chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
-    /// Formats the report as Markdown, for a step's summary.
+    /// Formats the report as Markdown for a CI job's summary page.
     pub fn to_markdown(&self) -> String {
         let cell = |text: &str| {
             let is_markup = |c: char| matches!(c, '\\' | '|' | '`' | '<' | '&' | '*' | '_' | '[');
@@ -354,7 +352,7 @@ impl RunReport {
         out
     }
 
-    /// Formats the report as JUnit test cases: the command, and each assertion.
+    /// Formats the report as JUnit XML: test cases for the command and each assertion.
     pub fn to_junit(&self) -> String {
         let case = |name: &str, result: CaseResult| Case {
             class: "gpumem.run".to_owned(),
@@ -393,7 +391,8 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// Formats annotations for a GitHub workflow step: leaks, memory that is still held, and failed assertions.
+    /// Formats leaks, memory that is still held, and failed assertions as annotations of a GitHub
+    /// job.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
         let leaks =
@@ -410,7 +409,8 @@ impl RunReport {
 }
 
 impl LeastFree {
-    /// `GPU 0: least free 8.0 GiB, after 3s; others held 70.0 GiB, of which 70.0 GiB unused: 70.0 GiB ana's …`.
+    /// Formats a GPU's line, such as
+    /// `GPU 0: least free 8.0 GiB, after 3s; others held 70.0 GiB, of which 70.0 GiB unused: …`.
     fn text(&self, start: Time) -> String {
         let after = Span::from_seconds(self.time.seconds_since(start));
         let mut text =
@@ -456,7 +456,7 @@ impl OtherHolder {
         self.finding.is_none() && self.suspect.is_some()
     }
 
-    /// `70.0 GiB ana's python train.py (4242), idle`.
+    /// Formats a holder, such as `70.0 GiB ana's python train.py (4242), idle`.
     fn text(&self) -> String {
         let bytes = self.used_bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         let user = self.process.user.as_deref().unwrap_or("?");

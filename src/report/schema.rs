@@ -1,8 +1,9 @@
-//! JSON Schemas (draft 2020-12) of the formats that gpumem writes, derived from the serialized types.
+//! JSON Schemas (draft 2020-12) of the formats that gpumem writes.
 //!
-//! Field descriptions are the doc comments of the types. The files in `schema/` are generated and committed, so
-//! that every change of a format is visible. `tests/it/schema/derived.rs` derives the schemas. `tests/it/schema.rs`
-//! checks that they contain exactly the fields that are written, and that they stay compatible with earlier versions.
+//! `tests/it/schema/derived.rs` derives the schemas from the serialized types; descriptions are the
+//! doc comments of the types. The generated files in `schema/` are committed so that a format
+//! change shows up in a review. `tests/it/schema.rs` checks that a schema contains exactly the
+//! written fields and stays compatible with earlier versions.
 
 /// `gpumem.check/1`, printed by `check --json`.
 pub const CHECK: &str = include_str!("schema/check.json");

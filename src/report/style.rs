@@ -1,4 +1,4 @@
-//! Colours of text. Colour never carries information alone.
+//! Colours of text on a terminal. Text without colours must contain the same information.
 
 use std::fmt::Write as _;
 
@@ -11,27 +11,19 @@ use crate::model::Severity;
 /// Whether text is coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Style {
-    /// Write SGR escape sequences.
     pub color: bool,
 }
 
-/// Meaning of a coloured piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emphasis {
-    /// Plain text.
     Plain,
     Heading,
-    /// A chart of memory.
     Chart,
-    /// The word for a severity.
     Severity(Severity),
 }
 
-/// SGR code of a heading.
 const HEADING: &str = "1";
-/// SGR code of a chart.
 const CHART: &str = "32";
-/// Resets all colours.
 const END: &str = "\x1b[0m";
 
 fn code(severity: Severity) -> &'static str {
@@ -42,14 +34,15 @@ fn code(severity: Severity) -> &'static str {
     }
 }
 
-/// Maximum number of lines into which a line is wrapped.
+/// Maximum number of lines that a wrapped line becomes. Untrusted text can be long.
 const LINES_MAX: usize = 64;
-/// Minimum width of a wrapped line, in columns, even on a narrower terminal.
+/// Minimum width of a wrapped line in columns, for very narrow terminals.
 const COLUMNS_MIN: usize = 8;
-/// Indentation of continuation lines, in columns.
+/// Additional indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Wraps lines that are wider than the terminal, between words. Only the start of a line can be coloured.
+/// Wraps lines that are wider than the terminal at spaces. A line's coloured part must come first:
+/// it is not wrapped.
 pub fn broken(text: &str, width: usize) -> String {
     let wide = |text: &str| -> usize { pieces(text).map(|(_, piece)| piece.width()).sum() };
     let mut out = String::new();
@@ -77,7 +70,8 @@ pub fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// Splits text coloured by a [`Style`] into pieces, for a screen with its own colours; no escape character remains.
+/// Splits text coloured by a [`Style`] into pieces without escape sequences. `watch` draws the
+/// pieces in the colours of its theme.
 pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
     let parts = text.split('\x1b').enumerate();
     let pieces = parts.map(|(at, part)| {
@@ -110,22 +104,18 @@ impl Style {
         self.paint(HEADING, text)
     }
 
-    /// Colours a chart of memory.
     pub fn chart(self, text: &str) -> String {
         self.paint(CHART, text)
     }
 
-    /// Dims text.
     pub fn faint(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// Formats the word for a severity, in its colour.
     pub fn severity(self, severity: Severity) -> String {
         self.paint(code(severity), &severity.to_string())
     }
 
-    /// Formats text in the colour of a verdict.
     pub fn verdict(self, verdict: CheckStatus, text: &str) -> String {
         let code = match verdict {
             CheckStatus::Ok => "32",

@@ -1,4 +1,4 @@
-//! Tables with columns that are aligned by their width on a terminal.
+//! Text tables. Column widths are measured in terminal columns.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub enum Align {
     Right,
 }
 
-/// Minimum width of the last column, while other columns can be dropped.
+/// Minimum width of the last column in columns. Other columns are dropped to make room for it.
 const LAST_COLUMN_MIN: usize = 16;
 
 /// A table whose last column takes the remaining room.
@@ -33,31 +33,29 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a table without rows.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), giving_way: Vec::new(), rows: Vec::new() }
     }
 
-    /// Sets the columns that are dropped, in this order, if there is not enough room.
+    /// Sets the columns that can be dropped on narrow terminals, first to last.
     #[must_use]
     pub fn giving_way(mut self, columns: &[&'static str]) -> Self {
         self.giving_way = columns.to_vec();
         self
     }
 
-    /// Adds a row of escaped text, one cell per column.
+    /// Appends a row. The cells must be escaped.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Formats the table as lines of at most `width` columns, if given, and truncates the last column. Columns
-    /// without text are omitted.
+    /// Formats the table. If `width` is given, columns are dropped and lines truncated to fit.
+    /// Columns without text are omitted.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -80,7 +78,6 @@ impl Table {
         out
     }
 
-    /// Drops columns until the last one has enough room.
     fn make_room(&self, widths: &mut [usize], width: usize) {
         for name in &self.giving_way {
             let Some(last) = widths.iter().rposition(|&width| width > 0) else {

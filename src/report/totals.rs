@@ -1,4 +1,4 @@
-//! Total memory of each user, job, container or framework, for `gpumem ps --by` and the screen.
+//! Totals by user, job, container or framework, for `gpumem ps --by` and the screen.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,10 +13,9 @@ use crate::model::totals::Total;
 use crate::model::{Snapshot, Time};
 use crate::units::Bytes;
 
-/// Value of the field `schema`.
 pub const SCHEMA: &str = "gpumem.totals/1";
 
-/// Prefix of a sum that lacks unknown amounts.
+/// Prefix of a lower bound: a sum to which some processes contribute an unknown amount.
 const AT_LEAST: &str = ">=";
 
 /// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values are `null`,
@@ -59,7 +58,8 @@ pub struct GroupTotal {
 }
 
 impl TotalsReport {
-    /// Creates the totals of a snapshot's rows by this field. Without rules, reclaimable memory is unknown.
+    /// Creates the report. If `is_judged` is false, no rules were applied, and reclaimable memory
+    /// is unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,
@@ -83,8 +83,8 @@ impl TotalsReport {
     }
 }
 
-/// Formats one line per total, in order, with at most `width` columns if given; empty without totals. If no rules
-/// were applied, the column of reclaimable memory is omitted.
+/// Formats one line per total; the result is empty if there are no totals. The RECLAIMABLE column
+/// is omitted if no rules were applied.
 pub fn table(
     by: Field,
     totals: &[Total],
@@ -109,7 +109,7 @@ pub fn table(
             },
             match is_judged {
                 true => bytes(total.reclaimable_bytes),
-                // A column without text is omitted.
+                // `Table` omits a column without text.
                 false => String::new(),
             },
             total.processes.to_string(),
@@ -123,7 +123,7 @@ pub fn table(
     }
 }
 
-/// Formats a page of totals by several fields. Fields that no row has are omitted.
+/// Formats the page with the totals by several fields. Fields that no process has are omitted.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {
@@ -143,7 +143,6 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
     out
 }
 
-/// Heading of the column with the names of the groups.
 fn heading(by: Field) -> &'static str {
     match by {
         Field::Job => "JOB",
@@ -152,7 +151,6 @@ fn heading(by: Field) -> &'static str {
     }
 }
 
-/// The name of a group, escaped.
 fn name(by: Field, group: &GroupName) -> String {
     match group {
         GroupName::Named(name) => escape(name).into_owned(),

@@ -1,7 +1,8 @@
-//! The verdict in formats for CI servers: JUnit XML and job annotations.
+//! The verdict of `gpumem check` in formats for CI servers: JUnit XML and job annotations.
 //!
-//! Each applied rule, limit, wait and baseline is a test case. Another one fails if something could not be measured.
-//! Passing and failing checks therefore have the same test cases, and a case fails only if the exit code is not 0.
+//! Each rule, limit, wait and baseline is a test case, whether it passes or fails, so that a CI
+//! server can show its history. An additional test case fails if gpumem could not measure
+//! something.
 
 use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
 use crate::model::finding::Finding;
@@ -11,11 +12,11 @@ use crate::report::junit::{Case, CaseResult, Suite};
 use crate::report::style::Style;
 use crate::units::{Bytes, number_of};
 
-/// Name of the suite, and title prefix of each annotation.
+/// Name of the JUnit suite and title prefix of annotations.
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
-    /// Formats the report as JUnit XML; `now` is its time if there was no snapshot.
+    /// Formats the report as JUnit XML. If the check took no snapshot, the suite is dated `now`.
     pub fn to_junit(&self, now: Time) -> String {
         let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
         let suite = Suite {
@@ -29,7 +30,7 @@ impl CheckReport {
         suite.to_xml()
     }
 
-    /// Formats the report as annotations, with the verdict in the last line.
+    /// Formats the report as annotations, followed by the verdict.
     pub fn to_github(&self) -> String {
         let mut out = String::new();
         for equal in fold(self.active_findings()) {
@@ -69,7 +70,7 @@ impl CheckReport {
         case("rule", rule.to_owned(), result)
     }
 
-    /// Test cases other than rules: limits, waits, the baseline, and whether everything could be measured.
+    /// Returns the test cases for limits, waits, the baseline and measurement errors.
     fn gates(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for limit in &self.limits {
@@ -132,7 +133,6 @@ fn failed(kind: &str, message: String) -> CaseResult {
     CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
 }
 
-/// Formats a paragraph about equal findings, as in the text report.
 fn paragraph(equal: &[&Finding]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

@@ -1,5 +1,3 @@
-//! Tests of the text of hand-made plans.
-
 use super::*;
 use crate::model::{Kind, Time};
 use crate::reclaim::Refused;
