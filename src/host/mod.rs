@@ -2,17 +2,17 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; other files parse stat, status, cmdline, environ, sockets and so on; `tree` has parents and descendants |
-//! | `gpu` | device files and who holds them ([`Holders`]), the kernel module, MPS, PCI |
+//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; `tree` contains parents and descendants; other files parse stat, status, cmdline, environ, sockets and so on |
+//! | `gpu` | device files and the processes that hold them ([`Holders`]), the kernel module, MPS, PCI |
 //! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
-//! | `machine` | clocks, rights, mounts, ownership of paths |
-//! | [`jupyter`] | notebook servers and kernels; [`http`]: requests to verified servers |
-//! | `secrets` | masks secrets in argv and environment |
+//! | `machine` | clocks, rights, mounts, memory, ownership of paths |
+//! | [`jupyter`] | notebook servers and kernels; [`http`] sends requests to verified servers |
+//! | `secrets` | masks secrets in arguments and environment variables |
 //!
-//! `parse_*` functions are pure and take bytes. `read_*` functions do the I/O below a path ([`Roots`]), so that
-//! tests can use their own folder. This module prints nothing and does not depend on NVML. Reads that may hang
-//! (container names, users' files and servers) run on a thread or in a child that can be abandoned (`deadline`).
-//! Text from a process is bounded and made valid UTF-8 here, and escaped for display elsewhere.
+//! `parse_*` functions take bytes and do no I/O. `read_*` functions take the paths of the file systems ([`Roots`]), so
+//! tests can replace them. This module prints nothing and does not depend on NVML. Reads that can block forever (container
+//! names, users' files and servers) run in a thread or a child process that can be abandoned (`deadline`). This module
+//! limits the length of text from processes and converts it to valid UTF-8. Display code escapes control characters.
 
 use std::path::PathBuf;
 
@@ -61,12 +61,12 @@ pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
-/// Root paths of the kernel's and the machine's files. Tests replace them.
+/// Root paths of the kernel's and the machine's files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     pub proc: PathBuf,
     pub dev: PathBuf,
-    /// Contains files of container runtimes, such as `/var/lib/docker`.
+    /// Parent of container runtimes' files, such as `var/lib/docker`.
     pub root: PathBuf,
 }
 
@@ -81,10 +81,8 @@ impl Default for Roots {
 pub enum HostError {
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]
     Read { path: PathBuf, errno: Errno },
-    /// The content is not in Linux's format.
     #[error("{} is not in Linux's format; check that this path is a proc file system", path.display())]
     Malformed { path: PathBuf },
-    /// The process is missing from a proc file system that hides other users' processes.
     #[error(
         "{} is absent, and this proc file system hides other users' processes; seeing them \
         requires root, or a mount without hidepid",

@@ -1,4 +1,4 @@
-//! Provides a fake /proc with fake processes, a fake /dev, and fake files of the machine.
+//! Fake processes in a fake /proc, with a fake /dev and fake files of the machine.
 
 use std::fs;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::host::Roots;
 
-/// The files are removed when this is dropped.
+/// Temporary folder that contains a fake /proc and /dev. Dropping the value removes the folder.
 pub struct FakeProc {
     _folder: TempDir,
     pub roots: Roots,
@@ -32,7 +32,7 @@ pub struct StatLine {
 }
 
 impl StatLine {
-    /// As a group or session, this stands for the process's own pid.
+    /// Stands for the process's own pid in `group` and `session`.
     const OWN: u32 = u32::MAX;
 
     /// A sleeping process in its own group and session.
@@ -61,7 +61,7 @@ impl Deref for FakeProc {
 }
 
 impl FakeProc {
-    /// Creates a /proc with the first process, which every /proc shows unless it hides processes.
+    /// Creates a /proc that contains process 1. gpumem treats a /proc without process 1 as one that hides processes.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [proc, dev, root] = ["proc", "dev", "root"].map(|name| folder.path().join(name));
@@ -99,14 +99,14 @@ impl FakeProc {
         self.put(pid, "stat", line);
     }
 
-    /// Ends a process: open files return no more data, and the folder is gone.
+    /// Simulates the exit of a process: an open `stat` file returns no data, and the process's folder is removed.
     pub fn end(&self, pid: u32) {
         self.put(pid, "stat", "");
         fs::remove_dir_all(self.folder(pid)).unwrap();
     }
 }
 
-/// Fake processes of the current user, each with its own root.
+/// Fake processes of the current user, each with a separate root folder.
 pub struct Proc(FakeProc);
 
 impl Deref for Proc {
@@ -129,7 +129,7 @@ impl Proc {
         Roots { dev: "/nonexistent".into(), root: "/".into(), ..self.0.roots.clone() }
     }
 
-    /// Adds a process of the current user with this parent, start and environment.
+    /// Adds a process of the current user.
     pub fn process(&self, pid: u32, ppid: u32, start: u64, environment: &[&str]) {
         fs::create_dir_all(self.root_of(pid)).unwrap();
         self.stat(pid, &StatLine { ppid, start, ..StatLine::ASLEEP });

@@ -1,8 +1,8 @@
-//! Finds the GPU device files that a process holds open, and checks whether this user may open them.
+//! Finds the GPU device files that a process holds open, and checks whether the user may open them.
 //!
-//! A process that uses a GPU keeps its device files open. This distinguishes it from an unrelated process that
-//! reuses its pid. Links in `/proc/PID/fd` show the name under which a file was opened, even inside a container.
-//! Only root and the process's owner may read them.
+//! A process that uses a GPU keeps the GPU's device files open. Open device files therefore distinguish a GPU process
+//! from an unrelated process that has reused the pid. The links in `/proc/PID/fd` contain the name under which a file
+//! was opened, even inside a container. Only root and the owner of a process may read the links.
 
 use std::ffi::CStr;
 use std::fs;
@@ -18,15 +18,16 @@ use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 use crate::model::device_file::minor_number;
 
-/// Maximum number of descriptors read from a process. A process may hold a million. The driver usually opens its
-/// files early, so their numbers are low.
+/// Maximum number of descriptors read from a process, which can have a million. The driver usually opens its files
+/// early, so their numbers are low.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// Number of descriptors always read from a process. This is the default limit on open files.
+/// Number of descriptors always read from a process: the default limit on open files.
 const ALWAYS_READ: usize = 1024;
 
-/// Limits the descriptors read per sample beyond the first [`ALWAYS_READ`] of each process, to about half a second's
-/// work. Otherwise, processes with many descriptors could delay samples or hide other processes.
+/// Number of descriptors that one sample may read beyond the first [`ALWAYS_READ`] of each process. The default takes
+/// about half a second. Without this budget, processes with many descriptors could delay samples or hide other
+/// processes.
 #[derive(Debug)]
 pub(in crate::host) struct DescriptorBudget(usize);
 
@@ -39,8 +40,8 @@ impl Default for DescriptorBudget {
 /// Maximum number of device files kept for a process. Real machines have fewer.
 const FILES: usize = 256;
 
-/// Whether a name below `/dev` is an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`, `nvidia-uvm`,
-/// `nvidia-caps/…`, `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
+/// Returns whether a name below `/dev` belongs to an NVIDIA GPU: `nvidia0`, `nvidiactl`, `nvidia-uvm`, `nvidia-caps/…`,
+/// `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
 fn is_gpu_file(name: &[u8]) -> bool {
     let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
@@ -52,7 +53,7 @@ fn is_gpu_file(name: &[u8]) -> bool {
         || is_after(b"nvgpu/", u8::is_ascii_graphic)
 }
 
-/// Whether this machine has GPU device files. If it has none, a process that holds none may still use a GPU.
+/// Returns whether `dev` contains GPU device files.
 pub fn has_gpu_device_files(dev: &Path) -> bool {
     let Ok(names) = fs::read_dir(dev) else {
         return false;
@@ -60,8 +61,9 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
-/// Whether the driver uses device files: either some exist, or gpumem itself holds one open after opening NVML.
-/// Otherwise (for example with a stand-in driver in tests), a process that holds none may still use a GPU.
+/// Returns whether the driver uses device files: `dev` contains some, or gpumem itself holds one open after opening
+/// NVML. If the driver uses none, as a stand-in driver in tests does, a process without open device files can still use
+/// a GPU.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
         let link = fs::read_link(roots.proc.join("self")).ok()?;
@@ -77,7 +79,7 @@ pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct HeldFiles {
-    /// GPU device files, sorted and unique; empty if the process holds none.
+    /// Sorted and unique. Empty if the process holds none, `None` if that is unknown.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     pub sockets: Option<Sockets>,
 }
@@ -88,7 +90,7 @@ pub(in crate::host) struct Sockets {
     pub is_partial: bool,
 }
 
-/// Reads the GPU device files below `dev`, and the sockets, that a process holds.
+/// Reads the sockets and the GPU device files below `dev` that a process holds.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
     read_held_within(&mut DescriptorBudget::default(), folder, dev)
 }
@@ -124,9 +126,9 @@ pub(in crate::host) fn read_held_within(
     })
 }
 
-/// Returns whether a process holds a GPU device file below `dev`, and how many descriptors were read from
-/// `descriptors`, its opened `fd` folder. The answer is `None` if no GPU file was found, but some descriptors may not
-/// be read or exceed the limit.
+/// Returns whether a process holds a GPU device file below `dev`, and the number of descriptors read. `descriptors` is
+/// the opened `fd` folder of the process. The answer is `None` if no GPU file was found and some descriptors were not
+/// read.
 pub(in crate::host) fn holds_gpu_file(
     descriptors: &Folder,
     dev: &Path,
@@ -141,7 +143,7 @@ pub(in crate::host) fn holds_gpu_file(
     Ok(((holds || walk == Walk::Whole).then_some(holds), read_count))
 }
 
-/// Collects GPU device files below `dev`, up to `FILES`.
+/// Collects at most [`FILES`] GPU device files below `dev`.
 #[derive(Debug)]
 pub(in crate::host) struct Files<'a> {
     dev: &'a [u8],
@@ -171,13 +173,13 @@ fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Walk {
     Whole,
-    /// `each` stopped the walk, or there were more descriptors than the limit.
+    /// `each` stopped the walk, or the process has more descriptors than the limit.
     Partial,
-    /// The descriptors can be listed, but not read.
+    /// The kernel denied reading the descriptors.
     Refused,
 }
 
-/// Calls `each` with the target of at most `limit` descriptors, until it returns `false`.
+/// Calls `each` with the targets of at most `limit` descriptors, until `each` returns `false`.
 fn walk(
     descriptors: &Folder,
     limit: usize,
@@ -195,7 +197,7 @@ fn walk(
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
             Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
-            // Any other error means that the descriptor was closed after it was listed.
+            // The descriptor was closed after it was listed.
             Err(_) => {}
         }
         walk == Walk::Whole
@@ -212,8 +214,8 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-// Device files are checked by their permissions and not opened, because opening one may wake a sleeping GPU. So a
-// container's device rules are not detected here; the driver's own answer shows them.
+// `read_device_files` checks permissions and does not open a file, because opening a GPU's file can wake a suspended
+// GPU. Permissions do not show the device rules of a container. NVML reports those as an error.
 
 /// Maximum number of device files listed. Real machines have fewer.
 const MAX_LISTED: usize = 1024;
@@ -227,7 +229,7 @@ pub struct DeviceFile {
     pub usable: bool,
 }
 
-/// Lists the device files directly below `dev` by name, numbered ones in numeric order.
+/// Lists the device files directly below `dev` by name, with numbered files in numeric order.
 pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dev)?.filter_map(Result::ok) {
@@ -237,7 +239,7 @@ pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
         if !is_gpu_file(name.as_bytes()) || files.len() >= MAX_LISTED {
             continue;
         }
-        // `nvidia-caps` is a folder with more files.
+        // Skips `nvidia-caps`, which is a folder.
         let Ok(metadata) = fs::metadata(entry.path()) else {
             continue;
         };

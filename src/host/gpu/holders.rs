@@ -1,28 +1,27 @@
-//! Finds every process on the machine that holds a GPU device file open.
+//! Finds all processes that hold a GPU device file open.
 //!
-//! NVML lists only the processes that opened the device. A forked worker inherits the files, is not listed, and keeps
-//! the memory after its parent dies. To find it, gpumem has to read the descriptors of every process, which takes at
-//! least one system call each. Even listing /proc takes half a microsecond per process. A machine with GPUs has
-//! thousands of kernel threads, so a listing costs as much as the rest of a sample. Therefore /proc is listed only
-//! every five seconds, to read the descriptors of
+//! NVML lists only processes that opened the device. A forked worker inherits the open files, is not listed, and keeps
+//! the GPU memory allocated after its parent has exited. To find such workers, gpumem reads the descriptors of all
+//! processes, with at least one system call for each process. Listing /proc alone takes half a microsecond per process,
+//! and a GPU machine has thousands of kernel threads. A listing therefore costs as much as the rest of a sample. gpumem
+//! lists /proc every five seconds, and reads the descriptors of
 //!
-//! - new processes, repeatedly during their first 45 seconds, since a program opens the device only after it has
-//!   loaded;
-//! - all processes, every half minute.
+//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the device;
+//! - all processes every half minute.
 //!
-//! If the caller cannot attribute some memory to a process, it requests a read of all processes. This includes the
-//! memory maps of the processes that hold nothing open (`mapped_devices`). A read that takes too long continues in
-//! the next sample.
+//! A caller that cannot attribute some memory to a process requests a read of all processes. A requested read includes
+//! the memory maps of processes that hold no device file open (`mapped_devices`). If a read exceeds the limit on
+//! descriptors, the next sample continues it.
 //!
-//! **Identity.** A pid may be reused between two samples, and the new process must not inherit the old one's result.
-//! A listing of /proc includes the inode number of each folder, which the kernel creates and drops with the folder
-//! (`proc_pid_make_inode` in Linux's `fs/proc/base.c`). A different inode means another process, or the same one
-//! after memory pressure; both are treated as new. The kernel may cache a folder after its process has exited, but
-//! this causes no false finding. "Holds nothing" expires after half a minute. "Holds something" is used only after
-//! `processes`, which identifies a process by its start time, has read the descriptors itself.
+//! **Identity.** The kernel can reuse a pid between two samples, and the new process must not inherit the old verdict.
+//! A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode number to each
+//! folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number changed is treated
+//! as new, although the kernel also replaces a folder under memory pressure. A cached folder of an exited process
+//! causes no false finding. The verdict that a process holds nothing expires after half a minute. The verdict that a
+//! process holds a file is used only after `processes` has identified the process by its start time and read its
+//! descriptors.
 //!
-//! A process whose descriptors cannot be read is counted ([`Holders::unread`]). It is never assumed to hold
-//! nothing.
+//! A process with unreadable descriptors is counted ([`Holders::unread`]) and is never assumed to hold nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,35 +45,35 @@ const LIST_NS: u64 = 5 * SECOND_NS;
 
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// Minimum interval between two reads of all processes at the caller's request.
+/// Minimum interval between two reads of all processes that the caller requests.
 const REQUEST_NS: u64 = 5 * SECOND_NS;
 
-/// How long a process is treated as new, and read at every listing.
+/// How long a process is treated as new and read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
-/// Approximate maximum number of descriptors read in one sample, which takes half a second.
+/// Approximate maximum number of descriptors read in one sample. Reading this many takes half a second.
 const DESCRIPTORS: usize = 256 << 10;
 
 #[derive(Debug)]
 pub struct Holders {
     roots: Roots,
-    /// Whether /proc shows all processes, so that they can be counted.
+    /// Whether /proc shows all processes. Otherwise the number of unread processes is unknown.
     sees_all: bool,
-    /// gpumem's own pid in this /proc. It is excluded, because NVML holds device files.
+    /// gpumem's own pid in this /proc. gpumem is excluded because NVML opens device files.
     pub(in crate::host) own_pid: Option<u32>,
     table: Vec<KnownHolder>,
     /// Sequence number of the current or last read of all processes.
     round: u32,
     is_under_way: bool,
-    /// Whether the current read was requested by the caller, and so includes memory maps.
+    /// Whether the caller requested the current read of all processes, which then includes memory maps.
     wants_maps: bool,
-    /// Whether the caller has requested another read.
+    /// Whether the caller has requested another read of all processes.
     is_asked: bool,
-    /// Earliest time for the next requested read.
+    /// Earliest time of the next requested read.
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
-    /// [`DESCRIPTORS`], or a lower limit in tests.
+    /// Equals [`DESCRIPTORS`] except in tests.
     descriptor_limit: usize,
     search: Option<Task<MappedDevices>>,
     mapped: Vec<Mapped>,
@@ -86,9 +85,9 @@ pub struct Holders {
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// Sequence number of the last read of all processes that included this one.
+    /// [`Holders::round`] when the descriptors were last read.
     round: u32,
-    /// When the process was first listed; 0 if it was in the first listing, since it is probably old.
+    /// When the process was first listed. 0 for processes in the first listing, which are probably old.
     listed_ns: u64,
     read_ns: u64,
 }
@@ -97,7 +96,7 @@ struct KnownHolder {
 enum HolderState {
     Holds,
     Free,
-    /// Its descriptors may not be read, or there are too many.
+    /// gpumem could not read all descriptors of the process.
     Unread,
     /// A kernel thread, which never holds device files.
     Kernel,
@@ -116,7 +115,7 @@ impl KnownHolder {
 }
 
 impl Holders {
-    /// Creates an empty table; the first refresh reads all processes.
+    /// Creates an empty table. The first call of [`Self::refresh`] reads all processes.
     pub fn new(roots: Roots) -> Self {
         let own_link = std::fs::read_link(roots.proc.join("self"));
         Self {
@@ -139,10 +138,11 @@ impl Holders {
         }
     }
 
-    /// Reads the processes that are new or due. If `read_all`, all processes are read, at most every five seconds.
+    /// Reads the descriptors of new and due processes. `read_all` requests a read of all processes, which happens at
+    /// most every five seconds.
     ///
-    /// `boottime_ns` is the current time, in nanoseconds since boot (`Clocks::boottime_ns`). The previous results are
-    /// kept between two listings, and if /proc cannot be listed, so a listed process may have exited.
+    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). Between two listings, or if
+    /// /proc cannot be listed, the previous results remain and can contain exited processes.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
         self.is_asked |= read_all;
@@ -170,7 +170,7 @@ impl Holders {
                 self.start_search();
             }
         }
-        // The caller may sample only once, so wait a short time for the maps it asked for.
+        // Wait briefly for the requested maps, because the caller may take only one sample.
         self.finish_search(if read_all { ANSWER_TIME } else { Duration::ZERO });
         let table = &self.table;
         self.mapped.retain(|mapped| {
@@ -178,14 +178,14 @@ impl Holders {
         });
     }
 
-    /// Lists /proc if due. Descriptors are not read, because without device files no process can hold one.
+    /// Lists /proc if a listing is due, without reading descriptors. Used on machines without GPU device files.
     pub fn refresh_tree(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
 
-    /// Fills in the state of each process's descendants. Lists /proc again if one of the processes is new.
+    /// Fills in the state of each process's descendants. Lists /proc again if `processes` contains a new process.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
@@ -220,16 +220,16 @@ impl Holders {
         pids
     }
 
-    /// Returns the GPU device files that this process had mapped at the last read of all maps. A reused pid does
-    /// not match.
+    /// Returns the GPU device files that `process` had mapped when maps were last read, or `None` if the pid has been
+    /// reused.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
         let index = self.mapped.binary_search_by_key(&process.pid, |mapped| mapped.listed.pid);
         let mapped = self.mapped.get(index.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// Number of processes whose descriptors could not be read during the last read of all processes. Excludes kernel
-    /// threads and zombies. `None` before the first such read, and if /proc hides processes.
+    /// Returns how many processes had unreadable descriptors at the last read of all processes, not counting kernel
+    /// threads and zombies. Returns `None` before the first such read, and if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -240,8 +240,8 @@ impl Holders {
         u32::try_from(rows.count()).unwrap_or(u32::MAX)
     }
 
-    /// Lists all processes if due: every five seconds, and in each sample while a read of all processes is in
-    /// progress. After a failure, the next sample tries again.
+    /// Lists all processes every five seconds, and in each sample while a read of all processes is in progress. After a
+    /// failure, the next sample tries again.
     fn list_if_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
@@ -258,8 +258,8 @@ impl Holders {
         Ok((proc, listing))
     }
 
-    /// Merges a listing, and reads the descriptors of due processes up to the sample's limit. Returns whether the
-    /// read is complete.
+    /// Merges `listing` into the table and reads the descriptors of due processes up to the sample's limit. Returns
+    /// whether all due processes were read.
     fn read_due(
         &mut self,
         proc: &Folder,
@@ -286,10 +286,10 @@ impl Holders {
                 match (budget > 0).then(|| self.judge(proc, listed.pid)) {
                     Some(Ok((verdict, read_count))) => {
                         row = KnownHolder { verdict, round: self.round, read_ns: now_ns, ..row };
-                        // Opening the folder is a system call, too.
+                        // Opening the `fd` folder costs a system call, too.
                         budget = budget.saturating_sub(read_count + 1);
                     }
-                    // gpumem is out of descriptors; the next sample tries again.
+                    // gpumem has too many open files. The next sample tries again.
                     Some(Err(_)) => (budget, is_complete) = (0, false),
                     None => is_complete = false,
                 }
@@ -299,7 +299,7 @@ impl Holders {
         is_complete
     }
 
-    /// Reads a process's descriptors, and returns how many were read. Fails only if gpumem is out of descriptors.
+    /// Reads the descriptors of a process and returns how many were read. Fails only if gpumem has too many open files.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {
@@ -336,11 +336,10 @@ impl Holders {
         Ok((verdict, read_count))
     }
 
-    /// Starts reading maps. If the caller requested it, the maps of all processes that hold nothing open are read;
-    /// otherwise only those of processes that had device files mapped before.
+    /// Starts to read memory maps: of all processes without open device files if the caller requested a read, otherwise
+    /// only of processes that had device files mapped before.
     fn start_search(&mut self) {
         if self.search.is_some() {
-            // The previous search has not finished.
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {
@@ -363,7 +362,7 @@ impl Holders {
             result => result.unwrap_or_default(),
         };
         self.search = None;
-        // A process that could not be read keeps its old result.
+        // A process in state D was skipped, so its old result remains.
         let is_stuck = |mapped: &Mapped| stuck.binary_search(&mapped.listed).is_ok();
         mapped.extend(self.mapped.drain(..).filter(is_stuck));
         mapped.sort_unstable_by_key(|mapped| mapped.listed.pid);

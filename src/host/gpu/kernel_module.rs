@@ -1,7 +1,7 @@
-//! Detects whether NVIDIA's kernel module is loaded, and its version.
+//! Detects whether NVIDIA's kernel module is loaded, and reads the module's version.
 //!
-//! The module itself writes `/proc/driver/nvidia/version`, so this is the version of the loaded module, not of the
-//! installed one. Containers see the file, too, unless it is masked.
+//! The loaded module provides `/proc/driver/nvidia/version`. The version of the installed driver can differ, for
+//! example after an upgrade. Containers also see the file, unless their runtime masks it.
 
 use std::io;
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::host::proc::small_file::read_start;
 
-/// Maximum number of bytes read from the file, which has two or three lines.
+/// Maximum number of bytes read from the version file, which has two or three lines.
 const VERSION_BYTES: u64 = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelModule {
     Loaded {
-        /// `"580.159.03"`; `None` if the file's format is unknown.
+        /// For example `580.159.03`. `None` if the file's format is unknown.
         version: Option<Arc<str>>,
     },
     Absent,
@@ -30,8 +30,8 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
     }
 }
 
-/// Parses the version from the line that begins with `NVRM version:`. It is the first word of digits and dots, as in
-/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
+/// Parses the version, the first word of digits and dots in a line such as `NVRM version: NVIDIA UNIX Open Kernel
+/// Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;

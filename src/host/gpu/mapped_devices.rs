@@ -1,9 +1,9 @@
-//! Finds processes that have a GPU device file mapped, even after closing the descriptor.
+//! Finds processes that have a GPU device file mapped. A mapping outlives its descriptor.
 //!
-//! Reading `/proc/PID/maps` takes the lock of the process's memory map. It blocks forever if a thread of that process
-//! holds the lock while stuck (on a dead file server, in a driver). `entry` reads the maps of a known GPU process
-//! unless it is in state D. The maps of all processes are read only here, rarely (see `holders`), on a separate
-//! thread. If that thread hangs, no more maps are read, but the sample does not wait.
+//! Reading `/proc/PID/maps` takes the lock of the process's memory map. The read blocks forever if a thread of the
+//! process holds the lock while waiting for a dead file server or in a driver. `entry` reads the maps of known GPU
+//! processes that are not in state D. This module rarely reads the maps of all processes (see `holders`), on a separate
+//! thread. If that thread hangs, samples continue without further reads of maps.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// Maximum number of bytes read from a process's maps, enough for about 40,000 lines.
+/// Maximum number of bytes read from a `maps` file, enough for about 40,000 lines.
 const MAPS_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::host) struct Mapped {
     pub listed: ProcEntry,
-    /// Read before the maps, through the same folder.
+    /// Read before the maps, through the same open folder.
     pub start_ticks: u64,
     pub files: Arc<[Arc<str>]>,
 }
@@ -30,11 +30,11 @@ pub(in crate::host) struct Mapped {
 #[derive(Debug, Default)]
 pub(in crate::host) struct MappedDevices {
     pub mapped: Vec<Mapped>,
-    /// Processes skipped because they are stuck; sorted by pid.
+    /// Processes skipped because they are in state D, sorted by pid.
     pub stuck: Vec<ProcEntry>,
 }
 
-/// Starts a thread that reads these processes' maps. `None` if the thread cannot be started.
+/// Starts a thread that reads the maps of the listed processes. Returns `None` if the thread cannot be started.
 pub(in crate::host) fn start_search(
     roots: &Roots,
     listed: Vec<ProcEntry>,
@@ -56,7 +56,8 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     result
 }
 
-/// Reads the device files that a process has mapped; `None` if the process is stuck and was skipped.
+/// Reads the device files that a process has mapped. Returns `None` if the process was skipped because it is in state
+/// D.
 fn read_mapped(
     roots: &Roots,
     listed: ProcEntry,
@@ -77,13 +78,13 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// Parses the GPU device files below `dev` from `/proc/PID/maps`, which may be truncated; sorted and unique.
+/// Parses the GPU device files below `dev` from `/proc/PID/maps`, sorted and unique. `bytes` can be truncated.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
-    // A line without its newline may lack part of its path.
+    // The path in an incomplete last line can be incomplete.
     let lines = bytes.split_inclusive(|&byte| byte == b'\n');
     for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
-        // The fields before the path contain no slash; a newline in a path is written as `\012`.
+        // The fields before the path contain no slash. The kernel writes a newline in a path as `\012`.
         if let Some(start) = line.iter().position(|&byte| byte == b'/') {
             let path = &line[start..];
             files.add(path.strip_suffix(b" (deleted)").unwrap_or(path));
@@ -119,7 +120,7 @@ mod tests {
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia-\n",
             b"7f00-7f01 rw-s 0 00:06 5 /dev/null\n",
             b"7f00-7f01 rw-s 0 00:06 5 /memfd:/dev/nvidia0\n",
-            // The path may be incomplete.
+            // The path can be incomplete because its line has no newline.
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia1",
             b"\xff/\xff\n",
         ] {

@@ -1,4 +1,4 @@
-//! Reads the kernel's files about GPUs: device files and their holders, the kernel module, MPS, PCI.
+//! Reads the kernel's files about GPUs: device files, mapped files, the kernel module, MPS daemons and PCI.
 
 pub(super) mod claims;
 pub(super) mod gpu_files;

@@ -1,33 +1,32 @@
-//! Finds NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each.
+//! Finds NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each GPU.
 
 use std::fs;
 use std::path::Path;
 
 use crate::host::proc::small_file::read_text;
 
-/// NVIDIA's vendor id (pci.ids).
+/// NVIDIA's vendor id in `pci.ids`.
 const NVIDIA: &str = "0x10de";
-/// Class of display controllers. VGA has 0x0300, and a GPU without outputs has 0x0302 (pci.ids, class 03).
+/// Prefix of the display controller class in `pci.ids`: 0x0300 for VGA, 0x0302 for GPUs without outputs.
 const DISPLAY: &str = "0x03";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PciGpu {
-    /// `"0000:17:00.0"`.
+    /// For example `0000:17:00.0`.
     pub address: String,
-    /// The bound kernel driver: `nvidia`, `nouveau`, `vfio-pci`; `None` if no driver is bound.
+    /// Name of the bound kernel driver, such as `nvidia`, `nouveau` or `vfio-pci`.
     pub driver: Option<String>,
-    /// Whether runtime power management has suspended the GPU, as in laptops (`power/runtime_status`). Opening the
-    /// GPU wakes it.
+    /// Whether runtime power management has suspended the GPU, as laptops do. Opening a suspended GPU wakes it.
     pub is_suspended: bool,
 }
 
-/// Reads the NVIDIA GPUs, sorted by address; `None` if there is no PCI bus or it cannot be read.
+/// Returns all NVIDIA GPUs sorted by address, or `None` if the PCI bus cannot be read.
 pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/devices"))
 }
 
-/// Reads the GPUs bound to NVIDIA's kernel driver, sorted by address. Unlike `read_pci_gpus`, this skips the hundreds
-/// of other devices in a server. `None` if the driver is not loaded, or its GPUs cannot be read.
+/// Returns the GPUs bound to NVIDIA's kernel driver, sorted by address, or `None` if the driver is not loaded. Skips
+/// the hundreds of other devices that a server can have and that `read_pci_gpus` reads.
 pub fn read_driver_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/drivers/nvidia"))
 }

@@ -1,4 +1,4 @@
-//! Reads the machine's names, boot and clocks, and detects what kind of system it is.
+//! Reads clocks, the boot time and the names of the machine, and detects containers and WSL.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -11,12 +11,11 @@ use crate::host::proc::small_file::read_text;
 use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 
-/// The inode number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
-/// `include/linux/proc_ns.h`.
+/// Inode number of the initial pid namespace: `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads facts about the machine; unreadable values are `None`. The caller sets `suspended_seconds`, which changes
-/// (see [`Clocks::suspended_seconds`]).
+/// Reads facts about the machine. Unreadable values are `None`. The caller sets `suspended_seconds`, which changes over
+/// time (see [`Clocks::suspended_seconds`]).
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -42,15 +41,15 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// Parses the pid namespace of this /proc from the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
+/// Parses the target of `/proc/self/ns/pid`, such as `pid:[4026531836]`.
 pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
-/// Computes the boot time by the current wall clock, rounded down to a second. The result changes when the clock is
-/// set, so a caller that displays it repeatedly must keep it. `btime` of `/proc/stat` is not used, because lxcfs
-/// returns a container's value there, while start times count from the machine's boot.
+/// Returns the boot time according to the current wall clock, rounded down to a second. The result changes when the
+/// clock is set, so a caller that displays it repeatedly must keep it. `btime` in `/proc/stat` is unsuitable: lxcfs
+/// shows the container's boot time there, but start times count from the machine's boot.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
@@ -59,15 +58,15 @@ pub fn read_boot_time() -> Time {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Nanoseconds since boot, including suspended time, for `Processes::sample`.
+    /// Nanoseconds since boot, including suspended time.
     pub boottime_ns: u64,
     monotonic_ns: u64,
 }
 
 impl Clocks {
-    /// Returns how many seconds the machine has been suspended since boot. `last` is the previous result. The two
-    /// clocks are read one after the other, so jitter around a whole second could look like suspension. Therefore the
-    /// result changes only by two seconds or more.
+    /// Returns how many seconds the machine has been suspended since boot. `last` is the previous result, which is
+    /// returned again unless it is wrong by at least two seconds. The two clocks are not read simultaneously, so
+    /// smaller differences can be jitter.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
@@ -87,24 +86,24 @@ pub fn read_clocks() -> Clocks {
         let part = u64::try_from(time.tv_nsec).unwrap_or(0);
         whole.saturating_mul(1_000_000_000).saturating_add(part)
     };
-    // Read in this order, so that the difference is never negative.
+    // Reading the monotonic clock first guarantees that the difference is not negative.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// Reads the wall clock, which users may set. Use it for display, and for comparison with users' input.
+/// Reads the wall clock. It can be set, so use it only for display and for comparison with times that users enter.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
 }
 
-/// The kind of system: a container, WSL, or a plain machine. Troubleshooting advice depends on it.
+/// Kind of system that gpumem runs in. Troubleshooting advice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
-    /// The container's runtime, from its marker file: `docker`, `podman`. Other runtimes leave no marker.
+    /// Container runtime that created a marker file: `docker` or `podman`.
     pub container: Option<&'static str>,
-    /// Whether this is Linux under Windows, which uses the Windows driver.
+    /// Whether this is Linux in WSL, where the Windows driver controls the GPU.
     pub is_wsl: bool,
 }
 
@@ -119,7 +118,7 @@ pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
     };
     Platform {
         container,
-        // The release contains Microsoft on WSL 1, and microsoft-standard-WSL2 on WSL 2.
+        // The kernel release contains `Microsoft` in WSL 1 and `microsoft-standard-WSL2` in WSL 2.
         is_wsl: kernel.is_some_and(|release| release.to_ascii_lowercase().contains("microsoft")),
     }
 }

@@ -1,5 +1,4 @@
-//! Reads how the kernel's own file systems are mounted: whether proc hides other users' processes, and which cgroup
-//! versions are mounted.
+//! Reads mount options: whether proc hides other users' processes, and which cgroup versions are mounted.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -8,10 +7,10 @@ use crate::host::proc::small_file::read_start;
 
 /// Maximum number of bytes read from `mountinfo`. A machine with a thousand containers has about ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
-/// The initial cgroup namespace: `PROC_CGROUP_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
+/// Link target of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// What a proc file system hides of other users' processes (proc(5), mount options).
+/// The `hidepid` mount option of proc (proc(5)), which hides other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hidepid {
     Off,
@@ -26,35 +25,34 @@ pub enum Cgroups {
     None,
     V1,
     V2,
-    /// Both versions, as in systemd's hybrid mode.
+    /// Both versions are mounted, as in systemd's hybrid mode.
     Hybrid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
-    /// `hidepid` option of the proc file system in use; `None` if proc is not mounted there.
+    /// `None` if no proc file system is mounted at the path in use.
     pub hidepid: Option<Hidepid>,
     pub cgroups: Cgroups,
 }
 
-/// Reads gpumem's own mounts; `None` if that fails.
 pub fn read_mounts(proc: &Path) -> Option<Mounts> {
     let text = read_start(&proc.join("self/mountinfo"), MOUNTINFO_BYTES).ok()?;
     Some(parse_mounts(&text, proc))
 }
 
-/// Parses `/proc/PID/mountinfo` (proc(5)). `proc` is the path where proc should be mounted.
+/// Parses `/proc/PID/mountinfo` (proc(5)). `proc` is the expected mount point of proc.
 pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
     let (mut hidepid, mut v1, mut v2) = (None, false, false);
     for line in text.lines().map_while(Result::ok) {
-        // Optional fields precede a lone hyphen.
+        // A hyphen ends the list of optional fields.
         let Some((front, back)) = line.split_once(" - ") else {
             continue;
         };
         let mut back = back.split(' ');
         let (kind, options) = (back.next(), back.nth(1).unwrap_or_default());
         match kind {
-            // The last mount on a path covers the earlier ones.
+            // A later mount on the same path hides earlier ones.
             Some("proc") if front.split(' ').nth(4).map(Path::new) == Some(proc) => {
                 hidepid = Some(parse_hidepid(options));
             }
@@ -82,7 +80,7 @@ fn parse_hidepid(options: &str) -> Hidepid {
     }
 }
 
-/// Whether gpumem sees the cgroups of the whole machine, rather than only a subtree; `None` if unknown.
+/// Returns whether gpumem sees the cgroups of the whole machine and not only a subtree, or `None` if that is unknown.
 pub fn read_is_initial_cgroup_namespace(proc: &Path) -> Option<bool> {
     let link = std::fs::read_link(proc.join("self/ns/cgroup")).ok()?;
     Some(link.to_str()? == INITIAL_CGROUP_NAMESPACE)

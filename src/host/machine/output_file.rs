@@ -1,10 +1,11 @@
 //! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
 //!
-//! Another user may own a directory of the path and replace its entries at any time. So gpumem opens the path one
-//! directory at a time, and opens the file in the directory that it has checked. A symbolic link is followed only if
-//! no other user can change it. The file must be a regular file with one link that belongs to the caller or root.
-//! This excludes another user's file, and a hard link that another user made to the caller's file. Opening never
-//! blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`) may be of any type.
+//! Another user can own a directory on the path and replace its entries at any time. gpumem therefore opens the path
+//! one directory at a time, and opens the file relative to the directory that it has checked. It follows a symbolic
+//! link only if no other user can change the link. The file must be a regular file with a single hard link, and belong
+//! to the caller or root. These rules exclude another user's file, and a hard link that another user made to the
+//! caller's file. Opening a file never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`)
+//! can be of any type.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +25,7 @@ use rustix::process::geteuid;
 
 use super::ownership::{MAX_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// Maximum number of bytes of a file's name that are kept in its temporary file's name.
+/// Maximum number of bytes of a file's name that are kept in the name of its temporary file.
 const LONGEST_STEM: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +40,7 @@ enum UnsafeFile {
     HardLinks,
 }
 
-/// An output file named by the caller, which is checked before the content exists.
+/// An output file chosen by the caller and checked before its content exists.
 #[derive(Debug)]
 pub enum OutputFile {
     Open(File),
@@ -47,7 +48,7 @@ pub enum OutputFile {
 }
 
 impl OutputFile {
-    /// Opens an output for one whole document.
+    /// Opens an output file that a whole document replaces.
     pub fn document(path: &Path) -> io::Result<Self> {
         if let Some(file) = open_inherited(path) {
             return file.map(Self::Open);
@@ -58,14 +59,14 @@ impl OutputFile {
         Ok(Self::Replaced(path.to_owned()))
     }
 
-    /// Opens a CI system's file, to which the document is appended. It may belong to the owner of its directory,
-    /// because jobs in a container run as root, but the file belongs to the runner's user.
+    /// Opens a job summary file of a CI system for appending. The file can belong to the owner of its directory instead
+    /// of the caller, because a containerised job runs as root and the summary file belongs to the runner's user.
     pub fn summary(path: &Path) -> io::Result<Self> {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the document. A replaced file gets `mode`, or else the old file's mode, or else the umask's default.
-    /// Fails if it cannot be written; a replaced file is then unchanged.
+    /// Writes the document. A replaced file gets `mode` if given, else the mode of the old file, else the default of
+    /// the umask. If writing fails, a file that would be replaced is unchanged.
     pub fn write(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Open(file) => (&mut &*file).write_all(content),
@@ -74,8 +75,8 @@ impl OutputFile {
     }
 }
 
-/// Opens a file for reading and writing with these additional flags, and creates it with this mode if it is missing.
-/// Fails if it cannot be opened, or another user could have chosen the file.
+/// Opens a file for reading and writing with the additional `flags`. Creates a missing file with `mode`. Fails if
+/// another user could have chosen the file.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     open(path, flags, mode, false)
 }
@@ -89,13 +90,13 @@ fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Res
     output.open(flags, mode, is_of_directory.then_some(owner))
 }
 
-/// Replaces a file with this content and mode. Readers see either the old file or the new one, even after a power
-/// failure. Fails if it cannot be written; the file is then unchanged.
+/// Replaces the content and mode of a file. Readers see either the old file or the new one, even after a power failure.
+/// If writing fails, the file is unchanged.
 pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     OutputFile::document(path)?.write(content, Some(mode))
 }
 
-/// Opens a descriptor that the caller passed, if the path names one.
+/// Opens a descriptor that gpumem inherited from its caller, if the path refers to one.
 fn open_inherited(path: &Path) -> Option<io::Result<File>> {
     let number: u32 = match path.to_str()? {
         "/dev/stdout" => 1,
@@ -110,14 +111,14 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
         2 => Some(io::stderr().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    // Duplicate the descriptor, so that its offset is shared with other writers.
+    // A duplicated descriptor shares the offset with other writers.
     if let Some(standard) = standard {
         return Some(standard.map(File::from));
     }
     let open = || {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(CWD, format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
-        // Writing may have to wait for a reader.
+        // Clear `O_NONBLOCK`, because writing to a pipe waits for the reader.
         fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(File::from(file))
     };
@@ -134,13 +135,13 @@ struct OutputPath {
 }
 
 impl OutputPath {
-    /// Walks to the directory of a file. The file may be missing.
+    /// Opens the directory of the file at `path`. The file can be missing.
     fn find(path: &Path) -> io::Result<Self> {
         let mut components = VecDeque::new();
         push_front(&mut components, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Keep the current directory and its parents, because another user may move a directory and so change its
-        // `..`.
+        // Keep the current directory and its parents open. Opening `..` could lead elsewhere, because another user can
+        // move a directory.
         let mut folder = openat(CWD, "/", flags, Mode::empty())?;
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
@@ -200,20 +201,19 @@ impl OutputPath {
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
-        // The file may have been replaced since the check.
+        // Another user can have replaced the file since the check.
         check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
         Ok(file.into())
     }
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         let mode = mode.or(self.check(None)?);
-        // The pid is included because two processes may write the same file simultaneously. A long name is cut to
-        // leave room.
+        // Two processes can replace the same file simultaneously, so the temporary name contains the pid.
         let name = self.name.as_bytes();
         let mut new = OsString::from(".");
         new.push(OsStr::from_bytes(&name[..name.len().min(LONGEST_STEM)]));
         new.push(format!(".{}.new", std::process::id()));
-        // An earlier process with this pid may have left a file.
+        // Remove the temporary file of a crashed process with the same pid.
         let _ = unlinkat(&self.folder, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let write = || {
@@ -233,7 +233,7 @@ impl OutputPath {
             .as_ref()
             .is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
         {
-            // A file that is itself a mount point of a container cannot be replaced.
+            // A bind mount of a container runtime cannot be replaced by renaming, so overwrite its content.
             written = self.open(OFlags::empty(), 0, None).and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(content)
@@ -246,9 +246,9 @@ impl OutputPath {
     }
 }
 
-/// Whether only root and the caller can change a link. The link must belong to one of them. If the caller has more
-/// rights than a plain user, so must the directory and all of its parents. In a sticky directory, users cannot move
-/// the entries of others.
+/// Returns whether only root and the caller can change a symbolic link. The link must belong to root or the caller. If
+/// gpumem has more rights than a plain user, the same applies to the directory and all parents. A parent can be
+/// writable by others if it is sticky, because users cannot move other users' entries in a sticky directory.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// The id of a user that does not exist and is not root.
+    /// An arbitrary unprivileged user id.
     const OTHER_USER: u32 = 4242;
 
     fn mode(path: &Path) -> u32 {
@@ -346,7 +346,7 @@ mod tests {
         assert!(error("over").contains("belongs to uid 4242"), "{}", error("over"));
         lchown(at("a/b/up"), Some(0), None).unwrap();
         replace_file(&at("over"), b"", 0o644).unwrap();
-        // A root-owned link that another user can move.
+        // Another user can move these links, although root owns them.
         for (owner, bits) in [(OTHER_USER, 0o755), (0, 0o775), (0, 0o1777)] {
             chown(at("a/b"), Some(owner), None).unwrap();
             fs::set_permissions(at("a/b"), Permissions::from_mode(bits)).unwrap();

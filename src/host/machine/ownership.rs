@@ -1,14 +1,13 @@
-//! Checks who may write to the files that gpumem obeys: the owner and mode of every component of a path.
+//! Checks the owner and mode of every component of a path whose content gpumem obeys.
 //!
-//! The configuration, a notify command and the state directory control actions on other users' processes. A user
-//! who can write to one of them, or to a directory above it, gains the rights of the process that obeys it. So a
-//! process with more rights than a plain user obeys only files that no one but root and itself can change, as sudo
-//! and sshd do. Root or the effective user must own the file and each directory from `/` on, and neither group nor
-//! others may write. An access control list that grants writing also sets the group bits (acl(5)), so checking the
-//! mode is enough.
+//! The configuration, a notify command and the state directory control actions on other users' processes. A user who
+//! can write to one of them, or to a directory on its path, gains the rights of the process that reads it. Like sudo
+//! and sshd, a process with more rights than a plain user obeys only files that nobody but root and the process's own
+//! user can change. Root or the effective user must own the file and every directory on its path, and neither group nor
+//! others may have write permission. An access control list that grants writing also sets the group bits (acl(5)), so
+//! checking the mode is enough.
 //!
-//! Callers may check before or after opening. Others cannot change a path that passes, so it still leads to the
-//! checked file.
+//! Other users cannot change a path that passes, so callers can check a path before or after opening the file.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,14 +21,14 @@ use nix::unistd::{Uid, User};
 use crate::host::machine::rights::has_gained_rights;
 
 pub(super) const OTHERS_WRITE: u32 = 0o022;
-/// In a directory with this mode bit, only an entry's owner or the directory's owner may replace the entry.
+/// In a directory with this mode bit, only the owner of an entry and the owner of the directory may replace the entry.
 pub(super) const STICKY: u32 = 0o1000;
-/// Maximum number of links followed, which is the kernel's limit (`MAXSYMLINKS`).
+/// Maximum number of symbolic links followed. The kernel has the same limit (`MAXSYMLINKS`).
 pub(super) const MAX_LINKS: usize = 40;
-/// Maximum number of entries checked in a state directory, which normally has a handful.
+/// Maximum number of entries checked in a state directory, which normally contains a handful.
 const MAX_ENTRIES: usize = 4096;
 
-/// Why gpumem does not obey a file or directory: the component that others may change, and how to fix it.
+/// Why gpumem does not obey a file: the component that other users can change, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
     #[error(
@@ -47,9 +46,9 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// The only user other than root who may own it.
+        /// The user who may own the component besides root.
         own_uid: u32,
-        /// Whether it is a directory, for which a change of owner is not enough.
+        /// For a directory, the message does not suggest chown, because its entries can belong to another user, too.
         is_directory: bool,
     },
     #[error(
@@ -65,8 +64,8 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// Whether it is a device, pipe or socket. The message then does not suggest chmod, because other users may
-        /// need write access.
+        /// Whether the component is a device, pipe or socket. The message then does not suggest chmod, because other
+        /// users can need write access.
         is_special: bool,
     },
     #[error(
@@ -79,7 +78,7 @@ pub enum NotOurs {
     Unknown { component: PathBuf, cause: io::Error },
 }
 
-/// Returns a user's name, or the number if the user has no name.
+/// Returns a user's name and id, or only the id if the user has no name.
 pub(super) fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
@@ -97,14 +96,14 @@ fn allowed_owners(own_uid: u32) -> String {
     }
 }
 
-/// Whether gpumem has rights that plain users lack, and so must not obey other users.
+/// Returns whether gpumem has rights that plain users lack, and therefore must not obey other users.
 pub fn has_more_rights() -> bool {
     rustix::process::geteuid().is_root() || has_gained_rights()
 }
 
-/// Checks that only root and the effective user may change the file at a path. A missing file passes if the
-/// existing part of its path does. For a plain user, every path passes, because other users' rights are not at
-/// stake. The error is the first component that others may change.
+/// Checks that only root and the effective user can change the file at a path. A missing file passes if the existing
+/// part of the path passes. Every path passes for a plain user, who has no rights that another user could gain. The
+/// error contains the first component that other users can change.
 pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => check_path(path, rustix::process::geteuid().as_raw()),
@@ -120,7 +119,8 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Checks that only root and the effective user may change a directory. The path to it is not checked.
+/// Checks that only root and the effective user can change a directory itself. Does not check the path that leads to
+/// it.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
@@ -137,7 +137,7 @@ fn check_directory(folder: &Path, own_uid: u32) -> Result<(), NotOurs> {
     };
     for entry in entries.take(MAX_ENTRIES) {
         let entry = entry.map_err(unknown)?;
-        // Check the entry itself; the target of a link is never opened. A missing entry passes.
+        // gpumem never opens the target of a link in its state directory, so links are not followed here.
         if let Ok(metadata) = entry.metadata()
             && !metadata.is_symlink()
         {
@@ -167,12 +167,13 @@ fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // Others may still create the file, but it is then checked again.
+            // Another user can still create the file. A later check then rejects it.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
         if metadata.is_symlink() {
-            // The mode of a link has no effect. Its directory, which has been checked, decides who may replace it.
+            // The mode of a link has no effect. Its directory, which was checked above, determines who can replace the
+            // link.
             if metadata.uid() != 0 && metadata.uid() != own_uid {
                 return Err(not_owned(&next, &metadata, own_uid));
             }
@@ -218,8 +219,8 @@ pub(super) fn push_front(components: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Checks a directory on the path. A world-writable directory passes if it is sticky, because users cannot replace
-/// each other's files in it; its metadata is then returned.
+/// Checks a directory on the path. A sticky directory passes although other users can write to it, because they cannot
+/// replace each other's files there. Returns the metadata of such a directory.
 fn check_ancestor(
     path: &Path,
     metadata: &Metadata,
@@ -268,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// The id of a user that does not exist and is not root.
+    /// An arbitrary unprivileged user id.
     const OTHER_USER: u32 = 4242;
 
     fn own_uid() -> u32 {
@@ -279,7 +280,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Creates a directory of the current user inside a shared one, with a file in a subdirectory.
+    /// Creates a directory and a file in it that only the current user can write to, inside a temporary directory.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
@@ -298,7 +299,7 @@ mod tests {
         check_path(&path.join("etc"), own_uid()).unwrap();
         check_directory(&path.join("etc"), own_uid()).unwrap();
         check_path(&path.join("etc/../etc/./config.toml"), own_uid()).unwrap();
-        // A missing file passes, and is checked once it exists.
+        // A missing file passes. gpumem checks it again when it exists.
         check_path(&path.join("etc/absent/config.toml"), own_uid()).unwrap();
         check_path(&file.join("below-a-file"), own_uid()).unwrap();
         symlink("etc/config.toml", path.join("link")).unwrap();
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn paths_of_another_user_are_refused() {
-        // Check as a user who owns none of these files.
+        // Without root, the test cannot change owners. It then checks as a user who owns none of the files.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own_uid() != 0 {
@@ -391,7 +392,7 @@ mod tests {
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
             check_path(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
-        // Another user's link to a file of root, in a shared directory.
+        // In a shared directory, a link is followed only if root or the effective user owns it.
         let (_folder, path) = tree();
         let shared = path.join("shared");
         fs::create_dir(&shared).unwrap();

@@ -1,6 +1,6 @@
-//! Determines whether the kernel lets gpumem read other users' processes and hold a pidfd. Both are tried, because
-//! capabilities, namespaces and security modules all matter. Also determines whether gpumem has more rights than its
-//! caller, and so must not simply obey the caller. `ownership` decides whose files are obeyed.
+//! Determines whether the kernel lets gpumem read other users' processes and open a pidfd. gpumem tries both
+//! operations, because capabilities, namespaces and security modules all affect the result. This module also determines
+//! whether gpumem has more rights than its caller. `ownership` then decides which files gpumem obeys.
 
 use std::fs;
 use std::io;
@@ -13,26 +13,26 @@ use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, 
 
 use crate::host::proc::small_file::read_start;
 
-/// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
+/// Bit of `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// Maximum number of processes checked to find one of another user.
+/// Maximum number of processes checked to find a process of another user.
 const MAX_TRIED: usize = 4096;
-/// Maximum number of bytes read from a status file, which has about 60 lines.
+/// Maximum number of bytes read from a `status` file, which has about 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
-/// Result of trying to read a process's open files.
+/// Result of reading the descriptors of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
     Seen,
     Refused,
-    /// There was no suitable process to try.
+    /// No suitable process was found.
     NoProcess,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     pub is_root: bool,
-    /// Whether the effective capabilities include `CAP_SYS_PTRACE`; `None` if they cannot be read.
+    /// Whether the effective capabilities include `CAP_SYS_PTRACE`. `None` if they cannot be read.
     pub can_trace: Option<bool>,
     pub first: Visibility,
     pub other_user: Visibility,
@@ -48,7 +48,8 @@ pub fn read_rights(proc: &Path) -> Rights {
     }
 }
 
-/// Tries to read a descriptor in an `fd` folder. One is enough, because the kernel decides per process.
+/// Reads the first descriptor in an `fd` folder. One descriptor is enough, because the kernel checks access per
+/// process.
 fn try_descriptors(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
@@ -64,7 +65,7 @@ fn try_descriptors(folder: &Path) -> Visibility {
             Err(_) => {}
         }
     }
-    // A process with no open files, like a kernel thread, proves nothing.
+    // A process without open files, such as a kernel thread, proves nothing.
     Visibility::NoProcess
 }
 
@@ -97,43 +98,43 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Opens a pidfd of the current process, and closes it. Fails with `ENOSYS` before Linux 5.3, and with
-/// `EPERM` if a sandbox forbids it.
+/// Opens and closes a pidfd of the current process. Fails with `ENOSYS` before Linux 5.3, and with `EPERM` if a sandbox
+/// forbids the call.
 pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
-/// Whether the program's setuid or setgid bit gave it a user or group other than its caller's.
+/// Returns whether a setuid or setgid bit of the program file changed the effective user or group.
 pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// Whether the program has rights that its caller lacks, from its setuid or setgid bit or file capabilities.
+/// Returns whether the program file's setuid bit, setgid bit or capabilities gave gpumem rights that its caller lacks.
 ///
-/// This matches the kernel's secure execution (getauxval(3), `AT_SECURE`), but ignores security modules, because
-/// SELinux sets the flag for every service that enters its own domain. Inherited capabilities (ambient, as with
-/// systemd's `AmbientCapabilities=`) are the caller's own.
+/// The result equals the kernel's `AT_SECURE` flag (getauxval(3)) except for security modules: SELinux sets the flag
+/// for every service that enters its own domain. Ambient capabilities, as set by systemd's `AmbientCapabilities=`, are
+/// the caller's and do not affect the result.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
         return true;
     }
-    // Root has all capabilities anyway, and sudo makes its caller root.
+    // Root has all capabilities anyway, and a caller that uses sudo is root.
     !getuid().is_root() && !gained_capabilities().is_empty()
 }
 
 fn gained_capabilities() -> CapabilitySet {
-    // Reading the current thread's capabilities cannot fail.
+    // Reading the capabilities of the current thread cannot fail.
     let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
     let is_gained =
         |&capability: &CapabilitySet| !capability_is_in_ambient_set(capability).unwrap_or(false);
     permitted.iter().filter(is_gained).collect()
 }
 
-/// Permanently drops the program file's capabilities, except those for inspecting and signalling processes. With
+/// Permanently drops the capabilities of the program file, except those for inspecting and signalling processes. With
 /// `CAP_DAC_READ_SEARCH`, gpumem would read any file (a recording, a configuration) for every user who may start
-/// it.
+/// gpumem.
 ///
-/// Call this while there is only one thread, because capabilities belong to threads. On failure, the
+/// Call this function while there is only one thread, because capabilities belong to threads. If it fails, the
 /// capabilities are unchanged.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
@@ -160,7 +161,7 @@ mod tests {
         for (bits, can) in [
             ("000001ffffffffff", Some(true)),
             ("0000000000080000", Some(true)),
-            ("00000000a80425fb", Some(false)), // what Docker gives
+            ("00000000a80425fb", Some(false)), // Docker's default
             ("0000000000000000", Some(false)),
             ("", None),
             ("xyz", None),

@@ -10,7 +10,7 @@ use crate::host::testing::{FakeProc, StatLine};
 
 const SECOND: u64 = SECOND_NS;
 const OTHER_UID: [u32; 0] = [];
-/// Flag bits in a stat line.
+/// Flags in a stat line: `PF_KTHREAD` and `PF_EXITING` of the kernel's `include/linux/sched.h`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
 
@@ -58,7 +58,7 @@ impl Fake {
         fs::create_dir(&fd).unwrap();
     }
 
-    /// Adds a process whose descriptors cannot be read. Its `fd` is a file, so not even root can list it.
+    /// Adds a process whose descriptors cannot be read. Its `fd` is a file, which even root cannot list.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
         self.set_state(pid, state, flags);
         self.put(pid, "fd", "");
@@ -81,7 +81,7 @@ fn only_holders_of_a_device_file_are_found() {
     fake.open(73, "/somewhere/dev/nvidia0");
     fake.open(73, "socket:[12]");
     fake.open(73, std::ffi::OsStr::from_bytes(b"/dev/\xff\n\x1b[2J"));
-    // gpumem itself holds the files that NVML opens.
+    // Process 74 is gpumem, which must be excluded.
     fake.process(74, &["nvidia0"]);
     symlink("74", fake.proc.join("self")).unwrap();
     for stranger in ["70x", "-70", "99999999999999", "sys", "\u{1b}[2J"] {
@@ -122,7 +122,7 @@ fn all_processes_are_read_every_half_minute_and_on_request() {
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
-    // The processes are not new, so no listing shows the change.
+    // A listing reads only new processes, so the changes of old processes remain unnoticed.
     fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
@@ -148,7 +148,7 @@ fn a_reused_pid_inherits_no_verdict() {
     let mut holders = fake.holders();
     holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [80]);
-    // The new processes are created before the old ones are removed, so that no inode number is reused.
+    // Create the new processes before removing the old ones. Otherwise the file system could reuse inode numbers.
     fake.process(170, &["nvidia0"]);
     fake.process(180, &["null"]);
     for pid in [70, 80] {
@@ -171,7 +171,7 @@ fn unreadable_processes_are_counted_and_are_not_holders() {
     holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
-    // A permission change takes effect at the next read of all processes.
+    // A changed permission must take effect at the next read of all processes.
     fs::remove_dir_all(fake.folder(70)).unwrap();
     holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));
@@ -229,7 +229,7 @@ fn maps_are_searched_only_on_request() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // A stuck process is not read, and its old result is kept.
+    // The maps of a process in state D must not be read, and its old result must remain.
     fake.set_state(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(refresh(&mut holders, 32, false), [70]);
