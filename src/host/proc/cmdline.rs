@@ -1,5 +1,5 @@
-//! Parses `/proc/PID/cmdline`: argv. It is in the process's own memory, so the process may overwrite it with any
-//! text of any length. Also reads the working directory, to which the paths in argv are relative.
+//! Parses `/proc/PID/cmdline` and reads the working directory. The arguments are in the memory of the process, which
+//! can overwrite them with text of any length.
 
 use std::sync::Arc;
 
@@ -8,20 +8,21 @@ use rustix::io;
 use crate::host::proc::folder::Folder;
 use crate::host::secrets;
 
-/// Maximum length of argv in snapshots, recordings and reports. A process may have 4 MiB of it.
+/// Maximum length of the arguments in snapshots, recordings and reports. Linux allows 6 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// Maximum number of arguments. Each one costs an allocation, even if it is a single byte.
+/// Maximum number of arguments. Each argument costs an allocation, even if it is a single byte.
 const ARGUMENTS: usize = 1024;
 
 /// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument that is kept ends with `…`.
-/// Invalid UTF-8 is replaced, and secrets become `***`. `None` if it is empty, as for kernel threads and zombies.
+/// Invalid UTF-8 is replaced, and secrets become `***`. Returns `None` if `bytes` is empty, as for kernel threads and
+/// zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
     if !is_cut {
         bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-        // A process that sets a title writes one string and fills the rest with NULs.
+        // A process that sets a title overwrites the arguments with a single string and zeros.
         let end = bytes.iter().position(|&byte| byte == 0);
         if let Some(end) = end.filter(|&end| bytes[end..].iter().all(|&byte| byte == 0)) {
             bytes = &bytes[..end];
@@ -50,8 +51,8 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
 }
 
-/// Reads the name of a process's working directory, without its path, which only the process's owner may see. Secrets
-/// become `***`.
+/// Reads the name of a process's working directory, with secrets replaced by `***`. Omits the path, which only the
+/// process's owner may see.
 pub(super) fn read_working_directory(folder: &Folder) -> io::Result<String> {
     folder.link(c"cwd", |path| {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -73,7 +74,7 @@ mod tests {
     fn secrets_in_argv_are_masked() {
         let arguments_kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
         assert_eq!(arguments_kept, ["server", "--token=***", "--api-key", "***"]);
-        // This applies even if argv was cut inside a secret.
+        // Masking must also work if the limit cuts a secret.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
         assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);

@@ -1,8 +1,8 @@
-//! Parses `/proc/PID/environ`: variables that show what a process belongs to, or how it uses memory.
+//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to, or how it uses memory.
 //!
-//! Only names on a fixed list are kept, none of which are secret. This is the environment at exec: it does not
-//! include later changes, and a process that sets a title may have overwritten it. It is in the process's own
-//! memory, so reading it takes the same lock as argv (see `entry`).
+//! Only variables on a fixed list are kept, and none of them contain secrets. The file contains the initial
+//! environment, without later changes. A process that sets a title can overwrite the environment. Reading the file
+//! takes the lock of the process's memory map, as for the arguments (see `entry`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -13,22 +13,24 @@ use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 use crate::model::owners;
 
-/// Maximum number of bytes read: twice the limit of execve(2), which is a quarter of the usual 8 MiB stack.
+/// Maximum number of bytes read. execve(2) limits arguments and environment to 2 MiB with the usual stack limit of 8
+/// MiB.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// The variable by which an owner protects a process (`model::keep`).
+/// A user protects a process with this variable (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
-/// Variables that are used even if the rest of the environment is lost.
+/// Variables that are used even if the rest of the environment is unknown.
 const KEPT_IF_INCOMPLETE: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
 
-/// Variables that are ignored in a set-uid program: its caller chose them, and the loader ignores the last two.
+/// Variables that are ignored in a set-uid program. The caller of the program chose them, and the loader ignores the
+/// last two.
 const CALLER_CHOSEN: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
 
 /// Maximum number of bytes read from the auxiliary vector, which has about 25 entries of two words.
 const AUXV_BYTES: usize = 1024;
 
-/// Maximum length of a value. A longer one is cut and ends with `…`.
+/// Maximum length of a value. A longer value is truncated and ends with `…`.
 const VALUE_BYTES: usize = 512;
 
 const NAMES: [&str; 50] = [
@@ -84,7 +86,7 @@ const NAMES: [&str; 50] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// These names and those that `model::owners` reads, sorted.
+/// [`NAMES`] and the variables that `model::owners` reads, sorted.
 static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
 });
@@ -93,12 +95,12 @@ pub(in crate::host) fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
-/// Parses the listed variables from `/proc/PID/environ`, which may be truncated. If a name occurs several times, the
-/// first value is used, as in getenv(3). Invalid UTF-8 is replaced.
+/// Parses the listed variables from `/proc/PID/environ`, which can be truncated. Uses the first value of a repeated
+/// name, as getenv(3) does, and replaces invalid UTF-8.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
     let mut rest = bytes;
-    // A variable without its NUL is incomplete, and ignored.
+    // A variable without a terminating NUL is incomplete, so it is ignored.
     while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
         let variable = variable.to_bytes();
         rest = &rest[variable.len() + 1..];
@@ -115,8 +117,8 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     variables
 }
 
-/// Like [`parse_environ`], for a complete file. `None` if the file is longer than the limit, or the process has
-/// overwritten it with a title. (setproctitle leaves zero bytes and part of the title.)
+/// Like [`parse_environ`], for a complete file. Returns `None` if the file exceeds the limit, or if the process has
+/// overwritten it with a title. setproctitle leaves zero bytes and part of the title.
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
@@ -127,8 +129,8 @@ pub(in crate::host) fn parse_whole_environ(
     is_known.then(|| Arc::new(variables))
 }
 
-/// Like [`parse_whole_environ`], for the process with this folder. Variables chosen by the caller of a set-uid
-/// program are excluded.
+/// Like [`parse_whole_environ`], for the process with this folder, but without variables that the caller of a set-uid
+/// program chose.
 pub(in crate::host) fn parse_own_environ(
     bytes: &[u8],
     folder: &Folder,
@@ -145,8 +147,8 @@ pub(in crate::host) fn parse_own_environ(
     Some(variables)
 }
 
-/// Whether a program gained privileges from its file when it was executed (getauxval(3), `AT_SECURE`); `None` if
-/// the vector is incomplete.
+/// Returns whether a program gained privileges from its file at exec (getauxval(3), `AT_SECURE`), or `None` if the
+/// auxiliary vector is incomplete.
 fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     const AT_SECURE: u64 = 23;
     let words = auxv.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
@@ -155,8 +157,8 @@ fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     Some(secure[1] != 0)
 }
 
-/// Whether the memory of the process with this pid and start can currently be read without blocking; `None` if the
-/// process is gone or its pid was reused.
+/// Returns whether the memory of a process can currently be read without blocking, or `None` if the process has exited
+/// or its pid was reused.
 pub(in crate::host) fn has_memory(
     folder: &Folder,
     start_ticks: u64,
@@ -167,7 +169,7 @@ pub(in crate::host) fn has_memory(
     Some(!stat.is_exiting && stat.state != 'D')
 }
 
-/// Cuts a value to its maximum length, and masks misplaced secrets.
+/// Truncates a value to its maximum length and masks secrets.
 fn text(value: &[u8]) -> Arc<str> {
     let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
     secrets::hide_in_value(&mut text);
@@ -231,7 +233,7 @@ mod tests {
     fn every_listed_name_is_found() {
         let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
-        // One name is longer than all listed names; another only has the length of a listed one.
+        // One name is longer than all listed names. Another has the length of a listed name.
         let other_names = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(other_names.as_bytes()), []);
     }

@@ -1,6 +1,5 @@
-//! Reads one process's environment for display to a user who requests it. Secrets are masked.
-//!
-//! This is the environment at exec. It is not kept, sent or recorded; `environ` reads the variables for snapshots.
+//! Reads the initial environment of a process for display to a user who requests it, with secrets masked. The result is
+//! never recorded; `environ` reads the variables for snapshots.
 
 use std::borrow::Cow;
 
@@ -11,14 +10,13 @@ use crate::host::proc::environ::{ENVIRON_BYTES, has_memory, is_kept};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::{HostError, Roots, has_gained_rights, secrets};
 
-/// Maximum length of a displayed value. A longer one is cut and ends with `…`.
+/// Maximum length of a displayed value. A longer value is truncated and ends with `…`.
 const VALUE_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EnvironmentError {
     #[error("the process is gone")]
     Gone,
-    /// Reading the process's memory might block.
     #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
     HeldUp,
     /// gpumem may read the environment, but its caller may not.
@@ -31,12 +29,11 @@ pub enum EnvironmentError {
     Refused(#[from] HostError),
 }
 
-/// Reads the environment at exec of the process with this pid and start, sorted by name. The values of harmless
-/// variables are returned with secrets in them masked; all other values are `***`. Invalid UTF-8 is replaced. Control
-/// characters remain, so the caller has to escape them.
+/// Reads the initial environment of a process, sorted by name. Values of harmless variables are returned with secrets
+/// masked, and all other values are `***`. Invalid UTF-8 is replaced. The caller must escape control characters.
 ///
-/// If the program's file gives gpumem more rights than its caller has, only the caller's own processes are read,
-/// because masking may miss some secrets. Fails if the process is gone, stuck, or another user's.
+/// If the program file gives gpumem more rights than its caller, only the caller's own processes are read, because
+/// masking can miss secrets. Fails if the process has exited, is stuck, or belongs to another user.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,
@@ -70,12 +67,12 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Parses `/proc/PID/environ`, sorted by name. If a name occurs several times, the first value is used. Entries
-/// without a name are dropped, because they are part of a title that the process has written over them.
+/// Parses `/proc/PID/environ`, sorted by name. Uses the first value of a repeated name. Drops entries without a name,
+/// which belong to a title that the process has written over its environment.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
-        // An incomplete variable, without its NUL, is dropped, because a part of a secret may not be recognised.
+        // A variable without a terminating NUL is incomplete. Drop it, because masking could miss part of a secret.
         let Some(variable) = variable.strip_suffix(b"\0") else {
             break;
         };

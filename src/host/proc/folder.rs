@@ -1,7 +1,7 @@
-//! Reads a process's folder in /proc, which is held open meanwhile, and lists /proc itself.
+//! Opens and reads the folders of processes in /proc, and lists /proc.
 //!
-//! A pid may refer to another process a moment later, but an open folder never does. Once its process is dead, reads
-//! in it return `ESRCH` or `ENOENT`. This module only reads; other modules parse.
+//! A pid can be reused at any time, but an open folder never refers to another process. After the process has exited,
+//! reads in the folder return `ESRCH` or `ENOENT`. This module only reads; other modules parse.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -17,27 +17,27 @@ use rustix::io::{self, Errno};
 
 const LINK_BYTES: usize = 4096;
 
-/// The size of the first read, which is enough for nearly all files.
+/// Size of the first read, which is enough for nearly all files.
 const FIRST_BYTES: usize = 16 << 10;
 
 const OTHERS_WRITE: u16 = 0o022;
 
-/// Maximum number of listed processes: a quarter of the kernel's own limit.
+/// Maximum number of listed processes: a quarter of the kernel's limit on 64-bit machines.
 pub const MAX_PROCESSES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcEntry {
     pub pid: u32,
-    /// The inode number of its folder. `holders` explains what it proves.
+    /// Inode number of the process's folder. The documentation of `holders` explains its use.
     pub inode: u64,
 }
 
-/// A process's folder, its `fd` folder, or /proc.
+/// The folder of a process, an `fd` folder, or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens the folder of `pid` below `proc`; `ENOENT` if the process does not exist.
+    /// Opens the folder of `pid` below `proc`. Fails with `ENOENT` if the process does not exist.
     pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
         let mut path = proc.to_owned();
         path.push(rustix::path::DecInt::new(pid));
@@ -55,7 +55,7 @@ impl Folder {
         openat(CWD, proc.join("self"), flags, Mode::empty()).map(Self)
     }
 
-    /// Opens the `fd` folder of `pid` in one call, for a caller that needs nothing else. `self` must be /proc.
+    /// Opens the `fd` folder of `pid` with a single system call. `self` must be /proc.
     pub fn descriptors_of(&self, pid: u32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
@@ -66,15 +66,15 @@ impl Folder {
         self.file_of(pid, "stat", content)
     }
 
-    /// Like [`stat_of`](Self::stat_of), for another short file.
+    /// Reads the start of a file in the folder of `pid` into `content`. `self` must be /proc.
     pub fn file_of(&self, pid: u32, name: &str, content: &mut [u8]) -> io::Result<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = openat(&self.0, format!("{pid}/{name}"), flags, Mode::empty())?;
         io::read(&file, content)
     }
 
-    /// Returns the folder's owner, which is the process's effective user. This costs a tenth of reading status, and
-    /// is enough to detect that the process now belongs to another user.
+    /// Returns the owner of the folder, which is the effective user of the process. Reading the owner takes a tenth of
+    /// the time of reading `status`.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fstat(&self.0)?.st_uid)
     }
@@ -91,16 +91,15 @@ impl Folder {
 
     /// Replaces `content` with at most `limit` bytes of a file.
     ///
-    /// Use this for files that the kernel writes in one piece (stat, status, cgroup, io, argv, environment). A read
-    /// that does not fill the buffer has returned everything, so no second read is needed to find the end
+    /// Use this function for files that the kernel writes in one piece (stat, status, cgroup, io, cmdline, environ). A
+    /// read of such a file is complete if it does not fill the buffer, so no second read is needed to detect the end
     /// (`seq_read_iter` in Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
     /// `fs/proc/base.c`). For lists use [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, false)
     }
 
-    /// Like [`read`](Self::read), for a file that the kernel writes line by line and returns in parts of up to a
-    /// page.
+    /// Like [`read`](Self::read), for a list: the kernel returns whole lines, up to a page in each read.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, true)
     }
@@ -124,7 +123,7 @@ impl Folder {
         }
     }
 
-    /// Reads argv, environment and maps together, with a limit in bytes for each. A file with limit 0 is skipped.
+    /// Reads cmdline, environ and maps, each up to a limit in bytes. Skips a file whose limit is 0.
     pub fn read_memory(&self, limits: [usize; 3]) -> [io::Result<Vec<u8>>; 3] {
         memory_reader::read(self, limits).unwrap_or_else(|| {
             let mut files = memory_reader::NAMES.into_iter().zip(limits);
@@ -138,7 +137,7 @@ impl Folder {
         })
     }
 
-    /// Reads in the current process, which may block on the target's memory map.
+    /// Reads a file in this process. Unlike a read by the child process, this can block on the lock of the memory map.
     pub(super) fn read_here(
         &self,
         name: &CStr,
@@ -160,16 +159,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `each` with a link's target, without the ` (deleted)` suffix that the kernel appends for an unlinked
-    /// file. The path under which the file was opened is enough to identify it.
+    /// Calls `each` with a link's target, without the ` (deleted)` suffix that the kernel appends to the path of an
+    /// unlinked file.
     pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
     }
 
-    /// Whether a link leads to a file of root that only root may write. Only cached attributes are used, because a
-    /// file system may never answer, and a user's own may refuse all other users (`EACCES`).
+    /// Returns whether a link leads to a file of root that only root can write. Reads only cached attributes, because a
+    /// network file system can hang. A FUSE file system can refuse other users, including root (`EACCES`).
     pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
         let wanted = StatxFlags::UID | StatxFlags::MODE;
         match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
@@ -179,12 +178,11 @@ impl Folder {
         }
     }
 
-    /// Calls `each` with the name of every entry, until it returns `false`.
     pub fn names(&self, mut each: impl FnMut(&CStr) -> bool) -> io::Result<()> {
         self.entries(|name, _| each(name))
     }
 
-    /// Lists all processes, sorted by pid, up to `MAX_PROCESSES`. `self` must be /proc.
+    /// Lists all processes sorted by pid, up to [`MAX_PROCESSES`]. `self` must be /proc.
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
@@ -192,12 +190,12 @@ impl Folder {
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
             listing.len() < MAX_PROCESSES
         })?;
-        // The kernel's listing is sorted; a test's folder is not.
+        // The kernel lists processes in order, but the folder of a test is not sorted.
         listing.sort_unstable();
         Ok(listing)
     }
 
-    /// Calls `each` with the name and inode number of every entry, until it returns `false`.
+    /// Calls `each` with the name and inode number of every entry, until `each` returns `false`.
     pub fn entries(&self, mut each: impl FnMut(&CStr, u64) -> bool) -> io::Result<()> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
@@ -212,7 +210,7 @@ impl Folder {
     }
 }
 
-/// The folder must have been opened for listing.
+/// The descriptor must have been opened for reading if the folder is to be listed.
 impl From<OwnedFd> for Folder {
     fn from(opened: OwnedFd) -> Self {
         Self(opened)
@@ -225,18 +223,17 @@ impl AsFd for Folder {
     }
 }
 
-/// Whether gpumem or the machine has run out of file descriptors.
+/// Returns whether gpumem or the machine has run out of file descriptors.
 pub fn is_out_of_descriptors(errno: Errno) -> bool {
     errno == Errno::MFILE || errno == Errno::NFILE
 }
 
-/// Whether the process does not exist, or has exited.
+/// Returns whether the process does not exist or has exited.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }
 
-/// Turns errors that a process can cause into `None`, because an unreadable value is unknown. Only gpumem's own
-/// lack of descriptors remains an error.
+/// Converts an error to `None`, unless gpumem has run out of file descriptors. A value that cannot be read is unknown.
 pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -260,7 +257,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // While the pipe is open for writing, reads do not reach the end of the file.
+        // A second read would block, because the pipe is empty and open for writing.
         let mut writer = std::fs::File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
@@ -292,7 +289,7 @@ mod tests {
     fn lists_are_read_to_the_end_and_records_in_one_read() {
         let folder = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
-        // The list is longer than the kernel's answer to one read.
+        // The file is longer than a page, the most that one read returns.
         folder.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
@@ -300,7 +297,7 @@ mod tests {
             folder.read(name, &mut record, 1 << 20).unwrap();
             let path = Path::new("/proc/self").join(name.to_str().unwrap());
             let whole = std::fs::read(path).unwrap();
-            // Some of these numbers change between reads.
+            // Compare only the number of control characters, because some numbers change between the reads.
             assert_eq!(
                 record.iter().filter(|byte| **byte <= b'\n').count(),
                 whole.iter().filter(|byte| **byte <= b'\n').count(),

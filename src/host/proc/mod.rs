@@ -1,5 +1,5 @@
-//! Reads one process from /proc. `processes` is the table of watched processes, `entry` is one row of it, and `visit`
-//! is the full read of a process's folder. Each other module parses or reads one kind of data.
+//! Reads processes from /proc. `processes` is the table of watched processes, `entry` is a row of the table, and
+//! `visit` reads a process's folder completely. Each other module parses or reads one kind of data.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

@@ -1,6 +1,6 @@
-//! Reads data about a kernel's or server's process from /proc, beyond the stat line.
+//! Reads data about a notebook kernel or server from /proc.
 //!
-//! The process's folder is held open, so all reads concern this process, never a later one with the same pid.
+//! The folder of the process stays open, so no read can return data of a later process with the same pid.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
-/// Maximum length of an environment. Linux allows 6 MiB for argv and environment together.
+/// Maximum number of bytes read from an environment. Linux allows 6 MiB for argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
 const VALUE_BYTES: usize = 4096;
 
@@ -26,7 +26,7 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Its pid in each of its pid namespaces, innermost last. Empty if the kernel does not report them.
+    /// Pids in the process's pid namespaces, innermost last. Empty if the kernel does not report them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
@@ -63,7 +63,7 @@ impl OpenedProcess {
         }))
     }
 
-    /// Returns the root folder of the process, which is opened once for several files.
+    /// Returns the root folder of the process, which is opened only once.
     pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(root) = self.root.get() {
             return Ok(root.as_fd());
@@ -73,7 +73,7 @@ impl OpenedProcess {
         Ok(self.root.get_or_init(|| root).as_fd())
     }
 
-    /// Whether both processes have the same root folder. If so, a path means the same file for both.
+    /// Returns whether a path refers to the same file in both processes, because they have the same root folder.
     pub fn shares_root(&self, other: &Self) -> bool {
         let identity = |process: &Self| {
             let stat = fstat(process.root().ok()?).ok()?;
@@ -83,12 +83,12 @@ impl OpenedProcess {
         own_identity.is_some() && own_identity == identity(other)
     }
 
-    /// Whether its memory can be read without blocking on a driver or a disk.
+    /// Returns whether the memory of the process can be read without blocking on a driver or a disk.
     fn has_memory(&self) -> bool {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }
 
-    /// Reads the environment at exec; `None` if it may not be read.
+    /// Reads the initial environment. Returns `None` if it cannot be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
         let read =
@@ -105,17 +105,17 @@ impl OpenedProcess {
         parse_cmdline(&content)
     }
 
-    /// Reads the target of a link (`cwd`, `ns/pid`), if it is readable and UTF-8.
+    /// Reads the target of a link such as `cwd` or `ns/pid`. Returns `None` if it cannot be read or is not UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
         self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
 }
 
-/// A process's environment. It contains secrets and is never shown.
+/// The environment of a process. It contains secrets and must not be displayed.
 pub struct Environment(Vec<u8>);
 
 impl Environment {
-    /// Returns the value of a variable, if it is UTF-8, not empty, and at most 4 KiB.
+    /// Returns the value of a variable if it is UTF-8, not empty, and at most 4 KiB long.
     pub fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|value| value.strip_prefix(b"="))
@@ -124,8 +124,8 @@ impl Environment {
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
     }
 
-    /// Returns Jupyter's runtime folder (jupyter_core: `jupyter_runtime_dir`). On Linux, `JUPYTER_PLATFORM_DIRS` does
-    /// not affect it.
+    /// Returns Jupyter's runtime folder as `jupyter_runtime_dir` of jupyter_core does. `JUPYTER_PLATFORM_DIRS` has no
+    /// effect on Linux.
     pub fn runtime_folder(&self) -> Option<PathBuf> {
         if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
             return Some(folder.into());
@@ -173,7 +173,7 @@ mod tests {
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
         assert!(open(90).shares_root(&kernel));
-        // An opened root remains valid. A process without a root does not share one.
+        // An opened root remains valid after its removal. A process without a root shares none, not even with itself.
         std::fs::remove_dir(proc.root_of(90)).unwrap();
         assert!(kernel.root().is_ok() && open(90).root().is_err());
         assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));

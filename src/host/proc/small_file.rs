@@ -1,6 +1,7 @@
 //! Reads small kernel files up to a limit.
 //!
-//! Do not use this for files that a user may have created, which may be pipes, links, or on a server that hangs.
+//! Do not use these functions for files that a user can create. Such a file can be a pipe or a link, or be on a file
+//! server that hangs.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,7 +13,7 @@ pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// Like [`read_start`], as text; `None` if the file cannot be read or is not UTF-8.
+/// Like [`read_start`], but returns text, or `None` if the file cannot be read or is not UTF-8.
 pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
     String::from_utf8(read_start(path, most_bytes).ok()?).ok()
 }

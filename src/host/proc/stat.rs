@@ -1,65 +1,67 @@
-//! Parses `/proc/PID/stat`: a process's identity, and the values that change often.
+//! Parses `/proc/PID/stat`, which identifies a process and contains the values that change often.
 //!
-//! This is the only file that is read in each sample, by `processes`. The address of the stack (`start_stack`) also
-//! shows, at no cost, whether the process has executed another program.
+//! `processes` reads only this file in each sample. A changed stack address (`start_stack`) shows that the process has
+//! executed another program, so other files need not be read to detect an exec.
 
 use std::path::Path;
 
 use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
 
-/// Maximum length of a line: 52 numbers of 20 digits and a name.
+/// Maximum number of bytes in a line: 52 numbers of 20 digits and a name.
 pub(in crate::host) const STAT_BYTES: usize = 2048;
 
-/// `PF_EXITING` of the kernel's `include/linux/sched.h`.
+/// `PF_EXITING` in the kernel's `include/linux/sched.h`.
 const EXITING: u64 = 0x0000_0004;
 
-/// `PF_KTHREAD`, from the same header.
+/// `PF_KTHREAD` in the kernel's `include/linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A stat line, in the kernel's units: pages of memory, clock ticks of time.
+/// A line of `/proc/PID/stat`, with memory in pages and times in clock ticks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
-    /// The kernel's short name: any bytes, at most 15 for a program.
+    /// Short name of the program, which can contain any bytes. The kernel truncates it to 15 bytes.
     pub comm: &'a [u8],
     pub state: char,
-    /// Parent; `None` if it is outside this pid namespace.
+    /// `None` if the parent is outside this pid namespace.
     pub ppid: Option<u32>,
-    /// Process group; `None` if its leader is outside this pid namespace.
+    /// `None` if the leader of the process group is outside this pid namespace.
     pub process_group: Option<u32>,
-    /// Session; `None` if its leader is outside this pid namespace.
+    /// `None` if the leader of the session is outside this pid namespace.
     pub session: Option<u32>,
-    /// Device number of the controlling terminal; 0 without one.
+    /// Device number of the controlling terminal. 0 without a terminal.
     pub terminal: u32,
     pub is_kernel_thread: bool,
-    /// Whether the process is exiting or a zombie. Its memory map and files are then no longer visible, although a
-    /// driver may block it for a long time before it frees the GPU.
+    /// Whether the process is exiting or a zombie. Its memory map and files are no longer visible then, although a
+    /// driver can delay the exit for a long time and keep the GPU memory allocated.
     pub is_exiting: bool,
-    /// CPU time used, user and system, in clock ticks.
+    /// User and system CPU time.
     pub cpu_ticks: u64,
-    /// CPU time of reaped children and their descendants, in clock ticks.
+    /// CPU time of reaped children and their descendants.
     pub reaped_ticks: u64,
-    /// Number of threads; `None` if none is left.
+    /// `None` if all threads have exited.
     pub threads: Option<u32>,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub rss_pages: u64,
-    /// Start address of its stack, different after each exec. 0 if hidden, or if the process is exiting.
+    /// Start address of the stack, which changes with each exec. 0 if hidden from gpumem, or if the process is exiting.
     pub start_stack: u64,
-    /// Whether the kernel is releasing the process. It has left its process group, and the numbers are meaningless.
+    /// Whether the kernel is releasing the process. The process has then left its process group, and the numbers are
+    /// meaningless.
     pub is_released: bool,
 }
 
 impl Stat<'_> {
-    /// Whether its memory can be read without blocking on a driver. In state D, a read may block.
+    /// Returns whether the process's memory can be read without blocking. A read can block if the process is in state
+    /// D.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }
 }
 
-/// Parses `/proc/PID/stat`. `None` if it is incomplete, or not in Linux's format.
+/// Parses `/proc/PID/stat`. Returns `None` if the line is incomplete or malformed.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
-    // The name may contain any bytes, including parentheses and newlines. The rest of the line does not.
+    // The name can contain any bytes, including parentheses and newlines. The rest of the line contains no parentheses.
     let open = bytes.iter().position(|&byte| byte == b'(')?;
     let close = bytes.iter().rposition(|&byte| byte == b')')?;
     let comm = bytes.get(open + 1..close)?;
@@ -73,7 +75,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let ppid = signed(fields.next()?)?;
     let process_group = signed(fields.next()?)?;
     let session = signed(fields.next()?)?;
-    // Printed as a signed number, although it is a bit set.
+    // The kernel prints this bit set as a signed number.
     let terminal = signed(fields.next()?)? as u32;
     let flags = unsigned(fields.nth(1)?)?;
     let user_ticks = unsigned(fields.nth(4)?)?;
@@ -85,7 +87,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
-    // A field is certainly complete only if another one follows.
+    // The last field can be truncated unless another field follows.
     fields.next()?;
 
     let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
@@ -128,13 +130,13 @@ fn signed(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// Returns a terminal's name below `/dev`, from its device number: `pts/3`, `tty1`, `ttyS0`. `None` if there is no
-/// terminal, or its kind is not in this table.
+/// Returns the name below `/dev` of a terminal's device number: `pts/3`, `tty1`, `ttyS0`. Returns `None` without a
+/// terminal, or if the kind of terminal is unknown.
 pub fn terminal_name(device: u32) -> Option<String> {
-    // The kernel's encoding of device numbers for user space (new_encode_dev).
+    // The kernel encodes device numbers for user space in this way (`new_encode_dev`).
     let major = device >> 8 & 0xfff;
     let minor = device & 0xff | device >> 12 & 0xfff00;
-    // Numbers from the kernel's Documentation/admin-guide/devices.txt.
+    // Numbers from the kernel's `Documentation/admin-guide/devices.txt`.
     Some(match (major, minor) {
         (4, 0..64) => format!("tty{minor}"),
         (4, _) => format!("ttyS{}", minor - 64),
@@ -148,8 +150,8 @@ pub fn terminal_name(device: u32) -> Option<String> {
     })
 }
 
-/// Reads when the process with this pid started, in clock ticks since boot. Together with the pid, this identifies
-/// the process. `None` if the process does not exist.
+/// Returns the start time of the process in clock ticks since boot, or `None` if the process does not exist. The pid
+/// and the start time together identify a process.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -166,7 +168,7 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
     }
 }
 
-/// A process's CPU time, in clock ticks.
+/// CPU time of a process in clock ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
     pub start: u64,
@@ -213,7 +215,8 @@ mod tests {
         );
     }
 
-    /// Builds a line with this name and these numbers after it.
+    /// Builds a stat line with the name `comm`. `head` contains the state, the parent, the process group and the
+    /// session.
     fn line(comm: &[u8], head: &str) -> Vec<u8> {
         let mut bytes = b"1 (".to_vec();
         bytes.extend(comm);
@@ -263,7 +266,7 @@ mod tests {
     fn a_cut_stat_line_is_refused() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
-            // In a shorter line, the last required field may lack digits.
+            // The last required field can lack digits.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
         }
         assert!(parse_stat(&LINE[..last + 8]).is_some());
@@ -284,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
         }
-        // Extreme numbers are kept; their sum does not overflow.
+        // Extreme numbers are kept, and their sum saturates.
         let max = u64::MAX;
         let bytes =
             format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {max} {max} 0 0 20 0 1 0 {max} 0 0 0 0 0 0 0");

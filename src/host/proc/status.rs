@@ -1,26 +1,27 @@
-//! Parses `/proc/PID/status`: the owner of a process, and its pid in the innermost pid namespace.
+//! Parses `/proc/PID/status`: the user of a process, its pids, and its signal masks.
 
 use crate::host::proc::folder::Folder;
 
-/// Maximum number of bytes read. The groups precede `NSpid`, and a user may be in many groups.
+/// Maximum number of bytes read. `NSpid` follows the groups, and a user can be in many groups.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
-    /// The short name. The kernel escapes `\` and newlines in it.
+    /// Short name of the program. The kernel escapes backslashes and newlines in it.
     pub name: Option<&'a [u8]>,
     pub uid: Option<u32>,
-    /// Pid in the innermost pid namespace; 1 for a container's first process.
+    /// Pid in the innermost pid namespace: 1 for the first process of a container.
     pub innermost_pid: Option<u32>,
-    /// The same pid, if that namespace is not the reader's. `NSpid` begins with the pid in the reader's namespace
-    /// (proc_pid_status(5)).
+    /// Same as `innermost_pid`, but `None` if the innermost namespace is the reader's. `NSpid` begins with the pid in
+    /// the reader's namespace (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
-    /// The value of `NSpid`: the pids, separated by tabs.
+    /// The pids of the `NSpid` line, separated by tabs.
     pub nspid: &'a [u8],
 }
 
 impl ProcStatus<'_> {
-    /// Pids in each pid namespace, from the reader's to the innermost. Empty if the kernel does not report them.
+    /// Returns the pids in all pid namespaces, from the reader's to the innermost. Empty if the kernel does not report
+    /// them.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
         let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();
@@ -28,7 +29,7 @@ impl ProcStatus<'_> {
     }
 }
 
-/// How a process handles signals. Bit 0 is signal 1.
+/// Signals that a process catches or blocks. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
     caught: u64,
@@ -51,7 +52,7 @@ fn bit(mask: u64, number: u32) -> bool {
     shifted.is_some_and(|bits| bits & 1 == 1)
 }
 
-/// Parses `SigBlk` and `SigCgt` of `/proc/PID/status`; `None` if either is missing.
+/// Parses `SigBlk` and `SigCgt` in `/proc/PID/status`. Returns `None` if one of them is missing.
 pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     let mask = |name: &[u8]| {
         let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
@@ -61,10 +62,10 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     Some(SignalMasks { caught: mask(b"SigCgt:\t")?, blocked: mask(b"SigBlk:\t")? })
 }
 
-/// Parses `/proc/PID/status`, which may be truncated.
+/// Parses `/proc/PID/status`, which can be truncated.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
-    // A line without its newline may lack digits.
+    // A line without a newline can lack digits.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
             break;
@@ -83,11 +84,11 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     status
 }
 
-/// Maximum number of bytes read from `/proc/PID/uid_map`; the kernel accepts at most 340 lines.
+/// Maximum number of bytes read from `/proc/PID/uid_map`. The kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
-/// Returns the user who may kill a process: its real user, or the creator of its user namespace, as for a rootless
-/// container. `content` is a buffer.
+/// Returns the user who owns a process: its real user, or the creator of its user namespace, as in a rootless
+/// container. `content` is a reusable buffer.
 pub(in crate::host) fn owner_uid(
     folder: &Folder,
     uid: Option<u32>,
@@ -97,9 +98,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// Returns the user who created a user namespace, from its uid_map. An unprivileged user may map a single uid only to
-/// their own uid, and ranges only to the subordinate uids in /etc/subuid (user_namespaces(7), newuidmap(1)). `None`
-/// for root's namespaces, which map only ranges.
+/// Returns the user who created a user namespace, according to its `uid_map`. An unprivileged user can map a single uid
+/// only to their own uid, and ranges only to the subordinate uids in /etc/subuid (user_namespaces(7), newuidmap(1)).
+/// Returns `None` for root's namespaces, which map only ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {
@@ -165,11 +166,11 @@ mod tests {
     fn a_user_namespace_belongs_to_its_creator() {
         for (map, owner) in [
             ("         0          0 4294967295\n", None),
-            // `unshare -r`, and rootless podman, by default and with the user's own uid kept.
+            // `unshare -r`, rootless podman, and rootless podman with `--userns=keep-id`.
             ("         0       1000          1\n", Some(1000)),
             ("0 1000 1\n1 100000 65536\n", Some(1000)),
             ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", Some(1000)),
-            // Namespaces of root: Docker's userns-remap, and one that maps only root.
+            // Namespaces of root: Docker's userns-remap, and a namespace that maps only root.
             ("0 100000 65536\n", None),
             ("0 0 1\n", None),
             ("", None),

@@ -1,5 +1,5 @@
-//! Finds a live thread of a process whose first thread has exited. The files and memory are then visible only
-//! through another thread. `/proc/PID/task/TID` has the same files as the process's folder (proc_pid_task(5)).
+//! Finds a live thread of a process whose first thread has exited. The kernel then shows the process's files and memory
+//! only in `/proc/PID/task/TID` of another thread (proc_pid_task(5)).
 
 use std::ffi::CString;
 
@@ -16,8 +16,8 @@ pub(in crate::host) struct RemainingThread {
     pub content: Vec<u8>,
 }
 
-/// Finds a live thread of a process whose first thread has exited, preferably one that is not in state D. `None` if
-/// the first thread is alive or there is no other. `stat` was read through `process`.
+/// Returns a live thread of a process whose first thread has exited, preferably one that is not in state D. Returns
+/// `None` if the first thread is alive or no thread is. `stat` must have been read through `process`.
 pub(in crate::host) fn find_remaining_thread(
     process: &Folder,
     stat: &Stat<'_>,
