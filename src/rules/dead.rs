@@ -1,17 +1,17 @@
 //! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! The process is defunct (`Z`, `X`), or /proc does not list the pid. Something else keeps the memory: the driver, or
-//! a forked worker that inherited the device files. Consecutive samples must show the condition for longer than a
-//! process takes to exit.
+//! The process is a zombie (`Z`, `X`), or /proc does not list the pid. The driver, or a forked
+//! worker that inherited the device files, still holds the memory. The condition must last longer
+//! than a process takes to exit.
 //!
 //! Never dead:
 //!
-//! - a pid missing from /proc, if gpumem runs in another pid namespace than the host's. If the namespace is unknown,
-//!   the rule is undecided;
-//! - a pid that may have been reused, because the listed process may be in another namespace;
+//! - a pid missing from /proc, if gpumem runs outside the host's pid namespace. If the namespace is
+//!   unknown, the rule is undecided;
+//! - a pid that may have been reused, because NVML may mean a process in another namespace;
 //! - a pid without an entry in the snapshot;
-//! - a process whose first thread has exited while others remain (`Z` with other threads);
-//! - a process that disappears from NVML's list when it exits.
+//! - a process whose first thread has exited (`Z`) while other threads remain;
+//! - a process that NVML stops listing when it exits.
 //!
 //! No action is possible, because the process no longer runs.
 
@@ -48,7 +48,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Minimum number of samples. A single sample can show a process that is just exiting.
+/// Minimum number of samples. In a single sample, the process may just be exiting.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that NVML lists a process that is defunct or does not exist.
@@ -118,8 +118,8 @@ fn unresolved_row(
     }
 }
 
-/// Finds all GPUs that list a pid without a process, with the earliest streak. Returns `None` if an earlier row has
-/// already reported them.
+/// Returns all GPUs that list the pid of `row`, and the earliest streak on these GPUs. Returns
+/// `None` if `row` is not the first such row, so that each pid is reported only once.
 fn collect_unlisted_gpus(
     input: RuleInput<'_>,
     gpu: &Gpu,
@@ -230,7 +230,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// `python train.py` on these GPUs, on the host.
+    /// Returns a scene in which `python train.py` runs on these GPUs, in the host's pid namespace.
     fn alive(gpus: &[u32]) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -238,7 +238,7 @@ mod tests {
         scene
     }
 
-    /// Like [`alive`], with the pid missing from /proc after a minute.
+    /// Plays [`alive`] for a minute, removes the pid from /proc, and plays `seconds` more.
     fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
         let mut scene = alive(gpus);
         let mut engine = judge(&mut scene, 60.0);
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(process.command.as_ref().unwrap().len(), 2);
         assert!(!process.identity.is_certain() && process.start_ticks.is_none());
         assert_eq!(finding.actions, [Action::Notify]);
-        // Last known names are ignored if the process is unresolved.
+        // The last known name and command of an unresolved process are ignored.
         scene.process(PID).unresolved = Some("a stranger".into());
         assert_eq!(scene.process(PID).ended(), None);
     }

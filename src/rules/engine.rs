@@ -1,10 +1,12 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
-//! A finding is *pending* until its condition has held long enough, then *active* while the condition holds, and
-//! finally *resolved*. Its id stays the same. While a GPU does not answer, findings on it neither start nor end.
+//! A finding is *pending* until its condition has held long enough, *active* while the condition
+//! holds, and *resolved* afterwards. Its id stays the same. While a GPU does not answer, findings
+//! on that GPU neither start nor end.
 //!
-//! If several rules match a process, only the most severe finding is reported. Between equally severe findings, the
-//! order of kinds decides. The other findings are attached to the reported one, and are reported when it resolves.
+//! If several rules match a process, the engine reports the most severe finding and attaches the
+//! others to it. The order of kinds decides between equally severe findings. An attached finding is
+//! reported when the finding that it is attached to resolves.
 //!
 //! Findings on exempt processes are listed separately.
 
@@ -28,7 +30,6 @@ use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
 const MOST_RESOLVED: usize = 256;
 
-/// Evaluates rules on a stream of snapshots.
 #[derive(Debug, Default)]
 pub struct Engine {
     settings: RuleSet,
@@ -46,7 +47,7 @@ impl Engine {
         Self { settings, ..Self::default() }
     }
 
-    /// Replaces the settings, starting with the next snapshot. Keeps the history.
+    /// Replaces the settings from the next snapshot on. Keeps the history.
     pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
@@ -101,8 +102,8 @@ impl Engine {
         // Look up each process once for all rules.
         for process in &snapshot.processes {
             if let Some(process_history) = self.history.process(process.identity()) {
-                // Desktops wait for their user, and virtual machines for their guest. Only `dead`, `stuck` and `leak`
-                // apply to them.
+                // A desktop waits for its user, and a virtual machine for its guest. Neither is
+                // waste, so only `dead`, `stuck` and `leak` apply.
                 let waits = process_history.is_desktop_or_machine();
                 for &(rule_index, rule) in &run {
                     if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
@@ -131,8 +132,8 @@ impl Engine {
         output
     }
 
-    /// Drops new findings on processes that may be on a GPU whose process list is missing: their activity there is
-    /// unknown. Earlier findings stay, without actions.
+    /// Drops new findings on processes that may also use a GPU whose process list is missing,
+    /// because activity on that GPU is unknown. Keeps earlier findings, but without actions.
     fn drop_unobservable(&self, output: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = output;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
@@ -240,7 +241,7 @@ impl Engine {
                     open.push(finding);
                 }
                 Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
-                // Keep the previous result.
+                // The snapshot does not contain the process, so keep the previous result.
                 Exempts::Unseen => {
                     match kept_before.iter().find(|kept| kept.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
@@ -252,8 +253,8 @@ impl Engine {
         (open, kept)
     }
 
-    /// Marks findings that `reap` skips because the process is kept. If the snapshot does not contain the process,
-    /// the earlier mark stays.
+    /// Records why `reap` would skip the process of each finding. If the snapshot does not contain
+    /// the process, the recorded reason stays.
     fn mark_kept(
         &self,
         open: &mut [Finding],
@@ -280,7 +281,8 @@ impl Engine {
         }
     }
 
-    /// Whether the process or GPU of a finding may still exist, because a GPU did not answer.
+    /// Returns whether the process or GPU of a finding may still exist although the snapshot does
+    /// not show it, because a GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
@@ -301,12 +303,12 @@ impl Engine {
         &self.active.kept
     }
 
-    /// All current findings: reported, attached and exempt.
+    /// Returns all current findings: reported, attached and exempt.
     pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
         self.active.all()
     }
 
-    /// All current findings, except exempt ones.
+    /// Returns all current findings except exempt ones.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
         current.reported.iter().chain(&current.attached)
@@ -319,22 +321,22 @@ impl Engine {
         open.for_each(|finding| finding.mark_planned(marks));
     }
 
-    /// The latest resolved findings, newest first.
+    /// Returns the most recently resolved findings, newest first.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved
     }
 
-    /// Findings that will become active if nothing changes.
+    /// Returns the findings that will become active if nothing changes.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
 
-    /// Processes that look like waste but are not proven, largest first. They affect neither actions nor exit codes.
+    /// Returns the suspects, largest first. Suspects affect neither actions nor exit codes.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
     }
 
-    /// Like `suspects`, but without copying.
+    /// Returns a shared handle to the suspects, which costs no copy of the list.
     pub fn shared_suspects(&self) -> Arc<[Suspect]> {
         Arc::clone(&self.suspects)
     }
@@ -343,7 +345,7 @@ impl Engine {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// Sums up the reclaimable memory of the selected findings and suspects.
+    /// Returns the reclaimable memory of the selected findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,
@@ -361,7 +363,6 @@ impl Engine {
         sum
     }
 
-    /// Undecided rules, with reasons.
     pub fn undecided(&self) -> Vec<Undecided> {
         self.undecided.clone()
     }
@@ -371,20 +372,21 @@ impl Engine {
     }
 }
 
-/// The findings of all rules. At most one per process is reported, worst first.
+/// Current findings of all rules. `reported` holds at most one finding per process, most severe
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
     reported: Vec<Finding>,
     /// Findings attached to the reported finding on the same process.
     attached: Vec<Finding>,
     kept: Vec<Kept>,
-    /// The position of each finding in the concatenation of the three lists.
+    /// Index of each finding in the concatenation of `reported`, `attached` and `kept`.
     positions: HashMap<FindingSubject, usize>,
 }
 
 impl ActiveFindings {
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        // Findings are large, so sort by cached keys to move each only once.
+        // Findings are large. Sorting by cached keys moves each finding only once.
         findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut reported, mut attached) = (Vec::with_capacity(findings.len()), Vec::new());
@@ -442,7 +444,6 @@ impl ActiveFindings {
         reported.chain(others.map(|finding| (finding, false)))
     }
 
-    /// The processes with a reported or exempt finding.
     pub(super) fn identities(&self) -> impl Iterator<Item = Identity> {
         let kept = self.kept.iter().map(|kept| &kept.finding);
         let all = self.reported.iter().chain(kept);
@@ -468,12 +469,12 @@ impl ActiveFindings {
     }
 }
 
-/// Identifies a finding across snapshots: the rule, and the process or GPU.
+/// Identifies the same finding in different snapshots, by its rule and its process or GPU.
 #[derive(PartialEq, Eq, Hash, Debug)]
 enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
-    /// A GPU without a UUID, identified by its NVML index.
+    /// A GPU without a UUID. The number is its NVML index.
     Unnamed(Arc<str>, u32),
 }
 

@@ -1,8 +1,8 @@
 //! Exemptions exclude processes from findings, with a reason and an optional expiry date.
 //!
-//! An unknown value counts as a match: if the scope names an owner and the process's owner is unknown, the process is
-//! kept. Only identified processes can be killed, so this applies only to them. Exemptions expire according to the
-//! snapshot's time.
+//! An unknown fact protects: if the scope names an owner and the owner of a process is unknown,
+//! gpumem keeps the process. The exception is a process whose identity is uncertain, because gpumem
+//! never ends such processes. Expiry dates are compared with the time of the snapshot.
 
 use std::sync::Arc;
 
@@ -39,12 +39,13 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
-    /// Wraps an exempt finding for the report. `certain` tells whether the match is certain.
+    /// Converts an exempt finding to an entry of the report. `certain` is false if the exemption
+    /// may not match.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// Whether the match is certain; `None` if the scope does not match.
+    /// Returns whether the match is certain, or `None` if the scope does not match.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
@@ -58,15 +59,17 @@ impl Exemption {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// The process is exempt on another GPU, or on some of the finding's GPUs, so the finding is still reported.
+    /// The exemption covers only some of the finding's GPUs, or only other GPUs of the process. The
+    /// finding is still reported.
     InPart,
-    /// The exemption covers the finding; the flag is false if the match is only possible.
+    /// The exemption covers the finding. The flag is false if the exemption may not match.
     Wholly(&'a Exemption, bool),
-    /// The snapshot does not contain the process, so the previous result stays.
+    /// The snapshot does not contain the process.
     Unseen,
 }
 
-/// Finds the exemption that covers a finding. Prefers the first certain match over possible ones.
+/// Returns the exemption that covers a finding. Prefers the first certain match to possible
+/// matches.
 pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
@@ -96,7 +99,8 @@ pub(super) fn exempts<'a>(
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut reported =
             answers().filter_map(|(is_reported, answer)| is_reported.then_some(answer));
-        // `Some(true)`: certain on all GPUs. `Some(false)`: possible on all GPUs. `None`: no match on some GPU.
+        // `Some(true)`: certain on all GPUs. `Some(false)`: only possible on some GPU. `None`: no
+        // match on some GPU.
         let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
@@ -122,8 +126,9 @@ pub(super) struct KeepRules<'a> {
     pub(super) longest_keep: Option<Span>,
 }
 
-/// Returns why a process is kept despite a finding of this kind and rule: it may be exempt on some GPU, its owner
-/// requested it, its program is never killed, or it is a server. `reap` skips kept processes, so they are neither
+/// Returns why gpumem keeps a process despite a finding of this kind and rule. The process may be
+/// exempt on one of its GPUs, its owner may have requested it, its program may be on the list that
+/// is never killed, or it may be a server. `reap` skips kept processes, so they are neither
 /// reclaimable nor suspected.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
@@ -151,7 +156,7 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now, keep_rules.longest_keep).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // Skip about a hundred name comparisons if the cached facts exclude a match.
+        // Comparing about a hundred names is slow, so skip it if the cached facts exclude a match.
         let may_be_one = !keep_rules.never.is_empty()
             || process_history
                 .is_none_or(|process_history| process_history.names().is_never_killed);
@@ -165,17 +170,17 @@ pub(super) fn kept_by(
             }
             None => server::serves(process, snapshot),
         };
-        // Kinds that end processes only on request do not protect servers.
+        // A server may be ended by rules that `reap` includes only on request.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 
-/// Processes that may be exempt on any of their GPUs; `reap` skips them. Parents must match with certainty, because
-/// little is known about them.
+/// Returns the processes that may be exempt on any of their GPUs. A parent is included only if the
+/// match is certain, because an unknown fact would otherwise protect nearly every parent.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Usually there are no exemptions, so skip all processes.
+    // Without exemptions, which is the usual case, skip all processes.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
     let parents = parents.iter().map(|parent| (parent, true));
@@ -197,8 +202,8 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
     exempt
 }
 
-/// The known facts about a process's parent, such as the launcher of a run. The parent is assumed to share its
-/// child's owner, container and unit.
+/// Returns what is known about a process's parent, such as the launcher of a run. The parent is
+/// assumed to have the owner, container and unit of its child.
 fn parent_of(child: &Process) -> Option<Process> {
     let parent = child.parent.as_deref().filter(|parent| child.ppid == Some(parent.pid))?;
     Some(Process {
@@ -217,7 +222,7 @@ fn parent_of(child: &Process) -> Option<Process> {
     })
 }
 
-/// Whether an exemption may cover a process on any GPU. For a new process, facts may be incomplete.
+/// Returns whether an exemption may cover a process on any GPU.
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
     let covers_process = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
@@ -230,8 +235,8 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
     keeps.any(covers_process)
 }
 
-/// Scope inputs for the finding's GPUs and the process's other GPUs. Each flag tells whether the finding is about
-/// that GPU.
+/// Returns scope inputs for the finding's GPUs and for the process's other GPUs. The flags mark the
+/// finding's GPUs.
 fn scope_inputs<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
@@ -252,7 +257,8 @@ fn scope_inputs<'a>(
     inputs
 }
 
-/// Scope inputs for a process on its GPUs except the reported ones. Without GPUs, returns an input without a GPU.
+/// Returns scope inputs for a process on all of its GPUs except `reported`. If the process uses no
+/// GPU, returns a single input without a GPU.
 fn process_scope_inputs<'a>(
     process: &'a Process,
     reported: &[FindingGpu],
@@ -269,7 +275,7 @@ fn process_scope_inputs<'a>(
                 held_bytes: row.used_bytes,
                 snapshot,
             };
-            // A finding without GPUs is about all GPUs of the process.
+            // A finding without GPUs applies to all GPUs of the process.
             inputs.push((reported.is_empty(), input));
         }
     }

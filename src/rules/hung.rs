@@ -1,25 +1,28 @@
-//! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it drew when the same
-//! process worked. Examples are a deadlocked collective and a spinning kernel.
+//! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it
+//! drew when the same process worked. Examples are a deadlocked collective and a spinning kernel.
 //!
-//! The process is compared only with itself: it must have worked alone on the GPU for a few minutes, and must use the
-//! GPU alone now. If other processes use the GPU, their shares of its power are unknown, so there is no finding.
-//! Processes that only hold memory are ignored.
+//! The process is compared only with itself. It must have worked alone on the GPU for a few
+//! minutes, and must use the GPU alone now. If several processes use the GPU, each one's share of
+//! the power is unknown, so there is no finding. Processes that only hold memory are ignored.
 //!
-//! Never hung, regardless of power:
+//! There is no finding, regardless of power, if
 //!
-//! - memory traffic continues: lighter kernels are still work;
-//! - the power limit was lowered below the former power, and the GPU draws most of it;
-//! - the GPU is throttled: it is hot and its clock fell, or its clock is far below the former clock;
-//! - another rank of the job works and does not spin: while rank 0 validates for a quarter of an hour, the others
-//!   wait in a collective;
-//! - the kernel was light from the start. A process that hung before it was first observed looks the same.
+//! - memory traffic continues, because lighter kernels are still work;
+//! - the power limit was lowered below the former power, and the GPU draws most of the limit;
+//! - the GPU is throttled: it is hot and its clock fell, or its clock is far below the former
+//!   clock;
+//! - another rank of the job works and does not spin. While rank 0 validates for a quarter of an
+//!   hour, the other ranks wait in a collective;
+//! - the kernel was light from the start. A process that hung before gpumem first observed it looks
+//!   the same.
 //!
-//! An orphan is reported as `info` if it was observed only at full utilization, below a third of the power limit and
-//! without memory traffic. Ranks in a collective that can never end look like this, but so does a light kernel under
-//! `nohup`.
+//! An orphan is reported as `info` if it was observed only at full utilization, below a third of
+//! the power limit and without memory traffic. Ranks in a collective that can never end look like
+//! this, but so does a light kernel under `nohup`.
 //!
-//! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or power rises above half
-//! of its former value. No action ends the process, because only its owner knows what it waits for.
+//! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or
+//! power rises above half of its former value. No action ends the process, because only its owner
+//! knows what it waits for.
 
 use std::fmt::Write as _;
 
@@ -66,26 +69,27 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Minimum number of samples. Fewer could show the condition by chance.
+/// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
-/// If more samples are lost than [`is_covered`] allows, the rest must cover this share of the phase, and at least the
-/// duration in total. Gaps are tolerated, but too many of them could hide intermittent work.
+/// Minimum share of the phase that samples must cover if they are too sparse for [`is_covered`].
+/// With longer gaps, intermittent work could go unnoticed.
 const LEAST_OF_LOST: f64 = 0.55;
 /// Like [`LEAST_OF_LOST`], for an active finding.
 const LOST_TO_STAY: f64 = 0.4;
-/// A GPU with less memory traffic than this, in percent, may be waiting.
+/// Memory traffic, in percent, below which the GPU may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// A GPU throttled by its power limit draws at least this share of the limit.
+/// Minimum share of its power limit that a GPU throttled by that limit draws.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// A fully utilized GPU that draws a smaller share of its power limit does almost nothing.
+/// Share of its power limit below which a fully utilized GPU does almost no work.
 const LIGHT_SHARE: f64 = 0.3;
-/// A rank that uses at least this much CPU, in percent of a core, is considered working.
+/// Minimum CPU use, in percent of a core, of a rank that works.
 const WORK_CPU_PERCENT: f64 = 20.0;
-/// A GPU at or above this temperature, in degrees Celsius, may be throttled.
+/// Minimum temperature, in degrees Celsius, of a GPU that heat throttles.
 const HOT_CELSIUS: f64 = 80.0;
-/// A hot GPU is throttled if its clock is below this share of its former clock.
+/// Share of its former clock below which a hot GPU is throttled.
 const SLOWED_SHARE: f64 = 0.9;
-/// A GPU that is not hot is throttled below this share of its former clock. A kernel that waits keeps the clock up.
+/// Share of its former clock below which a cooler GPU is throttled. A kernel that waits keeps the
+/// clock up.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.
@@ -142,7 +146,6 @@ fn contradiction(settings: &Settings) -> Option<String> {
 }
 
 fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
-    // Continue only if the GPU answers and a single process uses it.
     let (Some(identity), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
         return;
     };
@@ -172,12 +175,12 @@ struct HungGpu {
 }
 
 fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
-    // Orphans and GPUs in a low-power phase are rare, so test for them first.
+    // Orphans and GPUs in a low-power phase are rare, so check these conditions first.
     let is_left = input.process_history.abandoned().is_some();
     if !is_left && !input.rule_input.history.has_low_power_phase() {
         return;
     }
-    // The driver attributes the work of MPS clients to the server.
+    // The driver attributes the work of MPS clients to the MPS server.
     if input.process.mps_role(None) == Some("mps server") {
         return;
     }
@@ -234,7 +237,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     }
 }
 
-/// Whether another process of the job works and does not spin.
+/// Returns whether another process of the job works and does not spin.
 fn is_job_working(input: ProcessInput<'_>) -> bool {
     let (history, snapshot) = (input.rule_input.history, input.rule_input.snapshot);
     let families = families(snapshot);
@@ -254,7 +257,7 @@ fn is_job_working(input: ProcessInput<'_>) -> bool {
     })
 }
 
-/// Whether enough of a low-power phase was observed.
+/// Returns whether samples cover enough of a low-power phase.
 fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
     let (min_coverage, seconds) =
         if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
@@ -264,8 +267,9 @@ fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: boo
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-/// Evidence that a process is hung on a GPU; `None` if something else explains the lower power. An active finding has
-/// already met the thresholds, and lasts as long as the history's wider limits are met.
+/// Returns evidence that a process is hung on a GPU, or `None` if something else explains the lower
+/// power. An active finding met the thresholds when it began. It lasts while the wider limits of
+/// the history are met.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -296,7 +300,7 @@ fn evidence(
     })
 }
 
-/// Evidence that an orphan spins, although it was never observed working.
+/// Returns evidence that an orphan spins, although it was never observed working.
 fn left_spinning(
     input: ProcessInput<'_>,
     row: &RowHistory,
@@ -329,14 +333,14 @@ fn left_spinning(
     })
 }
 
-/// Whether memory traffic is still high although power has fallen.
+/// Returns whether memory traffic is still high although power has fallen.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 
-/// Whether the power limit is below the former power, and the GPU draws most of it.
+/// Returns whether the power limit is below the former power, and the GPU draws most of the limit.
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
@@ -344,7 +348,7 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
-/// Whether the GPU is throttled by heat or by a clock setting.
+/// Returns whether the GPU is throttled by heat or by a clock setting.
 fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
@@ -353,13 +357,13 @@ fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
-/// Combines the GPUs on which a process is hung into one finding.
+/// Combines the GPUs on which a process is hung into one finding. Its evidence is that of the GPU
+/// with the weakest evidence.
 fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<FindingParts> {
     let severity = hung.iter().map(|hung_gpu| hung_gpu.severity).max()?;
     let since = hung.iter().map(|hung_gpu| hung_gpu.since).max()?;
     let until = hung.iter().map(|hung_gpu| hung_gpu.until).max()?;
     hung.sort_by_key(|hung_gpu| hung_gpu.gpu.index);
-    // Report the GPU with the weakest evidence.
     let before =
         |evidence: &HungEvidence| evidence.power_watts_before.or(evidence.power_limit_watts);
     let share =

@@ -3,38 +3,43 @@
 //! All of the following must be known:
 //!
 //! - how much memory the process holds;
-//! - that the process did not use the GPU for the duration, with driver samples for three quarters of it. If the
-//!   driver does not attribute use to processes, the whole GPU must be unused;
-//! - that the process used little CPU and neither allocated nor freed GPU memory in this time;
-//! - for a notebook, that its server reports it as neither busy nor recently active, or that its cell has run for
-//!   hours without a sign of work (`cell`).
+//! - that the process did not use the GPU for the duration, with driver samples for three quarters
+//!   of it. If the driver does not attribute use to processes, the whole GPU must be unused;
+//! - that the process used little CPU during this time, and neither allocated nor freed GPU memory;
+//! - for a notebook, that its server reports it as neither busy nor recently active, or that its
+//!   cell has run for hours without a sign of work (`cell`).
 //!
-//! CPU and files cannot show whether a kernel waits for a network, another process or a person. Only its server
-//! knows. Without the server's report, as for other users' kernels, the finding is `info` and no action ends the
-//! kernel. Kernels without a server, as in an editor, are not ended either. A GPU with the power draw of a working
-//! GPU is not considered unused. Any unknown fact makes the rule undecided.
+//! CPU use and files cannot show whether a kernel waits for a network, another process or a person.
+//! Only the notebook server knows. Without the server's report, as for other users' kernels, the
+//! finding is `info` and no action ends the kernel. Kernels without a server, such as those of an
+//! editor, are not ended either. A GPU that draws as much power as a working GPU is not considered
+//! unused. Any unknown fact makes the rule undecided.
 //!
 //! Never idle:
 //!
-//! - graphics processes: a desktop draws only when something changes;
-//! - an inference server that listens: waiting is its work, and `server-idle` reports it;
+//! - graphics processes, because a desktop draws only when something changes;
+//! - an inference server that listens, because waiting for requests is its work (see
+//!   `server-idle`);
 //! - a daemon of the Multi-Process Service, which waits for clients;
-//! - a stopped process (`T`, `t`): an owner, a scheduler or a debugger stopped it and will resume it. After it
-//!   resumes, the duration starts again;
-//! - a zombie or dead process (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two minutes: other kinds
-//!   report these. A shorter `D` is disk I/O;
-//! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU process): the
-//!   driver lists it twice, and its environment names a display;
-//! - a process whose descendant uses a GPU. The CPU use of descendants is added to the process's own.
+//! - a stopped process (`T`, `t`), because an owner, a scheduler or a debugger intends to resume
+//!   it. The duration starts again when it resumes;
+//! - a zombie or dead process (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two
+//!   minutes, which other kinds report. A shorter `D` is disk I/O;
+//! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU
+//!   process). The driver lists such a program twice, and its environment names a display;
+//! - a process whose descendant uses a GPU. The CPU use of descendants is added to the process's
+//!   own.
 //!
-//! A process that resumed work after a pause will probably do so again, such as a worker that waits for its queue. It
-//! is idle once the current pause exceeds 1.5 times its longest earlier pause; until then it is a suspect. If it
-//! resumed at least twice, the severity is `info` until the pause exceeds three times the longest.
+//! A process that resumed work after a pause, such as a worker that waits for its queue, will
+//! probably resume again. It is idle once the current pause exceeds 1.5 times its longest earlier
+//! pause; until then it is a suspect. If it resumed at least twice, the severity is `info` until
+//! the pause exceeds three times the longest.
 //!
-//! A process that has not used its GPU since it started may still be preparing, for example compiling on another
-//! machine. It is idle after three times the duration.
+//! A process that has not used its GPU since it started may still be preparing, for example
+//! compiling on another machine. It is idle after three times the duration.
 //!
-//! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends it.
+//! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends
+//! the process.
 //!
 //! [`server_idle`](super::server_idle) also uses `judge`.
 
@@ -80,7 +85,6 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Settings shared with `server-idle`.
 pub(super) const MIN_MEMORY: (&str, &str) = ("min_memory", "minimum memory of a job on a GPU");
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU must be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
@@ -95,16 +99,18 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// A process that resumed work is idle once its pause exceeds the longest earlier pause by this factor.
+/// Multiple of its longest earlier pause after which a process that resumed work is idle.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// Like [`LONGER_THAN_PAUSES`], for actions that end a process that resumed work at least [`OFTEN`] times.
+/// Like [`LONGER_THAN_PAUSES`], but for ending a process that resumed work at least [`OFTEN`]
+/// times.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
 /// Multiplies the duration for a process that has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// A process was observed from its start if the first sample came within this many seconds.
+/// Maximum time, in seconds, from the start of a process to its first sample, for a process that
+/// gpumem observed from its start.
 const FROM_START_SECONDS: f64 = 120.0;
-/// Minimum number of samples. Fewer could show the condition by chance.
+/// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -142,7 +148,7 @@ fn unresolved_row(
 
 pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
-    // Cheapest test first: on a busy machine, nearly every process returns here.
+    // Check this first, because on a busy machine nearly every process returns here.
     if process_history.rows_summary().uses_all {
         return;
     }
@@ -208,7 +214,7 @@ pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     output.findings.extend(finding(input, idle));
 }
 
-/// Whether a descendant may have used a GPU within the last `seconds`.
+/// Returns whether a descendant may have used a GPU within the last `seconds`.
 pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
     let descendants = process.descendants.as_deref();
     let descendants = descendants.into_iter().flat_map(|descendants| &descendants.listed);
@@ -221,11 +227,12 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
         })
 }
 
-/// Whether an exception applies that needs no history; see the module's documentation.
+/// Returns whether the process is exempt for a reason that needs no history. The module's
+/// documentation lists the reasons.
 fn is_never_idle(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_for_servers = is_for_servers(input);
-    // For a busy notebook, `judge_cell` decides.
+    // `judge_cell` decides about busy notebooks.
     let is_busy = is_for_servers && cell::is_busy(process);
     let is_stopped = matches!(process_history.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(rule_input, process_history);
@@ -239,14 +246,15 @@ fn is_never_idle(input: ProcessInput<'_>) -> bool {
             != is_for_servers
 }
 
-/// Whether the process may be a server: clients might reach it, but none were observed.
+/// Returns whether the process may be a server: clients might reach it, but none were observed.
 fn may_serve(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     !is_for_servers(input)
         && server::is_server(process, process_history, rule_input.snapshot).is_none()
 }
 
-/// Whether the rule judges inference servers (`server-idle`) rather than all other processes (`idle`).
+/// Returns whether the rule judges inference servers (`server-idle`) instead of all other processes
+/// (`idle`).
 fn is_for_servers(input: ProcessInput<'_>) -> bool {
     input.rule_input.rule.kind() == Kind::ServerIdle
 }
@@ -257,7 +265,7 @@ struct IdleCandidate<'a> {
     row: &'a RowHistory,
     index: u32,
     settings: Settings,
-    /// Time of the last sign of work of a notebook's running cell; `None` if no cell runs.
+    /// Time of the last sign of work of the notebook's running cell, or `None` if no cell runs.
     cell: Option<Time>,
 }
 
@@ -290,8 +298,9 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether the process was observed from its start and has not used the GPU yet. Always false for durations under
-    /// a minute, which users set to get findings immediately.
+    /// Returns whether the process was observed from its start and has not used the GPU yet. Always
+    /// returns false for a duration of less than a minute, because users set such durations to get
+    /// findings immediately.
     fn is_starting(&self) -> bool {
         if self.settings.duration.seconds() < 60.0 {
             return false;
@@ -314,14 +323,15 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // Otherwise the function `gpu` reports this, or the row has just disappeared.
+                // If the row is not in the snapshot, it has just disappeared, or the function `gpu`
+                // reports the reason.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
                 _ => IdleAnswer::No,
             };
         };
-        // A stopped process cannot work, and a process that allocates or frees memory is working.
+        // A stopped process cannot work, and a process that allocates or frees memory works.
         let since = [process_history.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
@@ -332,7 +342,7 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // A running cell protects the process until the time is up.
+                // A running cell protects the process until `max_busy` has passed.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },
@@ -389,7 +399,6 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Converts this to a candidate for suspicion.
     fn to_candidate(&self, since: Time, began: Began) -> Candidate {
         let samples = self.row.run().map_or(0, |run| run.samples);
         let gpus = vec![self.input.finding_gpu(self.row)];
@@ -400,7 +409,7 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Whether the kernel has a server that does not report the kernel's state.
+    /// Returns whether the kernel has a server that does not report the kernel's state.
     fn is_kernel_unknown(&self) -> bool {
         let kernel = self.input.process.jupyter.as_deref();
         kernel.is_some_and(|kernel| kernel.may_be_restarted() && kernel.execution_state.is_none())

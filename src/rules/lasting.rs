@@ -1,4 +1,4 @@
-//! Helpers for kinds whose condition must hold for a duration.
+//! Helpers for kinds whose condition must last for a duration.
 
 use super::rule::{ProcessInput, RuleInput, RuleOutput, Settings};
 use super::subject;
@@ -6,7 +6,8 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::finding::FindingGpu;
 
-/// Minimum share of an unused period that samples must cover. Occasional missing samples are tolerated.
+/// Minimum share of an unused period that samples must cover. Less than 1, because some samples are
+/// lost.
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
 /// Like [`LEAST_COVERAGE`], for an active finding.
 const COVERAGE_TO_STAY: f64 = 0.5;
@@ -22,8 +23,8 @@ const LEAST_IO_SECONDS: f64 = 60.0;
 /// Minimum I/O rate, in bytes per second, of a working process, for example during a download.
 const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
-/// Whether a process works although its GPU is idle: it uses the CPU now, or does I/O now or over the rule's
-/// duration. The caller checks the mean CPU use over the duration.
+/// Returns whether a process works although its GPU is idle: it uses the CPU now, or does I/O now
+/// or over the rule's duration. The caller checks the mean CPU use over the duration.
 pub(super) fn is_working(
     process_history: &ProcessHistory,
     max_cpu_percent: f64,
@@ -37,14 +38,15 @@ pub(super) fn is_working(
     computes || moves(now) || moves(needed)
 }
 
-/// Whether samples cover enough of a period. An active finding needs less coverage than a new one.
+/// Returns whether samples cover enough of a period. An active finding needs less coverage than a
+/// new one.
 pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     let min_coverage = if is_active { COVERAGE_TO_STAY } else { LEAST_COVERAGE };
     coverage >= min_coverage
 }
 
-/// The GPUs on which the rule applies to the process and `counts` accepts the row, sorted by index, with the most
-/// severe settings. `None` if `counts` accepts no row.
+/// Returns the GPUs on which the rule applies to the process and `counts` accepts the row, sorted
+/// by index, with the most severe settings. Returns `None` if `counts` accepts no row.
 pub(super) fn held_gpus(
     input: ProcessInput<'_>,
     counts: impl Fn(&Settings, &RowHistory) -> bool,
@@ -63,14 +65,15 @@ pub(super) fn held_gpus(
     Some((worst?, subject::merge_rows(gpus.into_iter())))
 }
 
-/// Whether the snapshot contains the row. If the finding is active, a row that cannot be observed also counts.
+/// Returns whether the snapshot contains the row. A row on a GPU that does not answer also counts
+/// if the finding is active.
 pub(super) fn is_listed(input: ProcessInput<'_>, row: &RowHistory) -> bool {
     row.last_seen() == input.rule_input.snapshot.time
         || (!input.rule_input.history.is_listed(row) && input.is_active())
 }
 
-/// Reports a condition that has not lasted long enough yet. If its start was not observed, it may have lasted long
-/// enough, so the rule is undecided.
+/// Reports a condition that has not lasted long enough yet. If gpumem did not observe its start,
+/// the condition may already have lasted long enough, so the rule is undecided.
 pub(super) fn report_wait(
     (input, pid): (RuleInput<'_>, u32),
     gpu: u32,

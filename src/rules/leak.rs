@@ -1,17 +1,19 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. The forecast divides the
-//! GPU's free memory by the growth rate. Without known free memory and a positive rate, there is no forecast.
+//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. The
+//! forecast divides the GPU's free memory by the growth rate. It needs known free memory and a
+//! positive rate.
 //!
-//! If memory has not grown for five minutes, or until after the forecast time, the forecast is withdrawn and the
-//! severity becomes `info`. The finding then reports for a while that growth has stopped. If growth resumes in that
-//! time, it belongs to the same finding.
+//! If memory has not grown for five minutes, or until after the forecast time, the forecast is
+//! withdrawn and the severity becomes `info`. The finding then reports for a while that growth has
+//! stopped. If growth resumes during that time, the finding continues.
 //!
-//! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full, growth of graphics rows
-//! except desktops, and growth of a GPU's total. No action ends the process, because only the owner can decide to
-//! lose a leaking training run.
+//! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full,
+//! growth of graphics rows except desktops, and growth of a GPU's total. No action ends the
+//! process, because only the owner can decide to lose a training run.
 //!
-//! One finding covers all leaking GPUs of a process. Its evidence and forecast are for the GPU that fills first.
+//! One finding covers all leaking GPUs of a process. Its evidence and forecast describe the GPU
+//! that fills first.
 
 use std::fmt::Write as _;
 
@@ -29,9 +31,10 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// Minimum free share of a GPU's memory when growth begins. With less, a leak has no room to grow.
+/// Minimum free share of a GPU's memory when growth begins. A leak on a fuller GPU has no room to
+/// grow.
 const PINNED_SHARE: f64 = 0.05;
-/// Minimum time, in seconds, after which a forecast can be refuted, because samples can be this far apart.
+/// Minimum time, in seconds, after which a forecast can be refuted. Samples can be this far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
 /// Maximum forecast, in seconds. Longer forecasts are meaningless.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
@@ -76,7 +79,7 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// Multiplies `min_growth` for desktops, because windows open and close.
+/// Multiplies `min_growth` for desktops, whose memory grows when windows open.
 const DISPLAY_FACTOR: u64 = 16;
 const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
 
@@ -130,7 +133,6 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
 
 fn gpu(input: RuleInput<'_>, gpu: &Gpu, _device: &Device, output: &mut RuleOutput) {
     let doubt = UndecidedReason::for_unresponsive_gpu(gpu).or_else(|| {
-        // Without a full window, no process on the GPU can be judged.
         let needed = input.rule.settings.window.seconds().max(LEAST_WINDOW_SECONDS);
         let span = input.history.span_seconds();
         let is_compute = |row: &GpuProcess| row.kind != ProcessType::Graphics;
@@ -158,7 +160,8 @@ impl LeakingGpu {
     }
 }
 
-/// Seconds until the GPU is full; `None` if growth is uncertain or too slow to forecast.
+/// Returns the seconds until the GPU is full, or `None` if growth is uncertain or too slow to
+/// forecast.
 fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
     let until_full = |rate: f64| free_bytes as f64 / rate;
     let latest = until_full(trend.bytes_per_second_low);
@@ -176,7 +179,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         }
         return None;
     };
-    // Nearly every row returns here, before the more expensive lookup of its settings.
+    // Nearly every row returns here, so look up its settings, which is slower, only afterwards.
     if !row.growth().has_moved() {
         return None;
     }
@@ -217,7 +220,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| forecast(&trend, free));
-    // According to the forecast, the GPU would be full by now.
+    // The forecast time has passed without growth.
     let is_refuted = forecast
         .is_some_and(|seconds| trend.is_quiet_for(seconds.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
@@ -240,7 +243,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
     Some(LeakingGpu { gpu, trend, has_stopped, evidence, severity })
 }
 
-/// Seconds until growth reaches the threshold if it continues.
+/// Returns the seconds until growth reaches the threshold at the current rate.
 fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
@@ -322,7 +325,8 @@ fn message(process: &Process, first: &LeakingGpu, leaks: usize, seconds: f64) ->
     message
 }
 
-/// Advice on where to look for the leak. Freeing memory (`crate::advice`) does not stop a leak.
+/// Returns advice on where to look for the leak. Freeing memory (`crate::advice`) does not stop a
+/// leak.
 fn advice(process: &Process) -> Vec<String> {
     let lines: &[&str] = match process.framework.as_deref() {
         Some("pytorch") => &[

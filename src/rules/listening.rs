@@ -1,11 +1,13 @@
 //! Decides whether clients use a listening process.
 //!
-//! Training listens, too: ranks of a run meet at a port, a debugger waits for its editor, and Python's
-//! `multiprocessing` shares files through a socket. `listeners.toml` lists such sockets.
+//! Training jobs also listen: the ranks of a run meet at a port, a debugger waits for its editor,
+//! and Python's `multiprocessing` shares files through a socket. `listeners.toml` lists such
+//! sockets.
 //!
-//! Any other socket is used by clients if a process outside the job was connected to it
-//! ([`Process::client_addresses`]). Without such a client, a loopback port is for the job itself. An address that
-//! others can reach, or that the command line names, may have clients at other times.
+//! Clients use any other socket if a process outside the job was connected to it
+//! ([`Process::client_addresses`]). Without such a connection, a loopback port serves only the job.
+//! An address that other machines can reach, or that the command line names, may have clients at
+//! other times.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,7 +23,8 @@ use crate::model::{Process, Snapshot};
 
 /// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
-/// Number of words of the command line that may contain the program's name: `python -m debugpy`.
+/// Number of words of the command line in which to look for the program's name, as in `python -m
+/// debugpy`.
 const NAME_WORDS: usize = 4;
 
 #[derive(Default, Deserialize)]
@@ -46,7 +49,7 @@ struct LibrarySockets {
     sockets: Vec<String>,
 }
 
-/// A program whose sockets are not for clients. `listeners.toml` describes the keys.
+/// An entry of `listeners.toml`, which describes the keys.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ProgramSockets {
@@ -64,8 +67,9 @@ fn parse() -> Result<Listeners, toml::de::Error> {
     toml::from_str(include_str!("listeners.toml"))
 }
 
-/// Whether clients use a socket of the process itself; `None` if that is possible but was not observed. A process
-/// whose sockets could not be read counts as having none, unless an option names a port.
+/// Returns whether clients use a socket of the process, or `None` if clients are possible but were
+/// not observed. An old recording may only say that the process listens. The result is then `None`
+/// if an option names a port, otherwise `Some(false)`.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     let command = process.command.as_deref().unwrap_or_default();
     match addresses_for_others(process, snapshot) {
@@ -77,20 +81,20 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     }
 }
 
-/// Whether a socket of the process may be for clients outside its own job.
+/// Returns whether a socket of the process may have clients outside its job.
 pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool {
     let addresses = addresses_for_others(process, snapshot);
     addresses.is_none_or(|addresses| !addresses.is_empty())
 }
 
-/// The addresses of sockets that may be for clients outside the process's own job. `None` if there may be such a
-/// socket, but an old recording shows only that one listens.
+/// Returns the addresses of sockets that may have clients outside the process's job. Returns `None`
+/// if an old recording shows only that some socket listens.
 fn addresses_for_others<'a>(
     process: &'a Process,
     snapshot: &Snapshot,
 ) -> Option<Vec<&'a Arc<str>>> {
     let command = process.command.as_deref().unwrap_or_default();
-    // The title is enough here, because it only rules out that the process is a server.
+    // A process can forge its title, but here the title can only exclude a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(Vec::new());
@@ -102,8 +106,8 @@ fn addresses_for_others<'a>(
     Some(addresses.iter().filter(|address| !run.explains(address, command)).collect())
 }
 
-/// Whether clients use a related process through which this process serves; `None` if that is possible but was not
-/// observed. A related process with a server's name has clients.
+/// Returns whether clients use one of the process's listening relatives, or `None` if clients are
+/// possible but were not observed. A relative with a server's name has clients.
 pub(super) fn family_has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     if relatives.is_empty() {
@@ -122,7 +126,7 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
         return Some(false);
     }
     let addresses = relative.listening_on.iter();
-    // Only workers, not clients, can know a loopback port that the kernel chose.
+    // Only workers can know a loopback port that the kernel chose, so clients cannot use it.
     let mut addresses = addresses
         .filter(|address| !is_chosen_loopback(address) && !run.explains(address, command))
         .peekable();
@@ -132,8 +136,8 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
     are_used(addresses, relative.client_addresses.as_deref(), command)
 }
 
-/// Whether clients use one of these addresses of a process with this command. `clients` lists the addresses to which
-/// clients were connected; `None` if these could not be read.
+/// Returns whether clients use one of these addresses of a process with this command. `clients`
+/// lists the addresses to which clients were connected, or is `None` if they could not be read.
 fn are_used<'a>(
     addresses: impl Iterator<Item = &'a Arc<str>>,
     clients: Option<&[Arc<str>]>,
@@ -159,13 +163,15 @@ fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     answers.max_by_key(order).unwrap_or(Some(false))
 }
 
-/// Whether the program is known to provide access, or to monitor or supervise others.
+/// Returns whether the program is known to provide access, or to monitor or supervise other
+/// programs.
 fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name) || is_owners_program(name);
-    // A process title begins with the program's name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
+    // A process title begins with the program's name, as in `sshd: ann@pts/1` and
+    // `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     is_known(file_name(title))
         || is_known(title[..end].trim_end())
@@ -174,7 +180,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
 }
 
 impl ProgramSockets {
-    /// Whether none of the program's sockets are for clients.
+    /// Returns whether none of the program's sockets have clients.
     fn is_whole(&self) -> bool {
         self.ports.is_empty() && !self.chosen
     }
@@ -193,7 +199,7 @@ impl ProgramSockets {
         }) || arguments.any(|word| self.contains.iter().any(|text| word.contains(&**text)))
     }
 
-    /// Whether the socket at this port is not for clients.
+    /// Returns whether the socket at this port has another purpose than clients.
     fn explains<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
         if self.is_anyones() {
             return self.ports.contains(&port);
@@ -205,7 +211,8 @@ impl ProgramSockets {
                 || self.own_options_name(port, command))
     }
 
-    /// Whether an option between the program's name and the script that it runs names the port.
+    /// Returns whether an option between the program's name and the script that it runs names the
+    /// port.
     fn own_options_name<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
         let is_name = |word: &T| self.names.iter().any(|name| name == file_name(word.as_ref()));
         let is_script = |word: &T| word.as_ref().ends_with(".py");
@@ -237,7 +244,8 @@ impl DistributedRun {
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Whether a socket at this address, of a process with this command, has a known purpose other than clients.
+    /// Returns whether a socket at this address, of a process with this command, has a known
+    /// purpose other than clients.
     fn explains<T: AsRef<str>>(&self, address: &str, command: &[T]) -> bool {
         if let Some(name) = address.strip_prefix("unix:") {
             return LISTENERS.libraries.sockets.iter().any(|pattern| matches(pattern, name))
@@ -253,7 +261,7 @@ impl DistributedRun {
         if self.ports.contains(&port) || by_program() {
             return true;
         }
-        // A port on the command line is for clients.
+        // A port that the command line names is meant for clients.
         if names_port(port, command) {
             return false;
         }
@@ -261,7 +269,7 @@ impl DistributedRun {
     }
 }
 
-/// Whether a name matches a pattern, in which `*` stands for any text.
+/// Returns whether a name matches a pattern, in which `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -273,7 +281,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether the environment and command line show a distributed run.
+/// Returns whether the environment and command line show a distributed run.
 fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     has_run_variables(process)
@@ -289,7 +297,7 @@ fn has_run_variables(process: &Process) -> bool {
     })
 }
 
-/// The process's parent, children and group members in the snapshot.
+/// Returns the process's parent, its children and the members of its process group.
 fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Process> {
     snapshot.processes.iter().filter(move |other| {
         other.pid != process.pid
@@ -301,7 +309,7 @@ fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Ite
     })
 }
 
-/// The rendezvous ports in the process's environment and command line.
+/// Returns the rendezvous ports in the process's environment and command line.
 fn meeting_ports(process: &Process) -> impl Iterator<Item = u16> {
     let environment = process.environment.as_deref();
     let announced = environment.and_then(|variables| variables.get("MASTER_PORT")?.parse().ok());
@@ -315,13 +323,13 @@ fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     port_options(command).any(|named| named == port)
 }
 
-/// The ports in options that take an address.
+/// Returns the ports in options that take an address.
 fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
     named_ports(command, is_address)
 }
 
-/// The ports in arguments with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+/// Returns the ports in options with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
 fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,
@@ -422,7 +430,7 @@ mod tests {
             ("python app.py", "tcp:[::]:41234"),
             ("python", "tcp:127.0.0.1:7860"),
             ("/opt/engine", "tcp:10.0.0.1:9000"),
-            // A port from the command line, although it is a default port for ranks.
+            // The command line names these ports, although distributed runs use them by default.
             ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
             ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
         ] {
@@ -489,7 +497,8 @@ mod tests {
         ] {
             assert!(none(process(command, &[address])), "{command} {address}");
         }
-        // Sockets of a rank: those of NCCL and Gloo, the run's meeting point, and an unknown one of a sibling.
+        // A rank's sockets: those of NCCL and Gloo, the run's meeting point, and an unknown socket
+        // of a sibling.
         assert!(none(rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
         assert!(none(process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
@@ -497,7 +506,7 @@ mod tests {
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
         assert_eq!(has_clients(&first, &empty()), None, "the purpose of the port is unknown");
-        // The port is from the debugged program's own arguments.
+        // The debugged program, not the debugger, has the option that names the port.
         let debugged =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
         assert_eq!(has_clients(&with_clients(debugged), &empty()), Some(true));

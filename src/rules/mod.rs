@@ -1,15 +1,16 @@
 //! One file for each kind of finding, and the engine that runs them.
 //!
-//! A kind's file contains its thresholds and defaults, the pure functions that turn observations into findings, the
-//! messages, and tests. [`KINDS`] registers each kind.
+//! A kind's file contains its thresholds and defaults, the pure functions that turn observations
+//! into findings, the messages, and tests. [`KINDS`] lists the kinds.
 //!
-//! [`rule`] defines the building blocks and [`setting`] parses settings. [`scope`] selects the processes of a rule or
-//! override, and [`exemption`] handles exemptions. [`undecided_reason`] lists the reasons why a rule can be
-//! undecided. [`Engine`] feeds snapshots to the history, runs every rule, and merges findings on one process. A
-//! process that looks like waste but is not yet proven is a suspect ([`suspect`]), never a finding.
+//! [`rule`] defines the building blocks and [`setting`] parses settings. [`scope`] selects the
+//! processes of a rule or override, and [`exemption`] handles exemptions. [`undecided_reason`]
+//! lists the reasons why a rule can be undecided. [`Engine`] feeds snapshots to the history, runs
+//! every rule, and merges findings on the same process. A process that looks like waste but is not
+//! yet proven to be waste is a suspect ([`suspect`]), never a finding.
 //!
-//! Rules report only on evidence. An unknown fact makes a rule undecided, and gpumem reports that too. This module
-//! reads no clock and no file, and takes no action.
+//! Rules report only on evidence. An unknown fact makes a rule undecided, and gpumem reports that
+//! it is undecided. This module reads no clock and no file, and takes no action.
 
 pub mod dead;
 mod engine;
@@ -67,12 +68,10 @@ pub static KINDS: [&RuleKind; 12] = [
     &pressure::KIND,
 ];
 
-/// The JSON schema of each kind's evidence.
 pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
     KINDS.iter().map(|rule_kind| (rule_kind.kind, (rule_kind.evidence)(generator))).collect()
 }
 
-/// All rules with their settings, and the exemptions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleSet {
     rules: Vec<Rule>,
@@ -109,7 +108,7 @@ impl RuleSet {
         self.rules.push(rule);
     }
 
-    /// The maximum duration in the settings of enabled rules.
+    /// Returns the longest duration in the settings of enabled rules.
     pub fn longest(&self) -> Duration {
         let enabled = self.rules.iter().filter(|rule| rule.settings.enabled);
         let values = enabled.flat_map(|rule| {
@@ -118,7 +117,8 @@ impl RuleSet {
             base.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // `max_busy` applies only to notebooks with a running cell. Other processes need less time.
+            // `max_busy` applies only to notebooks with a running cell, and other processes need
+            // less history.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });
@@ -133,7 +133,6 @@ impl RuleSet {
         self.keeps.push(keep);
     }
 
-    /// File names of programs that are never killed, in addition to the built-in ones.
     pub fn never(&self) -> &[Arc<str>] {
         &self.never
     }
@@ -155,7 +154,7 @@ impl RuleSet {
         self.rules.clear();
     }
 
-    /// Keeps only the named rules and enables them. Without names, nothing changes.
+    /// Keeps only the named rules and enables them. Does nothing if `names` is empty.
     ///
     /// # Errors
     ///

@@ -1,10 +1,11 @@
-//! `placeholder`: a program occupies a GPU to keep others off it.
+//! `placeholder`: a program occupies a GPU to keep other users off it.
 //!
-//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are reported only after
-//! the duration, which excludes short burn-in tests, and only while they hold GPU memory.
+//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are
+//! reported only while they hold GPU memory, and only after the duration, which excludes short
+//! burn-in tests.
 //!
-//! No action ends a placeholder, because its owner must be asked first. This also applies to other findings on it;
-//! see `reclaim::select`.
+//! No action ends a placeholder, because its owner must be asked first. `reclaim::select` also
+//! excludes placeholders from the actions of other findings.
 
 use std::sync::Arc;
 
@@ -33,7 +34,6 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Advice that does not end the process.
 const ADVICE: &str = "it holds a GPU and does no work on it; ask its owner what it is reserved for";
 
 /// Evidence that a process only reserves a GPU.
@@ -49,7 +49,6 @@ impl KindEvidence for PlaceholderEvidence {
     }
 }
 
-/// Reports a known placeholder after the duration.
 fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let Some(program) = input.process_history.names().placeholder else {
         return;
@@ -57,7 +56,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let now = input.rule_input.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
-    // Assume that a placeholder holds its memory from the start.
+    // Assume that a placeholder has held its memory since it started.
     let began = input.process.start_time.filter(|start| *start <= now);
     let first_seen = || input.process_history.rows().iter().map(RowHistory::first_seen).min();
     let Some(since) = began.or_else(first_seen) else {
@@ -115,7 +114,8 @@ mod tests {
         command.split(' ').map(Arc::from).collect()
     }
 
-    /// A process started `age` seconds ago that holds 40 of 80 GiB and uses the GPU.
+    /// Returns a scene with a process that started `age` seconds ago, holds 40 of 80 GiB and uses
+    /// the GPU.
     fn scene(command: &str, age: f64) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.holder(PID, &[0], 40 * GIB);
@@ -154,13 +154,13 @@ mod tests {
     #[test]
     fn similar_names_are_not_placeholders() {
         for command in [
-            // These start other programs.
+            // These programs start another program.
             "python /v/bin/nvertake run train.py",
             "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
             "python /v/bin/nvertake -f 0.9 exec torchrun train.py",
             "python /v/bin/nvertake --filled 0.9 --new-option 3",
             "python /v/bin/nvertake info",
-            // Parts of names, arguments, and users' own scripts.
+            // A placeholder's name in arguments, paths and longer names, and users' scripts.
             "python train.py --callback keep-gpu",
             "python train_gpu_burn.py",
             "python keep_gpu.py",

@@ -1,15 +1,16 @@
 //! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
-//! The GPU must be unused by all processes ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole
-//! duration, which starts with the job. Samples must be at most about a minute apart. This excludes a job that has
-//! just begun, a job between two steps, and a shell that used its GPU recently.
+//! No process may use the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the
+//! whole duration, which starts with the job. Samples must be at most about a minute apart. This
+//! excludes a job that has just begun, a job between two steps, and a shell that used its GPU
+//! recently.
 //!
-//! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none` reserve nothing. If
-//! the reserved GPU is unknown, there is no finding.
+//! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none`
+//! reserve nothing. If the reserved GPU is unknown, there is no finding.
 //!
-//! Does not apply under MIG, where parts of a GPU are allocated, or in a container, which does not show all processes
-//! on a GPU. No action ends the job, because only its owner knows what it waits for. Snapshots without `reservations`
-//! produce no findings and no undecided rule.
+//! The rule does not apply under MIG, where parts of a GPU are allocated, or in a container, which
+//! does not show all processes on a GPU. No action ends the job, because only its owner knows what
+//! it waits for. Snapshots without `reservations` produce no findings and no undecided rule.
 
 use std::sync::Arc;
 
@@ -36,7 +37,8 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Maximum mean interval between samples, in seconds. Allows one sample a minute, with some late or lost.
+/// Maximum mean interval between samples, in seconds: one sample per minute, of which some are late
+/// or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
 /// Minimum number of samples. Fewer could show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;
@@ -83,7 +85,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         let mut indices = reservation.places(gpus).into_iter();
         indices.any(|index| gpus[index].index == gpu.index)
     };
-    // Use the earliest of several reservations.
+    // If several processes reserve the GPU, report the earliest reservation.
     let holder = reservations
         .iter()
         .filter(names)
@@ -100,7 +102,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         input.add_pending_on(gpu, unused.since.max(allocated_at), needed, output);
         return;
     }
-    // One finding covers all unused GPUs of the holder. Report it for the first GPU only.
+    // One finding covers all unused GPUs of the holder, so report only for the first GPU.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()
@@ -118,7 +120,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     }
 }
 
-/// Whether a GPU was unused for long enough after the reservation.
+/// Returns whether a GPU was unused for long enough after the reservation.
 fn is_unused_long_enough(unused: &Streak, allocated_at: Time, needed: f64) -> bool {
     unused.until.seconds_since(unused.since.max(allocated_at)) >= needed
         && unused.samples >= LEAST_SAMPLES
@@ -172,11 +174,11 @@ fn finding_parts(
     }
 }
 
-/// The name of the job or container, and advice with the command that releases its GPUs.
+/// Returns the name of the job or container, and the command that releases its GPUs as advice.
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();
-        // The GPUs belong to the job, not to a step.
+        // The GPUs are allocated to the job, so the advice must not name a step.
         job.step_id = None;
         job.into()
     });
@@ -208,7 +210,7 @@ mod tests {
 
     const MINUTE: f64 = 60.0;
 
-    /// Two unused GPUs, with a sample every 10 s.
+    /// Returns a scene with two unused GPUs and a sample every 10 s.
     fn scene() -> Scene {
         every(10.0)
     }
@@ -242,7 +244,7 @@ mod tests {
         scene.now.reservations = Some(reservations.into());
     }
 
-    /// Like [`scene`], with both GPUs reserved an hour ago.
+    /// Returns [`scene`] with both GPUs reserved an hour ago.
     fn given() -> Scene {
         let mut scene = scene();
         let job = job(&scene, 3600.0, &["0", "1"]);
@@ -272,7 +274,8 @@ mod tests {
         assert_eq!(finding.actions, [Action::Notify]);
         assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
-        // The job uses one GPU, so only the other is reported. When it uses both, the finding ends.
+        // The job uses GPU 0, so the finding is about GPU 1. When the job also uses GPU 1, the
+        // finding ends.
         scene.holder(PID, &[0], 20 * GIB);
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Reserved);

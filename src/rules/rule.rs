@@ -26,7 +26,7 @@ use crate::model::finding::{
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};
 
-/// The settings of all kinds. Each kind uses some of them; see [`RuleKind::settings`].
+/// Settings of all kinds. Each kind uses only the settings in [`RuleKind::settings`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -72,28 +72,29 @@ const ENABLED: (&str, &str) = ("enabled", "whether the rule is applied");
 pub(super) const SEVERITY: (&str, &str) =
     ("severity", "severity of a finding: info, warning or critical");
 
-/// A kind of rule: pure functions from history and snapshot to findings.
+/// A kind of rule: pure functions that compute findings from the history and the snapshot.
 ///
-/// The engine calls every rule for each process, then for each GPU, then for each row whose process is uncertain.
-/// Each kind implements the functions that it needs.
+/// The engine calls every rule for each process, then for each GPU, then for each row whose process
+/// is uncertain. A kind implements only the functions that it needs.
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
-    /// Describes the condition in one line.
+    /// One-line description of the condition.
     pub meaning: &'static str,
     /// Names and descriptions of the settings except `enabled`, in display order.
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) defaults: Settings,
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
-    /// Explains how to correct contradictory settings; `None` if the settings are consistent.
+    /// Returns how to correct contradictory settings, or `None` if the settings are consistent.
     pub(super) contradiction: fn(&Settings) -> Option<String>,
-    /// Describes settings without effect; `None` if all settings take effect.
+    /// Returns a description of settings without effect, or `None` if all settings take effect.
     pub(super) remark: fn(&Settings) -> Option<String>,
     /// Called for each process whose identity is certain.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
-    /// Called for each row whose process is uncertain: /proc does not list the pid, or its entry may belong to
-    /// another process. GPUs that did not answer are skipped. The process argument is the snapshot's entry, if any.
+    /// Called for each row whose process is uncertain: /proc does not list the pid, or the entry
+    /// may belong to another process. The process argument is the snapshot's entry, if any. Not
+    /// called for GPUs that did not answer.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -135,7 +136,6 @@ impl RuleKind {
     }
 }
 
-/// Changed settings for the processes in a scope.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Override {
     pub scope: Scope,
@@ -153,10 +153,9 @@ impl Override {
 pub struct Rule {
     pub name: Arc<str>,
     pub made_of: &'static RuleKind,
-    /// The processes that the rule applies to; empty means all.
+    /// Processes to which the rule applies. An empty scope means all processes.
     pub scope: Scope,
     pub settings: Settings,
-    /// In the order in which they are applied.
     pub overrides: Vec<Override>,
 }
 
@@ -175,12 +174,12 @@ impl Rule {
         self.made_of.kind
     }
 
-    /// Whether the rule has the name of its kind.
+    /// Returns whether the rule has the name of its kind.
     pub fn is_own(&self) -> bool {
         *self.name == *self.kind().name()
     }
 
-    /// The settings and their TOML values, in display order.
+    /// Returns the settings as TOML values, in display order.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let mut table = Table::try_from(self.settings).unwrap_or_default();
         let names = self.made_of.setting_names();
@@ -191,14 +190,14 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// Fails if the value is invalid.
+    /// Returns an error if the value is invalid.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), toml::de::Error> {
         let change = Table::from_iter([(name.to_owned(), value.clone())]);
         self.settings = setting::changed(&self.settings, change)?;
         Ok(())
     }
 
-    /// Describes contradictory settings, with and without each override.
+    /// Returns how to correct contradictory settings, with or without one of the overrides.
     pub fn contradiction(&self) -> Option<String> {
         let changed = self.overrides.iter().map(|change| change.apply_to(self.settings));
         [self.settings]
@@ -207,12 +206,12 @@ impl Rule {
             .find_map(|settings| (self.made_of.contradiction)(&settings))
     }
 
-    /// Lists settings and overrides without effect, one per line.
+    /// Returns descriptions of settings and overrides without effect.
     pub fn remarks(&self) -> Vec<String> {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
         for change in &self.overrides {
-            // Do not repeat a remark that applies without the override.
+            // Do not repeat a remark on the base settings for each override.
             if let Some(remark) = remark(&change.apply_to(self.settings))
                 && !remarks.iter().any(|earlier| earlier.ends_with(&*remark))
             {
@@ -222,7 +221,7 @@ impl Rule {
         remarks
     }
 
-    /// Whether the rule is enabled for any process.
+    /// Returns whether the rule is enabled for any process.
     pub fn is_run(&self) -> bool {
         let switches_on = |change: &Override| {
             change.changes.get("enabled").and_then(Value::as_bool) == Some(true)
@@ -230,8 +229,8 @@ impl Rule {
         self.settings.enabled || self.overrides.iter().any(switches_on)
     }
 
-    /// The settings for a process on a GPU. Every matching override is applied; the last one wins. `None` if the
-    /// rule is disabled or does not apply to the process.
+    /// Returns the settings for a process on a GPU, or `None` if the rule is disabled or does not
+    /// apply to the process. Every matching override is applied in order, so the last one wins.
     pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Settings> {
         if !self.scope.fits(input) {
             return None;
@@ -242,20 +241,21 @@ impl Rule {
     }
 }
 
-/// A rule's input: the snapshot, and the history that already includes it.
+/// Input of a rule. The history already includes the snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleInput<'a> {
     pub rule: &'a Rule,
     pub history: &'a History,
     pub snapshot: &'a Snapshot,
-    /// The findings that were active after the previous snapshot.
+    /// Findings that were active after the previous snapshot.
     pub(super) active: &'a ActiveFindings,
     /// Created when a rule first needs it.
     pub(super) jobs: &'a OnceCell<UnusedJobs>,
 }
 
 impl<'a> RuleInput<'a> {
-    /// The rule's finding on a process in the previous snapshot. Findings end at a lower threshold, to avoid flicker.
+    /// Returns the rule's finding on a process in the previous snapshot. A rule needs it because
+    /// findings end at a lower threshold than they begin.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
@@ -266,8 +266,8 @@ impl<'a> RuleInput<'a> {
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// Like [`active_finding_on`](Self::active_finding_on), but only if the condition has held since then without a
-    /// gap in the samples.
+    /// Like [`active_finding_on`](Self::active_finding_on), but returns the finding only if the
+    /// condition has held since then without a gap in the samples.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
@@ -275,13 +275,13 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Whether the history reaches back to the finding's start. Otherwise the finding predates a reboot, a suspend or
-    /// a clock change.
+    /// Returns whether the history reaches back to the finding's start. If not, the finding dates
+    /// from before a reboot, a suspend or a clock change.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
-    /// The settings for a GPU, or for a process on it whose memory is unknown.
+    /// Returns the settings for a GPU, or for a process on it whose memory is unknown.
     pub fn settings_on(self, process: Option<&Process>, gpu: &Gpu) -> Option<Settings> {
         self.rule.settings_for(&self.scope_on(process, gpu))
     }
@@ -293,14 +293,15 @@ impl<'a> RuleInput<'a> {
         ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
     }
 
-    /// Creates a pending finding that becomes active `needed` seconds after `since` if nothing changes.
+    /// Creates a pending finding that becomes active `needed` seconds after `since` if nothing
+    /// changes.
     pub fn pending(self, pid: Option<u32>, gpu: u32, since: Time, needed: f64) -> Pending {
         let due = since.plus_seconds(needed);
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// Reports a pending finding on a GPU. If its condition may predate the history, also reports the rule as
-    /// undecided.
+    /// Reports a pending finding on a GPU. If its condition may have begun before the history, also
+    /// reports that the rule is undecided.
     pub fn add_pending_on(self, gpu: &Gpu, since: Time, needed: f64, output: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
             let observed = self.snapshot.time.seconds_since(since);
@@ -309,8 +310,8 @@ impl<'a> RuleInput<'a> {
         output.add_pending(self.pending(None, gpu.index, since, needed));
     }
 
-    /// Creates a finding about a process, or about the first GPU if there is no process. The only action is to notify
-    /// the owner.
+    /// Creates a finding about a process or, if `process` is `None`, about the first GPU. The only
+    /// action is to notify the owner.
     pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
             id: subject::finding_id(&self.rule.name, &parts.gpus, process),
@@ -324,7 +325,8 @@ impl<'a> RuleInput<'a> {
             gpus: parts.gpus,
             process: process.map(FindingProcess::of),
             evidence: parts.evidence,
-            // Emails contain the message, including untrusted names, without further escaping.
+            // Emails contain the message without further escaping, and the message contains
+            // untrusted names.
             message: escape(&parts.message).into_owned(),
             advice: parts.advice,
             actions: vec![Action::Notify],
@@ -359,7 +361,7 @@ impl<'a> ProcessInput<'a> {
         format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
-    /// Whether the rule had a finding on the process in the previous snapshot.
+    /// Returns whether the rule had a finding on the process in the previous snapshot.
     pub fn is_active(self) -> bool {
         self.rule_input.active_finding(self.process.identity()).is_some()
     }
@@ -373,9 +375,10 @@ impl<'a> ProcessInput<'a> {
         })
     }
 
-    /// Whether the process holds enough memory on a row's GPU. If its job has used no GPU for the settings' duration,
-    /// the job's memory counts. To avoid flicker, a finding ends at three quarters of the threshold. `None` if the
-    /// driver does not report the memory.
+    /// Returns whether the process holds enough memory on a row's GPU, or `None` if the driver does
+    /// not report the memory. If the process's job has used no GPU for the settings' duration, the
+    /// memory of the whole job is compared. A finding ends at three quarters of the threshold, so
+    /// that it does not flicker.
     pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
         let bytes = row.used_bytes()?;
         let min_bytes = settings.min_memory.0;
@@ -388,7 +391,7 @@ impl<'a> ProcessInput<'a> {
             let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
             reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
         };
-        // Computing families is expensive, so first check that the process itself is unused.
+        // Computing families is slow, so first check that the process itself is unused.
         let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
         Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }
@@ -401,12 +404,12 @@ impl<'a> ProcessInput<'a> {
         }
     }
 
-    /// Reports a finding that becomes active `needed` seconds after `since`.
     pub fn add_pending(self, gpu: u32, since: Time, needed: f64, output: &mut RuleOutput) {
         output.add_pending(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
     }
 
-    /// Creates a candidate, which meets all of the rule's conditions on these GPUs except the duration.
+    /// Creates a candidate, which meets all conditions of the rule on these GPUs except the
+    /// duration.
     pub(super) fn candidate(
         self,
         gpus: Vec<FindingGpu>,
@@ -429,7 +432,7 @@ impl<'a> ProcessInput<'a> {
     }
 }
 
-/// The results of the rules for a snapshot.
+/// Results of the rules for a snapshot.
 #[derive(Debug, Default)]
 pub struct RuleOutput {
     pub(super) findings: Vec<Finding>,
@@ -448,14 +451,15 @@ impl RuleOutput {
         self.pending.push(pending);
     }
 
-    /// Reports a candidate.
+    /// Reports a candidate. Only kinds that `reap` includes by default have suspects, so other
+    /// candidates are dropped.
     pub(super) fn add_candidate(&mut self, candidate: Candidate) {
         if candidate.kind.ends() == Ends::Always {
             self.candidates.push(candidate);
         }
     }
 
-    /// Reports why the rule is undecided. Duplicates are dropped.
+    /// Reports why the rule is undecided.
     pub fn add_doubt(&mut self, doubt: UndecidedReason) {
         if self.doubts.len() <= self.rule_index {
             self.doubts.resize_with(self.rule_index + 1, Doubts::default);

@@ -1,7 +1,7 @@
 //! Selects the processes of a rule, override or exemption.
 //!
-//! A match can be yes, no or unknown. Rules and overrides apply only to known matches. Exemptions also apply to
-//! unknown ones; see [`exemption`](super::exemption).
+//! A match can be certain, excluded or unknown. Rules and overrides apply only if the match is
+//! certain. Exemptions also apply if the match is unknown; see [`exemption`](super::exemption).
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// Fields that identify an owner. Their values must be complete, not substrings.
+/// Fields that identify an owner. A scope must give the complete value, not a substring.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// Uses the syntax of `--where`, but is evaluated on a single snapshot.
+    /// Has the syntax of `--where`, but is evaluated on a single snapshot.
     pub selector: Option<Selector>,
 }
 
@@ -32,7 +32,8 @@ impl<'de> Deserialize<'de> for Scope {
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that is not a field")),
-                // The rules compute these fields, or the fields depend on the user who runs the query.
+                // Rules compute `idle` and `finding`, and `is` depends on the user who runs the
+                // query.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
                     return Err(wrong(
                         "uses idle, finding or is, which are allowed only in filters",
@@ -41,7 +42,7 @@ impl<'de> Deserialize<'de> for Scope {
                 Some(_) => {}
             }
         }
-        // With substrings, an action for ann's processes would also affect hannah's.
+        // If substrings were allowed, an action for ann's processes would also affect hannah's.
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
@@ -55,12 +56,12 @@ impl<'de> Deserialize<'de> for Scope {
 }
 
 impl Scope {
-    /// Whether the scope matches everything.
+    /// Returns whether the scope matches everything.
     pub fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether the scope can match processes but never a finding about a GPU.
+    /// Returns whether the scope can match only processes, and so never a finding about a GPU.
     pub fn is_of_processes(&self) -> bool {
         self.selector.as_ref().is_some_and(|selector| !selector.is_of_gpus())
     }
@@ -69,9 +70,9 @@ impl Scope {
         self.answer(input) == Some(true)
     }
 
-    /// Whether the scope matches; `None` if unknown.
+    /// Returns whether the scope matches, or `None` if that is unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
-        // No user is needed, because `is:mine` is rejected.
+        // `is:mine` is rejected above, so the user does not matter.
         let matches =
             |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
         self.selector.as_ref().map_or(Some(true), matches)
@@ -91,20 +92,19 @@ impl fmt::Display for Scope {
 pub struct ScopeInput<'a> {
     pub process: Option<&'a Process>,
     pub index: u32,
-    /// The memory that the process holds on the GPU, in bytes.
+    /// Memory that the process holds on the GPU, in bytes.
     pub held_bytes: Option<u64>,
     pub snapshot: &'a Snapshot,
 }
 
 impl ScopeInput<'_> {
-    /// Calls `ask` with the input as a table row.
     fn with_row<T>(&self, ask: impl FnOnce(&ProcessRow<'_>) -> T) -> T {
         let mut gpus = self.snapshot.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.index == self.index);
         let is_own =
             |entry: &&GpuProcess| self.process.is_some_and(|process| process.pid == entry.pid);
         let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
-        // A process can have several entries on one GPU, so prefer the one with the same size.
+        // A process can have several entries on one GPU, so prefer the entry with the same size.
         let has_size = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
         let entry = entries().find(has_size).or_else(|| entries().find(is_own));
         let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });
@@ -165,7 +165,8 @@ mod tests {
         let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
         const YES: Option<bool> = Some(true);
         const NO: Option<bool> = Some(false);
-        // A process with all facts, a process with few facts, a process outside a notebook, and a GPU.
+        // Each row: a process with all facts, a process with few facts, a process outside a
+        // notebook, and a GPU.
         for (text, expected) in [
             ("user:ANN", [YES, None, None, None]),
             ("user=ann", [YES, None, None, None]),
@@ -173,7 +174,8 @@ mod tests {
             ("user:1000,bob", [YES, None, YES, None]),
             ("notebook:course/", [YES, None, NO, None]),
             ("framework:jax", [NO, None, None, None]),
-            // The entry with 2 GiB is used, not the one with 5 GiB.
+            // The process has two entries on GPU 3, of 5 GiB and of 2 GiB. The input is about the
+            // smaller entry.
             ("mem<4GiB", [YES, None, None, None]),
             ("gpu:3 user:bob", [NO, None, None, None]),
             ("gpu:0", [NO, NO, NO, NO]),

@@ -1,11 +1,12 @@
 //! Decides whether a process is an inference server, for which waiting is part of the work.
 //!
-//! A process is a server if its name says so and it may listen, if clients use it ([`listening`]), or if it works for
-//! such a process. Names are compared by whole words: `reserve.py` does not serve. The main process of an
-//! administrator's service also serves, regardless of its program, unless it is known not to listen.
+//! A process is a server if it has a server's name and may listen, if clients use it
+//! ([`listening`]), or if it works for another server. Names are compared by whole words:
+//! `reserve.py` does not serve. The main process of an administrator's service is a server
+//! regardless of its program, unless it is known not to listen.
 //!
-//! A worker that a notebook kernel started works only for the notebook. For any other listening process, the answer
-//! is unknown. No rule then reports the process as idle or treats it as a server.
+//! A worker that a notebook kernel started works only for the notebook. For any other listening
+//! process, the answer is unknown, so no rule reports the process as idle or as a server.
 
 use super::listening;
 use crate::advice;
@@ -15,12 +16,14 @@ use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Whether the process serves or may serve, so that no rule may end it for being unused.
+/// Returns whether the process serves or may serve, in which case no rule may end it for being
+/// unused.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Whether the process serves, using the cached facts about its names; `None` if it may serve.
+/// Like [`serves`], but uses the cached facts about the process's names. Returns `None` if the
+/// process may serve.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,
@@ -34,14 +37,16 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     if process.jupyter.is_some() || names.is_kernel {
         return Some(false);
     }
-    // Clients connect to the front end that started a worker. Only other workers connect to the worker.
+    // Clients connect to the front end that started the worker. Only other workers connect to a
+    // worker.
     if process.has_lost_starter() {
         return Some(false);
     }
     let is_worker = names.is_worker_of_a_server;
     let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
     let mut family_clients = listening::family_has_clients(process, snapshot);
-    // Such a pool's workers, their starter and its driver listen for each other.
+    // The workers of such a pool, the program that started it and its driver listen only for each
+    // other.
     if names.pool.is_some_and(|pool| pool.listens_for_itself) {
         family_clients = family_clients.or(Some(false));
     }
@@ -67,7 +72,7 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     own_clients.and(family_clients)
 }
 
-/// Whether a server in the same session or group listens.
+/// Returns whether a server in the same session or process group listens.
 fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     let shares = |id: Option<u32>, other: Option<u32>| id.is_some() && id == other;
     snapshot.processes.iter().any(|other| {
@@ -79,14 +84,16 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Whether a notebook kernel started the process, even if the kernel is not in the snapshot.
+/// Returns whether a notebook kernel started the process, even if the kernel is not in the
+/// snapshot.
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Whether the starter of an apparent worker is known not to be a server. Any process can set a worker's title.
+/// Returns whether the process that started an apparent worker is known not to be a server. Any
+/// process can set the title of a worker.
 fn has_other_starter(process: &Process) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         return false;
@@ -100,7 +107,7 @@ fn has_other_starter(process: &Process) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Whether the process is the main process of its own systemd unit.
+/// Returns whether the process is the main process of its own systemd unit.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)

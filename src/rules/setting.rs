@@ -1,7 +1,7 @@
 //! Parses settings from TOML, and formats them for messages.
 //!
-//! The error for an invalid size, duration or percentage shows the value and an example. serde and `toml` report all
-//! other errors.
+//! If a size, duration or percentage is invalid, the error shows the value and an example. serde
+//! and `toml` report all other errors.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::history::counter::LONGEST_WINDOW_SECONDS;
 use crate::model::selector;
 use crate::units::{Bytes, Percent, Span};
 
-/// Applies changes to settings.
+/// Returns the settings with the changes applied.
 ///
 /// # Errors
 ///
-/// Fails if a value is invalid.
+/// Returns an error if a value is invalid.
 pub fn changed<T: DeserializeOwned + Serialize>(
     settings: &T,
     changes: Table,
@@ -44,7 +44,7 @@ pub fn shown(value: &Value) -> String {
 ///
 /// # Errors
 ///
-/// Fails if the value does not have this form.
+/// Returns an error if the value does not have this form.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
     deserializer: D,
     example: &str,
@@ -60,7 +60,7 @@ pub fn text(written: &Value) -> Option<Arc<str>> {
     text.map(Arc::from)
 }
 
-/// Parses a duration and rounds it to milliseconds, so that it survives a round trip.
+/// Parses a duration and rounds it to milliseconds, the precision in which durations are written.
 pub fn span(written: &Value) -> Option<Span> {
     let span: Span = written.as_str()?.parse().ok()?;
     Some(Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0))
@@ -113,7 +113,8 @@ impl Serialize for Percent {
     }
 }
 
-/// Returns `; did you mean "duration"?` if `name` looks like a misspelled known name, otherwise an empty string.
+/// Returns `; did you mean "duration"?` if `name` looks like a misspelled known name, otherwise an
+/// empty string.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let near = selector::near(name, known);
     near.map_or_else(String::new, |known| format!("; did you mean {known:?}?"))

@@ -1,10 +1,12 @@
 //! `stopped`: a process that holds memory on a GPU was stopped (`T`) by a signal or its terminal.
 //!
-//! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen cgroup (`docker
-//! pause`). Every sample of the duration must show the state; any other state restarts the duration.
+//! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen
+//! cgroup (`docker pause`). Every sample of the duration must show the state `T`; any other state
+//! restarts the duration.
 //!
-//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or uses it only for
-//! graphics. No action ends the process, because its owner or scheduler intends to resume it.
+//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or
+//! uses it only for graphics. No action ends the process, because its owner or scheduler intends to
+//! resume it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -65,7 +67,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let Some(('T', streak)) = input.process_history.state() else {
         return;
     };
-    // Treat unknown memory as held.
+    // Assume that a process whose memory is unknown holds enough memory.
     let counts = |settings: &Settings, row: &RowHistory| {
         row.kind() != ProcessType::Graphics && input.holds_enough(row, settings) != Some(false)
     };
@@ -138,7 +140,7 @@ mod tests {
     };
     use crate::units::{Bytes, GIB};
 
-    /// `python train.py` with 1 GiB, stopped from the start.
+    /// Returns a scene in which `python train.py` holds 1 GiB and is stopped from the start.
     fn all_along() -> Scene {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], GIB);
@@ -146,7 +148,8 @@ mod tests {
         scene
     }
 
-    /// `python train.py` on GPU 0, stopped after a minute, sampled every 10 s.
+    /// Plays a scene in which `python train.py` on GPU 0 is stopped after a minute, with a sample
+    /// every 10 s.
     fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 20 * GIB);

@@ -1,14 +1,15 @@
 //! `stuck`: a process holds memory on a GPU and stays in uninterruptible sleep (`D`).
 //!
-//! The process waits inside the kernel, nearly always in a driver, and receives no signal. Every sample of the
-//! duration must show `D`, and the CPU time must not advance: a process that reads a slow disk can be in `D` in every
-//! sample, but it uses CPU time in between. If the CPU time is unknown, more samples are required.
+//! The process waits inside the kernel, nearly always in a driver, and receives no signal. Every
+//! sample of the duration must show `D`, and the CPU time must not advance. A process that reads a
+//! slow disk can be in `D` in every sample, but its CPU time advances between samples. If the CPU
+//! time is unknown, more samples are required.
 //!
-//! If the first thread has exited (`Z`) and all others are in `D`, the process is treated as in `D`: it was killed,
-//! but a waiting thread still holds all memory.
+//! If the first thread has exited (`Z`) and all other threads are in `D`, the process is treated as
+//! in `D`: it was killed, but a waiting thread still holds all memory.
 //!
-//! Never stuck: a process that holds no memory on a GPU, is only briefly in `D`, or uses CPU time. No action ends the
-//! process, because none can.
+//! Never stuck: a process that holds no memory on a GPU, is only briefly in `D`, or uses CPU time.
+//! No action ends the process, because no signal reaches it.
 
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ pub static KIND: RuleKind = RuleKind {
 const LEAST_SAMPLES: u64 = 3;
 /// Minimum number of samples if the CPU time is unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
-/// A process in uninterruptible sleep for this many seconds is considered unreachable by signals.
+/// Time in uninterruptible sleep, in seconds, after which signals are assumed not to reach a
+/// process.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 
 /// Evidence that a process is blocked in the kernel.
@@ -111,13 +113,14 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
 /// Shortens the streak to the time since the CPU time last advanced, if known.
 fn limit_to_unchanged_cpu_time(streak: Streak, process_history: &ProcessHistory) -> Streak {
     match process_history.still_since() {
-        // The first sample in `D` includes CPU time from before.
+        // The CPU time of the first sample in `D` was used before that sample.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
 }
 
-/// Whether no signal reaches a process, because it is dead or has been in uninterruptible sleep for two minutes.
+/// Returns whether no signal reaches a process, because it is dead or has been in uninterruptible
+/// sleep for two minutes.
 pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessHistory) -> bool {
     process_history.state().is_some_and(|(state, streak)| match state {
         'Z' | 'X' => true,
@@ -126,7 +129,8 @@ pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessH
     })
 }
 
-/// Pairs of the name prefix of a kernel function and advice for a process that waits in it.
+/// Pairs of the name prefix of a kernel function and advice for a process that waits in the
+/// function.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
@@ -168,7 +172,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// `python train.py`, stuck from the start.
+    /// Returns a scene in which `python train.py` is in `D` from the start.
     fn all_along(interval: f64) -> Scene {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);
@@ -176,7 +180,8 @@ mod tests {
         scene
     }
 
-    /// `python train.py`, stuck after a minute, sampled every `interval` seconds.
+    /// Plays a scene in which `python train.py` is in `D` after a minute, with a sample every
+    /// `interval` seconds.
     fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], 20 * GIB);
@@ -282,9 +287,9 @@ mod tests {
     fn other_threads_decide_after_the_first_one_exits() {
         for (left_thread_state, percent, found) in [
             (Some('D'), 0.0, 1),
-            // Without this field, the other threads are unknown, and the CPU time decides.
+            // If the other threads' states are unknown, the CPU time decides.
             (None, 0.0, 1),
-            // `pthread_exit` in `main`.
+            // The main thread has exited through `pthread_exit`.
             (Some('S'), 0.0, 0),
             (Some('R'), 90.0, 0),
             (None, 90.0, 0),

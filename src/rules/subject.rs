@@ -9,10 +9,12 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// Maximum number of GPUs that a message lists. A longer list is replaced by its length.
+/// Maximum number of GPUs that a message lists. A message about more GPUs contains only their
+/// number.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// Returns `rule:uuid:pid:start` with the UUID of the lowest GPU, or `rule:uuid` for a finding about a GPU.
+/// Returns `rule:uuid:pid:start` with the UUID of the lowest GPU, or `rule:uuid` for a finding
+/// about a GPU.
 pub(super) fn finding_id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
@@ -32,7 +34,7 @@ pub(super) fn finding_id(rule: &str, gpus: &[FindingGpu], process: Option<&Proce
     id.into()
 }
 
-/// `GPU 0`, `GPUs 0 and 1`, `GPUs 0, 1 and 2`, `8 GPUs`.
+/// Formats a list of GPUs as `GPU 0`, `GPUs 0 and 1`, `GPUs 0, 1 and 2` or `8 GPUs`.
 pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     if gpus.len() > MOST_GPUS_LISTED {
         return format!("{} GPUs", gpus.len());
@@ -45,7 +47,8 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     }
 }
 
-/// Merges rows into one entry per GPU, lowest index first: under MIG a process may have several rows on one GPU.
+/// Merges rows into one entry per GPU, lowest index first. Under MIG, a process can have several
+/// rows on one GPU.
 pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
     for row in rows {
@@ -61,12 +64,12 @@ pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingG
     gpus
 }
 
-/// The memory on all GPUs; `None` if any value is unknown.
+/// Returns the sum of the memory on all GPUs, or `None` if any value is unknown.
 pub(super) fn total_bytes(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }
 
-/// `20.0 GiB on GPU 0`; `memory on GPU 0` if the size is unknown.
+/// Formats memory as `20.0 GiB on GPU 0`, or as `memory on GPU 0` if the size is unknown.
 pub(super) fn describe_memory(gpus_held: &[FindingGpu]) -> String {
     match total_bytes(gpus_held) {
         Some(bytes) => format!("{} on {}", Bytes(bytes), gpus(gpus_held)),

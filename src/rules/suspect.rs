@@ -1,17 +1,20 @@
 //! Suspects: processes that look like waste before a rule can prove it.
 //!
-//! Rules report candidates, which meet all conditions except the duration. A candidate is suspected if at least one
-//! of these facts supports it:
+//! Rules report candidates, which meet all conditions except the duration. A candidate becomes a
+//! suspect if at least one of these facts supports the suspicion:
 //!
 //! - the server of a notebook reports it as idle for longer than the duration;
-//! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's accounting;
+//! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's
+//!   accounting;
 //! - the process is stopped, or was observed unused for a few seconds.
 //!
-//! A process that was just observed working, or used a GPU for most of its lifetime, must be unused for a tenth of
-//! the duration. A process that resumed work after a pause must be unused for longer than that pause.
+//! A process that was observed working shortly before, or used a GPU for most of its lifetime, must
+//! be unused for a tenth of the duration. A process that resumed work after a pause must be unused
+//! for longer than that pause.
 //!
-//! Never a suspect: a process that has a finding, is kept, or is busy now on any GPU or the CPU. Unknown facts never
-//! support a suspicion. Only kinds that `reap` includes by default have suspects.
+//! Never a suspect: a process that has a finding, is kept, or is busy now on any GPU or the CPU.
+//! Unknown facts never support a suspicion. Only kinds that `reap` includes by default have
+//! suspects.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -30,19 +33,22 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// A process with less lifetime CPU use than this, in percent of a core, has done almost no work.
+/// Lifetime CPU use, in percent of a core, below which a process has done almost no work.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// A process with at most this lifetime GPU use, in percent as rounded by the driver, has barely used its GPUs.
+/// Maximum lifetime GPU use, in percent as rounded by the driver, of a process that has barely used
+/// its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// A process with more lifetime GPU use than this, in percent, works mostly on the GPU.
+/// Lifetime GPU use, in percent, above which a process works mostly on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
 /// Minimum unused time, in seconds, of a suspect.
 const LEAST_SECONDS: f64 = 10.0;
-/// Minimum unused time of a process that was just observed working, as a share of the duration.
+/// Minimum unused time of a process that was observed working shortly before, as a share of the
+/// duration.
 const LEAST_SHARE: f64 = 0.1;
 /// Maximum age, in seconds, of a usable CPU reading.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// Extra length, in seconds, of a window that must contain the whole duration.
+/// Extra length, in seconds, of the suggested `gpumem check --window`, which must contain the whole
+/// duration.
 const MARGIN_SECONDS: f64 = 5.0;
 
 /// A process that meets all conditions of a rule except the duration.
@@ -57,14 +63,16 @@ pub(super) struct Candidate {
     pub(super) samples: u64,
     /// Required duration, in seconds.
     pub(super) needed: f64,
-    /// A process with at least this CPU use, in percent of a core, is considered working.
+    /// Minimum CPU use, in percent of a core, of a working process.
     pub(super) max_cpu_percent: f64,
-    /// Longest pause, in seconds, after which the process resumed work; 0 if none was observed.
+    /// Longest pause, in seconds, after which the process resumed work, or 0 if no such pause was
+    /// observed.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Merges a rule's candidates for one process. Keeps the latest start.
+    /// Merges a rule's candidates for the same process. The result has the latest start and the
+    /// strictest limits.
     fn merge(same_process: &[Self]) -> Option<Self> {
         let mut merged = same_process.iter().max_by_key(|candidate| candidate.since)?.clone();
         merged.gpus = subject::merge_rows(
@@ -80,8 +88,8 @@ impl Candidate {
     }
 }
 
-/// Selects suspects from the candidates, at most one per process, largest first. Skips processes in `found`, which
-/// have findings.
+/// Returns the suspects among the candidates, at most one per process, largest first. Skips the
+/// processes in `found`, which have findings.
 pub(super) fn suspects(
     (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
     found: &HashSet<Identity>,
@@ -89,7 +97,7 @@ pub(super) fn suspects(
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
     candidates.retain(|candidate| !found.contains(&candidate.process));
-    // The order of kinds decides which candidate of a process is used.
+    // If a process has several candidates, the first kind is used.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
@@ -135,7 +143,7 @@ struct GpuLife {
     /// Use of the most used GPU, in percent.
     percent: u32,
     since: Time,
-    /// Whether the driver accounts for the process on all of its GPUs.
+    /// Whether the driver's accounting covers the process on all of its GPUs.
     is_whole: bool,
 }
 
@@ -158,7 +166,7 @@ struct SuspectInput<'a> {
 }
 
 impl SuspectInput<'_> {
-    /// Seconds since the conditions were first observed.
+    /// Returns the seconds since the conditions were first observed.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)
     }
@@ -172,7 +180,8 @@ impl SuspectInput<'_> {
         self.is_quiet(mean) && (self.is_known_quiet() || self.was_observed_quiet(mean.is_some()))
     }
 
-    /// Whether the process is known to use neither a GPU nor the CPU. `mean`: CPU use over the duration.
+    /// Returns whether the process is known to use neither a GPU nor the CPU. `mean` is the CPU use
+    /// over the duration.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
@@ -196,7 +205,7 @@ impl SuspectInput<'_> {
             && last.is_none_or(|percent| percent < max_percent)
     }
 
-    /// Whether facts that need no history show that the process waits.
+    /// Returns whether facts that need no history show that the process waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -217,12 +226,13 @@ impl SuspectInput<'_> {
         self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
     }
 
-    /// Whether the driver's accounting shows that the process mostly worked.
+    /// Returns whether the driver's accounting shows that the process worked for most of its
+    /// lifetime.
     fn mostly_worked(&self) -> bool {
         self.life.is_some_and(|life| life.percent > MUCH_GPU_PERCENT)
     }
 
-    /// Whether the process was observed waiting for long enough and did not just start.
+    /// Returns whether the process was observed waiting for long enough and did not start recently.
     fn was_observed_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
@@ -237,7 +247,8 @@ impl SuspectInput<'_> {
             && self.observed_seconds() >= min_seconds.max(self.candidate.longest_pause)
     }
 
-    /// Seconds for which the process was observed unused, including driver samples from before the first snapshot.
+    /// Returns for how many seconds the process was observed unused, including driver samples from
+    /// before the first snapshot.
     fn observed_seconds(&self) -> f64 {
         let before = || {
             let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
@@ -250,7 +261,7 @@ impl SuspectInput<'_> {
             }
     }
 
-    /// CPU use of the process and its descendants; `None` if unknown.
+    /// Returns the CPU use of the process and its descendants, or `None` if it is unknown.
     fn cpu_percent(&self) -> Option<f64> {
         let own_percent = self.process.cpu_percent?;
         match self.process.descendants.as_deref() {
@@ -259,7 +270,8 @@ impl SuspectInput<'_> {
         }
     }
 
-    /// CPU time of the process and its descendants, and the age of the process, in seconds.
+    /// Returns the CPU time of the process and its descendants, and the age of the process, both in
+    /// seconds.
     fn lifetime(&self) -> Option<(f64, f64)> {
         let own_seconds = self.process.cpu_seconds?;
         let cpu = match self.process.descendants.as_deref() {
@@ -274,7 +286,8 @@ impl SuspectInput<'_> {
         (age >= 0.0).then_some(age)
     }
 
-    /// Seconds since a notebook was last active, if its server reports it as idle.
+    /// Returns the seconds since a notebook was last active, or `None` unless its server reports it
+    /// as idle.
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");
@@ -354,7 +367,7 @@ impl SuspectInput<'_> {
     }
 }
 
-/// Command that observes for the required duration.
+/// Returns a command that observes the process for the required duration.
 fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     format!("gpumem check --kind {kind} --window {window}")

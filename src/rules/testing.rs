@@ -1,4 +1,4 @@
-//! Fixtures for the tests of kinds: evaluate a scene and read the result.
+//! Test helpers that evaluate a scene with the rules and read the result.
 
 use std::borrow::Borrow;
 
@@ -12,7 +12,7 @@ use crate::model::finding::{Finding, Kind};
 
 pub(super) const PID: u32 = 4242;
 
-/// Evaluates the next `seconds` of a scene with every default rule.
+/// Plays `seconds` of a scene with every rule at its defaults.
 pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = Engine::new(RuleSet::default());
     scene.play(seconds, |snapshot| engine.observe(snapshot));
@@ -39,7 +39,6 @@ pub(super) enum Expected {
 
 pub(super) type Change = fn(&mut Scene);
 
-/// Removes the start time, so that the process is unidentified.
 pub(super) fn unidentified(scene: &mut Scene) {
     let process = scene.process(PID);
     (process.start_ticks, process.start_time) = (None, None);
@@ -54,10 +53,10 @@ pub(super) fn set_executable(scene: &mut Scene, executable: &str) {
     scene.process(PID).executable = Some(executable.into());
 }
 
-/// Name, expected result, and change to the scene.
+/// Name of the case, expected result, and change to the scene.
 pub(super) type Case = (&'static str, Expected, Change);
 
-/// Applies each case's change to a new scene, evaluates the scene for `seconds`, and checks the result.
+/// Applies each case's change to a new scene, plays the scene for `seconds`, and checks the result.
 #[track_caller]
 pub(super) fn check_cases(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
     for (case, expected, change) in cases {

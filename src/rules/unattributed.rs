@@ -1,13 +1,14 @@
 //! `unattributed`: a GPU has used memory that no listed process holds.
 //!
-//! Possible causes are a worker that outlived the process whose context it inherited, a client in another pid
-//! namespace, and managed memory (`cudaMallocManaged`), which NVML attributes to no process. The finding reports the
-//! amount, and the unlisted processes that have the GPU's device file open.
+//! Possible causes are a worker that outlived the process whose context it inherited, a client in
+//! another pid namespace, and managed memory (`cudaMallocManaged`), which NVML attributes to no
+//! process. The finding reports the amount, and the unlisted processes that have the GPU's device
+//! file open.
 //!
-//! Reported only in the host's pid namespace, with a complete process list and known memory. Does not apply under
-//! MIG, where memory is reported per instance, or in WSL, which lists no Windows process. Does not apply if GPU and
-//! system share memory (Grace, GB10, Jetson), because the kernel puts other pages there. Memory of a dead process
-//! counts as attributed while NVML lists its pid.
+//! The rule requires the host's pid namespace, a complete process list and known memory. It does
+//! not apply under MIG, where memory is reported per instance; under WSL, which lists no Windows
+//! process; or if GPU and system share memory (Grace, GB10, Jetson), because the kernel puts other
+//! pages there. Memory of a dead process counts as attributed while NVML lists its pid.
 //!
 //! A finding begins at the threshold and ends below three quarters of the threshold.
 
@@ -39,14 +40,14 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Allowance for the driver's reserve if used memory includes it (memory info v1). An idle GPU then shows 300 to 900
-/// MiB.
+/// Allowance for the driver's reserve, which memory info v1 includes in used memory. An idle GPU
+/// then shows 300 to 900 MiB.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// Minimum number of samples. Fewer could show the condition by chance.
+/// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 /// Maximum number of holders in the evidence.
 const MOST_HOLDERS: usize = 16;
-/// Maximum number of holders that the message names. The rest are only counted.
+/// Maximum number of holders that the message names. It only states the number of the others.
 const MOST_NAMED: usize = 3;
 
 /// Evidence that some of a GPU's used memory is held by no process that NVML lists.
@@ -109,7 +110,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     };
     if let Some(doubt) = doubt_of_figures(input.snapshot, gpu) {
         output.add_doubt(doubt);
-        // An earlier finding stays while a fact is unknown.
+        // While a fact is unknown, an earlier finding stays.
         output.findings.extend(input.active_finding_on(gpu).cloned());
         return;
     }
@@ -134,7 +135,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         return;
     }
     let Some(evidence) = evidence(input.snapshot, gpu, stretch.samples) else {
-        // While the value is unknown, an earlier finding lasts for the allowed gap.
+        // While the value is unknown, an earlier finding stays until the gap is too long.
         output.findings.extend(active.cloned());
         return;
     };
@@ -165,7 +166,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     output.add_finding(input.finding(None, parts));
 }
 
-/// Whether unattributed memory is meaningless on this GPU, or the GPU does not answer.
+/// Returns whether unattributed memory is meaningless on this GPU, or the GPU does not answer.
 fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
@@ -178,11 +179,12 @@ fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
 fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
-    // 0 would match every GPU.
+    // A threshold of 0 would match every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Returns the failed reading without which the result could be wrong: process list, MIG mode or GPU name.
+/// Returns the failed reading (process list, MIG mode or GPU name) without which the result could
+/// be wrong.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, quantity| {
@@ -225,7 +227,7 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
     })
 }
 
-/// Unlisted processes that have the GPU's device file open, lowest pid first.
+/// Returns the unlisted processes that have the GPU's device file open, lowest pid first.
 fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {

@@ -9,7 +9,8 @@ use crate::units::Span;
 /// Maximum number of reasons per rule, so that the list stays readable.
 const MOST_DOUBTS: usize = 32;
 
-/// Why a rule is undecided. GPUs are NVML indexes, times are in seconds, and shares range from 0 to 1.
+/// Reason why a rule is undecided. GPUs are NVML indices, times are in seconds, and shares range
+/// from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
     ShortHistory {
@@ -53,7 +54,8 @@ pub enum UndecidedReason {
     NoList {
         gpu: u32,
     },
-    /// A process, or a member of its family, may be on a GPU whose process list could not be read.
+    /// The process, or a member of its family, may be on a GPU whose process list could not be
+    /// read.
     Elsewhere {
         pid: u32,
         gpu: u32,
@@ -62,7 +64,7 @@ pub enum UndecidedReason {
     Unexplained {
         gpu: u32,
     },
-    /// A GPU reading that the rule needs is missing, such as `power` or `memory`.
+    /// A reading of the GPU that the rule needs, such as `power` or `memory`, is missing.
     NoReading {
         gpu: u32,
         quantity: &'static str,
@@ -157,7 +159,7 @@ pub(super) struct Doubts(Vec<UndecidedReason>);
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
         if let UndecidedReason::ShortHistory { needed, observed } = doubt {
-            // Report only the longest wait.
+            // Report only the reason with the longest remaining wait.
             let same = self.0.iter_mut().find_map(|doubt| match doubt {
                 UndecidedReason::ShortHistory { needed: for_one, observed }
                     if *for_one == needed =>

@@ -1,4 +1,4 @@
-//! Unused memory per job, because a job's processes may reach a threshold only together.
+//! Unused memory per job. The processes of a job may reach a threshold only together.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -7,7 +7,7 @@ use crate::model::family::families;
 use crate::model::snapshot::{ProcessType, ProcessesByPid};
 use crate::model::{Snapshot, Time};
 
-/// The jobs of a snapshot that have more than one process.
+/// Jobs in a snapshot that have more than one process.
 #[derive(Debug)]
 pub(super) struct UnusedJobs {
     now: Time,
@@ -17,7 +17,8 @@ pub(super) struct UnusedJobs {
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Start of the period in which no process of the job used a GPU; `None` if unknown or in use.
+    /// Start of the period during which no process of the job used a GPU, or `None` if a process
+    /// uses one or this is unknown.
     since: Option<Time>,
     bytes: HashMap<u32, u64>,
 }
@@ -37,7 +38,8 @@ impl UnusedJobs {
         unused_jobs
     }
 
-    /// The memory of a process's job on a GPU if the job has used no GPU for `seconds`, otherwise 0.
+    /// Returns the memory of a process's job on a GPU if the job has used no GPU for `seconds`,
+    /// otherwise 0.
     pub(super) fn bytes(&self, pid: u32, gpu: u32, seconds: f64) -> u64 {
         let job = self.job_of.get(&pid).map(|job| &self.jobs[*job]);
         let unused = job

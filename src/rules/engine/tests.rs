@@ -21,7 +21,7 @@ fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
 #[test]
 fn a_finding_keeps_its_id_from_pending_to_resolved() {
     let mut scene = idle();
-    // The engine observes the last use, so it knows the idle time.
+    // The engine observes the last use of the GPU, so it knows the idle time.
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 60.0);
     assert_eq!(engine.pending(), []);
@@ -57,7 +57,7 @@ fn findings_are_unique_in_any_snapshot_order() {
         let mut engine = Engine::new(RuleSet::default());
         disorder(seed, snapshots, |snapshot| {
             let mut snapshot = snapshot.clone();
-            // In every third round, the GPUs are fully used at varying power.
+            // In every third round, the GPUs are fully utilized at varying power.
             for gpu in snapshot.gpus.iter_mut().filter(|_| seed % 3 == 0) {
                 gpu.gpu_percent = Some(100);
                 let second = snapshot.time.unix_milliseconds() / 100_000;
@@ -105,7 +105,7 @@ fn only_the_worst_finding_of_a_process_is_reported() {
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // A stopped process is not idle. An attached finding ends without being listed as resolved.
+    // A stopped process is not idle. The attached finding ends without being listed as resolved.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
@@ -184,7 +184,7 @@ fn findings_stay_without_actions_while_a_gpu_is_unread() {
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));
-    // The finding ends if its condition no longer holds, even if another GPU cannot be read.
+    // The finding ends when its condition no longer holds, even if another GPU cannot be read.
     scene.gpu(1).stale_seconds = Some(5.0);
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());

@@ -1,4 +1,4 @@
-//! Tests which findings an exemption matches.
+//! Tests of which findings an exemption covers.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -22,7 +22,7 @@ fn keep(terms: &str) -> Exemption {
     }
 }
 
-/// ann's process, on GPUs 0 and 1.
+/// Returns a process of ann on GPUs 0 and 1.
 fn process() -> Process {
     Process {
         pid: 42,
@@ -64,12 +64,13 @@ fn a_launcher_without_a_gpu_is_kept_by_known_facts() {
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // Unknown facts protect the rank, but not its launcher, because nearly all facts about a launcher are unknown.
+    // Unknown facts protect the rank, but not its launcher.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }
 
-/// A finding about the process on these GPUs, or about the GPUs if there is no process.
+/// Returns a finding about the snapshot's process on these GPUs. If the snapshot has no process,
+/// the finding is about the GPUs.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };
     Finding {
@@ -107,7 +108,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     }
 }
 
-/// Returns `kept`, `kept?` if uncertain, `part`, `unseen` or `no`.
+/// Returns `kept`, `kept?` if the exemption may not match, `part`, `unseen` or `no`.
 fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str {
     let snapshot = snapshot(process);
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
@@ -128,10 +129,10 @@ fn an_unknown_match_protects_an_identified_process() {
     let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
-    // A certain match takes precedence.
+    // A certain match takes precedence over a possible one.
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
-    // An unresolved process is never killed, so its entry is reported.
+    // A process of uncertain identity is never killed, so it needs no protection.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // One matching exemption is enough.
@@ -149,11 +150,11 @@ fn each_gpu_of_a_process_is_matched_separately() {
         ("!user:ann", process(), &[0], "no"),
         ("user:ann", somebody.clone(), &[0], "kept?"),
         ("!user:ann", somebody.clone(), &[0], "kept?"),
-        // A known mismatch does not protect, even if other facts are unknown.
+        // A known mismatch excludes the process, even if other facts are unknown.
         ("gpu:2 user:ann", somebody, &[0], "no"),
         ("gpu:0", process(), &[0], "kept"),
         ("gpu:0", process(), &[0, 1], "part"),
-        // The process is also on GPU 0.
+        // The process is also on GPU 0, which the exemption covers.
         ("gpu:0", process(), &[1], "part"),
         ("gpu:0", process(), &[], "part"),
         ("gpu:2", process(), &[0, 1], "no"),
@@ -162,7 +163,7 @@ fn each_gpu_of_a_process_is_matched_separately() {
     ] {
         assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
-    // A new process's memory is unknown on every GPU.
+    // The memory of a new process is unknown, so the exemption may match.
     let snapshot = snapshot(process());
     let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
@@ -215,7 +216,7 @@ fn a_process_missing_from_the_snapshot_keeps_its_result() {
     assert_eq!(name(exempts(&keeps, &finding, &snapshot)), "unseen");
 }
 
-/// An engine with this exemption, after a process has held memory on two unused GPUs for twenty minutes.
+/// Plays twenty minutes in which a process holds memory on two unused GPUs, with this exemption.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
@@ -238,7 +239,6 @@ fn an_exempt_finding_is_listed_with_its_reason() {
     assert_eq!((&*kept.reason, kept.certain), ("nightly benchmark", true));
     assert_eq!(kept.finding.process.as_ref().map(|process| process.pid), Some(7));
     assert_eq!(engine.active_findings().count(), 1);
-    // An exempt finding is not listed as resolved.
     for gpu in [0, 1] {
         scene.row(gpu, 7).sm_percent = Some(90);
     }

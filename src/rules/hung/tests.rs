@@ -11,7 +11,8 @@ use crate::units::GIB;
 
 const OTHER: u32 = 77;
 
-/// `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory traffic, sampled every 30 s.
+/// Returns a scene in which `python train.py` is alone on GPU 0, at 340 W of 400 W and 40 % memory
+/// traffic, with a sample every 30 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 30.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -50,7 +51,7 @@ fn worked(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Adds another process with little memory and this utilization.
+/// Adds another process with 1 GiB and this utilization to GPU 0.
 fn share(scene: &mut Scene, percent: Option<u32>) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB);
     let row = scene.row(0, OTHER);
@@ -157,7 +158,7 @@ fn returning_lighter_work_is_not_hung() {
         work(&mut scene, 0);
         play(&mut scene, &mut engine, 540.0);
     }
-    // The former mean is now about 230 W, so 100 W is above 40 % of it.
+    // The mean before the hang is now about 230 W, so 100 W is above 40 % of it.
     hang(&mut scene, 0);
     scene.draws(0, PID, 100, 100.0);
     play(&mut scene, &mut engine, 3600.0);
@@ -177,7 +178,7 @@ fn every_condition_is_required() {
         ("little memory traffic", 1, |scene| scene.gpu(0).memory_percent = Some(12)),
         ("half of the memory traffic", 0, |scene| scene.gpu(0).memory_percent = Some(20)),
         ("memory traffic unknown", 1, |scene| scene.gpu(0).memory_percent = None),
-        // A limit below the former power explains the lower power.
+        // A power limit below the former power explains the lower power.
         ("100 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(100.0)),
         ("140 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(140.0)),
         ("300 W allowed", 1, |scene| scene.gpu(0).power_limit_watts = Some(300.0)),
@@ -190,7 +191,7 @@ fn every_condition_is_required() {
         ("another process is idle", 1, |scene| _ = share(scene, Some(0))),
         ("another process works", 0, |scene| _ = share(scene, Some(30))),
         ("another process may work", 0, |scene| _ = share(scene, None)),
-        // A desktop uses the GPU a little.
+        // A desktop may use a few percent of the GPU.
         ("a desktop", 1, |scene| share(scene, None).kind = ProcessType::Graphics),
         ("a desktop draws", 1, |scene| share(scene, Some(5)).kind = ProcessType::Graphics),
         ("a game", 0, |scene| share(scene, Some(40)).kind = ProcessType::Graphics),
@@ -284,7 +285,7 @@ fn a_few_missing_samples_are_tolerated_but_not_many() {
             assert_eq!(engine.findings().len(), found, "{missing}");
         }
     }
-    // Every second sample lacks the power.
+    // The power is missing in every second sample.
     let (mut scene, mut engine) = worked(1200.0);
     hang(&mut scene, 0);
     for sample in 0..60 {
@@ -344,8 +345,8 @@ fn settings_out_of_range_are_rejected() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds` and loses about `lost` percent of the samples, either entirely or only their power. Returns the
-/// times of findings.
+/// Plays `seconds` and loses about `lost` percent of the samples, either whole samples or only
+/// their power. Returns the times at which there was a finding.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
@@ -387,9 +388,8 @@ fn a_hang_is_found_with_a_third_of_samples_lost() {
         let first =
             *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
-        // The remaining 70 % of the samples must cover 600 s.
+        // Samples must cover 600 s, and 30 % of the samples are lost.
         late += u64::from(first > 1_080.0);
-        // The finding stays for the rest of the hour.
         let is_steady = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
         assert!(is_steady && found.last() > Some(&3_300.0), "{seed}: it flickers");
         assert_eq!(engine.undecided(), [], "{seed}");

@@ -1,9 +1,10 @@
 //! Detects notebook cells that run for a long time without working.
 //!
-//! A running cell protects its notebook, because only the author knows what the cell waits for. The protection ends
-//! after `max_busy` without a sign of work, so that a sleeping cell does not hold memory all night. Signs of work are
-//! output (the server's last activity), GPU use, and CPU use by the kernel or its descendants. If one of these is
-//! unknown, the rule is undecided. If the server does not report the last activity, the protection does not end.
+//! A running cell protects its notebook, because only the author knows what the cell waits for. The
+//! protection ends after `max_busy` without a sign of work, so that a sleeping cell does not hold
+//! memory all night. Signs of work are output (the server's last activity), GPU use, and CPU use by
+//! the kernel or its descendants. If one of these signs is unknown, the rule is undecided. If the
+//! server does not report the last activity, the protection does not end.
 
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
@@ -12,15 +13,16 @@ use crate::rules::lasting::OLDEST_CPU_SECONDS;
 use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
-/// Maximum CPU use of a waiting kernel, in percent of a core. Heartbeats and autosaving use some CPU.
+/// Maximum CPU use, in percent of a core, of a kernel that waits. Heartbeats and autosaving use
+/// some CPU.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
-/// Like [`TRACE_OF_CPU_PERCENT`], for an active finding. Higher, to avoid flicker.
+/// Like [`TRACE_OF_CPU_PERCENT`], for an active finding. The higher value avoids flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
     None,
-    /// The cell works, or its last sign of work is recent.
+    /// The cell works, or has shown a recent sign of work.
     Runs,
     /// The cell may be idle, but a fact is unknown.
     Unknown(UndecidedReason),
@@ -30,13 +32,13 @@ pub(super) enum Cell {
     },
 }
 
-/// Whether a server reports the kernel as busy.
+/// Returns whether a server reports the kernel as busy.
 pub(super) fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// Judges the cell at `now`. `is_active`: whether the process has an active finding.
+/// Judges the cell at `now`. `is_active` returns whether the process has an active finding.
 pub(super) fn judge_cell(
     (history, now): (&History, Time),
     process: &Process,
@@ -73,7 +75,7 @@ pub(super) fn judge_cell(
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // A recent sign of work protects even if other facts are unknown.
+    // A recent sign of work protects the cell even if other facts are unknown.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),
@@ -102,7 +104,8 @@ mod tests {
 
     const HOUR: f64 = 3_600.0;
 
-    /// Builds a notebook whose running cell has used its GPU until now, sampled every 30 s.
+    /// Returns a scene with a notebook whose running cell has used its GPU until now, and a sample
+    /// every 30 s.
     fn scene() -> Scene {
         let mut scene = Scene::new(2, 30.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -112,7 +115,7 @@ mod tests {
         scene
     }
 
-    /// Makes the server report a busy kernel that was just active.
+    /// Makes the server report a busy kernel whose last activity is now.
     fn busy(scene: &mut Scene) {
         let now = scene.now.time;
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -151,7 +154,8 @@ mod tests {
         }
     }
 
-    /// Plays ten minutes of work, then ten hours of a sleeping cell with `change`. Returns the times of findings.
+    /// Plays ten minutes of work, then ten hours of a sleeping cell with `change` before each
+    /// sample. Returns the times at which there was a finding.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");
@@ -168,7 +172,7 @@ mod tests {
     fn a_sleeping_cell_is_idle_after_two_hours_without_flicker() {
         let (found_at, engine) = night(|_, _| {});
         let first = found_at[0];
-        // CPU use is known with a delay of at most six minutes.
+        // The end of CPU use is detected up to six minutes late.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
         assert_eq!(found_at.len(), samples, "the finding flickered");

@@ -72,7 +72,8 @@ impl KindEvidence for IdleEvidence {
     }
 }
 
-/// Advice about a cell that shows no activity. Only its owner knows what it waits for.
+/// Returns advice about a cell that shows no activity. Only its owner knows what the cell waits
+/// for.
 fn sleeping_cell(pid: u32) -> String {
     format!(
         "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the memory held; interrupt it, \
@@ -84,21 +85,20 @@ pub(super) struct IdleGpu<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// Whether the process has resumed work after a pause that was nearly as long as this one.
+    /// Whether the process resumed work after an earlier pause that was nearly as long as this one.
     pub(super) may_resume: bool,
-    /// Number of seconds without use that the rule requires.
+    /// Required number of seconds without use.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
     pub(super) since: Time,
     pub(super) until: Time,
 }
 
-/// Combines the GPUs on which a process is idle into one finding.
 pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option<Finding> {
     let (process, process_history) = (input.process, input.process_history);
     let worst = idle.iter().max_by_key(|idle_gpu| idle_gpu.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // The process has been idle only since it last used any of these GPUs.
+    // The process is idle only since it last used any of these GPUs.
     let since = idle.iter().map(|idle_gpu| idle_gpu.since).max()?;
     let until = idle.iter().map(|idle_gpu| idle_gpu.until).max()?;
     let evidence = idle.iter().map(|idle_gpu| idle_gpu.evidence.clone()).reduce(weakest)?;
@@ -148,7 +148,7 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     Some(finding)
 }
 
-/// Explains what the pool does when this worker ends.
+/// Returns what the pool does when this worker ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
@@ -163,7 +163,8 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// Merges the evidence of two GPUs. Prefers device utilization, the lower coverage and the smaller number of samples.
+/// Combines the evidence of two GPUs into the weaker of both: device utilization instead of process
+/// utilization, the lower coverage and the smaller number of samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -177,16 +178,16 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    // A process in uninterruptible sleep is doing I/O and receives no signal.
+    // A process in uninterruptible sleep does I/O and receives no signal.
     if process.state == Some('D') {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // No fact shows whether this kernel waits for something.
+    // Without a server, no fact shows whether the kernel waits for something.
     if kernel.is_some_and(|kernel| !kernel.is_served() && !kernel.is_batch()) {
         return actions;
     }
-    // A dead server cannot shut the kernel down.
+    // A server that is gone cannot shut the kernel down.
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);
     }

@@ -19,7 +19,8 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// `python train.py` with 20 GiB on GPU 0 of two, sampled every 10 s.
+/// Returns a scene with two GPUs in which `python train.py` holds 20 GiB on GPU 0, with a sample
+/// every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -30,7 +31,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("idle", scene, seconds)
 }
 
-/// Removes the process's utilization.
+/// Removes the utilization of the process from the samples.
 fn blind(scene: &mut Scene) {
     let row = scene.row(0, PID);
     (row.sm_percent, row.memory_percent) = (None, None);
@@ -42,7 +43,7 @@ fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(0, OTHER)
 }
 
-/// Turns the process into a notebook with this state and last activity, as reported by its server.
+/// Turns the process into a notebook whose server reports this state and last activity.
 fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -140,7 +141,7 @@ fn every_condition_is_required() {
     check_cases(Kind::Idle, scene, 700.0, cases);
 }
 
-/// Turns the process into vLLM, listening or not.
+/// Turns the process into vLLM.
 fn served(scene: &mut Scene, listening: Option<bool>) {
     let process = scene.process(PID);
     (process.framework, process.listening) = (Some("vllm".into()), listening);
@@ -237,7 +238,7 @@ fn cpu_use_before_the_duration_is_ignored() {
                 scene.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // The CPU time of children is from before the first observation.
+        // The children used the CPU time before the first observation.
         (|_| (), |scene| scene.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
@@ -271,7 +272,8 @@ fn a_notebook_is_shut_down_by_its_living_server() {
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
     for (application, is_served, severity, actions) in [
-        // A server knows the state but does not report it, so the kernel may be waiting for a person.
+        // The server knows the state but does not report it, so the kernel may be waiting for a
+        // person.
         (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
         (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
         (Some("voila"), true, Severity::Info, &[Action::Notify]),
@@ -279,13 +281,13 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("databricks"), true, Severity::Info, &[Action::Notify]),
         (None, true, Severity::Info, &[Action::Notify]),
         (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
-        // No program can report the state, so the process is reported, but no action ends it.
+        // No server can report the state, so there is a finding, but no action ends the process.
         (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
         (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
         (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
-        // A program that runs a notebook as a batch is treated like a script.
+        // A program that runs a notebook as a batch job is treated like a script.
         (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
     ] {
         let mut scene = scene();
@@ -333,7 +335,8 @@ fn a_desktop_gets_no_finding() {
     }
 }
 
-/// Descendants with this total CPU time. `listed` contains the pids of those in the snapshot.
+/// Returns descendants with this total CPU time. `listed` contains the pids of descendants in the
+/// snapshot.
 fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
     Some(Arc::new(Descendants {
         count: Some(1),
@@ -346,7 +349,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 
 #[test]
 fn cpu_use_of_descendants_is_work() {
-    // The descendants use a full core, very little, or (in an old recording) an unknown amount.
+    // The descendants use a full core, 1 % of a core, or (in an old recording) an unknown amount.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");
@@ -492,10 +495,10 @@ fn gaps_suspends_and_pid_reuse_restart_the_duration() {
         assert_eq!(engine.findings().len(), 1);
         disturb(&mut scene);
         scene.play(590.0, |snapshot| engine.observe(snapshot));
-        // If `disturb` set the clock back, the first snapshot is ignored as a duplicate.
+        // If `disturb` set the clock back, the history ignores the first snapshot.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        // Four more samples, in case the first ones were ignored.
+        // Four more samples, in case the history ignored the first ones.
         scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
@@ -505,7 +508,7 @@ fn gaps_suspends_and_pid_reuse_restart_the_duration() {
 fn one_finding_covers_all_idle_gpus_of_a_process() {
     let mut scene = Scene::new(3, 10.0);
     scene.holder(PID, &[2, 0], 20 * GIB);
-    // Two instances on the last GPU.
+    // The process uses two MIG instances on the last GPU.
     let mut second = *scene.row(2, PID);
     scene.row(2, PID).gpu_instance_id = Some(1);
     second.gpu_instance_id = Some(2);
@@ -518,7 +521,8 @@ fn one_finding_covers_all_idle_gpus_of_a_process() {
     let id = finding.id.clone();
     assert_eq!(&*id, "idle:GPU-0:4242:424200");
 
-    // The process resumes work on one GPU: less memory is idle, no action ends the process, and the id stays.
+    // The process resumes work on one GPU. The finding then covers less memory and no action ends
+    // the process, but the id stays.
     scene.row(0, PID).sm_percent = Some(90);
     engine.observe(scene.step());
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
@@ -580,8 +584,9 @@ fn rare_unattributed_device_use_is_tolerated() {
     }
 }
 
-/// Plays two hours of a process that uses a GPU briefly about once a minute. Each snapshot shows only the last ten
-/// seconds of a minute. Returns the times of findings, and the undecided reasons at the end.
+/// Plays two hours of a process that uses a GPU briefly about once a minute. Each snapshot shows
+/// only the last ten seconds of a minute. Returns the times at which there was a finding, and the
+/// undecided reasons at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -648,7 +653,7 @@ fn rare_snapshots_need_driver_samples_or_low_cpu_use() {
         assert_eq!(engine.findings().len(), found, "{case:?}");
         assert_eq!(engine.undecided().len(), 1 - found, "{case:?}");
     }
-    // Snapshots every 30 s are sufficient without driver samples.
+    // Snapshots every 30 s are frequent enough without driver samples.
     let mut scene = scene();
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
@@ -663,7 +668,8 @@ fn resting_kernel() -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Applies the effects of a release request: activity at the server, three seconds of CPU time, and freed memory.
+/// Applies the effects of a release request: activity at the server, three seconds of CPU time, and
+/// less GPU memory.
 fn release(scene: &mut Scene, left: u64) -> AskedRelease {
     let since = scene.now.time.plus_seconds(2.0);
     let until = scene.now.time.plus_seconds(6.0);
@@ -702,7 +708,8 @@ fn a_release_by_gpumem_is_not_activity() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // Without a request by gpumem, the activity is the kernel's own. If little memory remains, the finding ends.
+    // If gpumem did not request the activity, the kernel resumed work. If little memory remains,
+    // the finding ends as well.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);
@@ -718,7 +725,7 @@ fn current_cpu_use_overrides_a_low_mean() {
     scene.holder(PID, &[0], 8 * GIB);
     let mut engine = judge(&mut scene, 1_200.0);
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // A full core for a minute, a tenth of the rule's time.
+    // The process uses a full core for a minute, a tenth of the rule's duration.
     scene.process(PID).cpu_percent = Some(100.0);
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 0, "it works");
@@ -756,7 +763,7 @@ fn waiting_for_a_cpu_is_work() {
         scene.process(PID).cpu_percent = Some(5.0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120 {
-            // The wait time before the first sample is ignored.
+            // CPU wait time from before the first sample is ignored.
             scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
             engine.observe(scene.step());
         }
@@ -772,7 +779,7 @@ fn io_is_work() {
         scene.process(PID).io_bytes = Some(0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120_u64 {
-            // I/O is reported twice a minute.
+            // The snapshot updates the I/O counter twice a minute.
             scene.process(PID).io_bytes = Some(sample / 3 * 30 * bytes_a_second);
             engine.observe(scene.step());
         }
@@ -795,7 +802,7 @@ fn small_workers_are_judged_by_their_jobs_memory() {
     };
     assert_eq!(count(&judge(&mut workers(386 * MIB), 700.0), Kind::Idle), 4);
     assert_clean(&judge(&mut workers(200 * MIB), 700.0), Kind::Idle);
-    // Memory of unrelated processes and on other GPUs is not added.
+    // Memory of unrelated processes, or on other GPUs, is not added to the memory of a job.
     let mut strangers = workers(386 * MIB);
     (0..4).for_each(|index| strangers.process(PID + index).process_group = Some(PID + index));
     assert_clean(&judge(&mut strangers, 700.0), Kind::Idle);
@@ -803,7 +810,7 @@ fn small_workers_are_judged_by_their_jobs_memory() {
     let moved: Vec<GpuProcess> = spread.rows(0).drain(2..).collect();
     spread.rows(1).extend(moved);
     assert_clean(&judge(&mut spread, 700.0), Kind::Idle);
-    // If one process of a job works, the job needs the others too.
+    // If one process of a job works, the job needs its other processes too.
     let mut at_work = workers(386 * MIB);
     at_work.row(0, PID + 3).sm_percent = Some(40);
     let mut engine = engine_with_rule("idle");
@@ -830,7 +837,6 @@ fn random_jobs_are_judged_by_their_total_memory() {
                 .iter()
                 .zip(group..)
                 .for_each(|(bytes, pid)| worker(&mut scene, pid, group, *bytes));
-            // Most jobs work.
             let works = dice.roll(3) > 0;
             if works {
                 let worker = group + dice.roll(sizes.len() as u64) as u32;
@@ -882,7 +888,7 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     let started = |scene: &mut Scene, seconds_ago: f64| {
         scene.process(PID).start_time = Some(scene.now.time.plus_seconds(-seconds_ago));
     };
-    // Compiles on another machine for 13 minutes.
+    // The process compiles on another machine for half an hour after its start.
     let mut young = scene();
     started(&mut young, 30.0);
     assert_eq!(count(&judge(&mut young, 1790.0), Kind::Idle), 0);

@@ -1,4 +1,4 @@
-//! Tests how the rule judges growth. `history::growth` tests the detection of growth.
+//! Tests of how the rule judges growth. `history::growth` tests the detection of growth.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -7,7 +7,8 @@ use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// `python train.py` with 8 GiB on GPU 0 of two, 72 GiB free, sampled every 10 s.
+/// Returns a scene in which `python train.py` has 8 GiB on GPU 0 of two, with 72 GiB free and a
+/// sample every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
@@ -17,7 +18,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// Plays `minutes` in which the process allocates `by` bytes per minute.
+/// Plays `minutes` in which the process allocates `by` bytes per minute on `gpu`.
 fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
     for _ in 0..minutes * 6 {
         scene.step();
@@ -107,7 +108,7 @@ fn desktops_full_gpus_and_unreported_memory_do_not_leak() {
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
-    // The GPU is nearly full.
+    // The GPU is more than 95 % full.
     let (mut pinned, mut engine) = (scene(), engine_with_rule("leak"));
     pinned.row(0, PID).used_bytes = Some(77 * GIB);
     grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);
@@ -180,7 +181,7 @@ fn the_window_is_at_least_15_minutes() {
 #[test]
 fn a_refuted_forecast_is_withdrawn() {
     let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
-    // 72 GiB were free at the start, so growth can continue for about one more minute.
+    // After 35 minutes, 2 of 72 GiB are left, enough for one more minute.
     grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
     grow(&mut scene, &mut engine, 0, 1, 0);
     let finding = only(&engine);
@@ -226,7 +227,6 @@ fn a_leak_does_not_flicker_at_the_threshold() {
     let (mut scene, mut engine) = (scene(), engine_with("min_growth", Bytes(800 * MIB)));
     grow(&mut scene, &mut engine, 0, 30, 40 * MIB);
     only(&engine);
-    // Freeing a little reduces the growth below the threshold.
     scene.row(0, PID).used_bytes = Some(scene.row(0, PID).used_bytes.unwrap() - 100 * MIB);
     grow(&mut scene, &mut engine, 0, 1, 40 * MIB);
     only(&engine);

@@ -12,7 +12,8 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// An adopted worker with 2 GiB on GPU 0, sampled every 10 s.
+/// Returns a scene in which a reaper has adopted a worker with 2 GiB on GPU 0, with a sample every
+/// 10 s.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -20,7 +21,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// The same worker, whose job is killed after a minute.
+/// Plays a scene in which the job of this worker is killed after a minute.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -33,7 +34,8 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A worker that NVML does not list. It has opened the device file of GPU 0, where 10 GiB are unattributed.
+/// Returns a scene in which NVML does not list the worker. It has opened the device file of GPU 0,
+/// where about 10 GiB are unattributed.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
@@ -81,13 +83,14 @@ fn unit(scene: &mut Scene, name: &str) {
     scene.process(PID).systemd_unit = Some(name.into());
 }
 
-/// Turns the process into a kernel that leads its group and has lost its server.
+/// Turns the process into a kernel that leads its process group and has lost its server.
 fn abandoned(scene: &mut Scene) {
     kernel(scene, |kernel| kernel.server_alive = Some(false));
     scene.process(PID).group_leader_alive = Some(true);
 }
 
-/// A worker spawned by `multiprocessing`. Its starter has exited, but the group leader is alive.
+/// Returns a scene with a worker of `multiprocessing` whose starter has exited while the group
+/// leader is alive.
 fn of_a_sweep() -> Scene {
     let mut scene = orphan();
     let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
@@ -219,11 +222,12 @@ fn a_process_that_works_on_another_gpu_is_not_an_orphan() {
 #[test]
 fn a_unit_exempts_only_its_present_daemon() {
     for (main_start, main_session, found) in [
-        // The unit was restarted, so its main process did not start this one.
+        // The unit was restarted after this process had started, so the new main process is not its
+        // starter.
         (900_000, 50, 1),
         // The main process may have started this one.
         (1_000, 50, 0),
-        // Without a known main process, this process may be it.
+        // The unit has no known main process, so this process may be the main process.
         (900_000, 49, 0),
     ] {
         let mut scene = orphan();
@@ -249,7 +253,7 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 fn a_kernel_without_its_server_is_an_orphan() {
     for (server_alive, parent_is_reaper, found) in [
         (Some(false), Some(true), 1),
-        // The shell that started the kernel still exists.
+        // The shell that started the kernel is still alive.
         (Some(false), Some(false), 1),
         (None, Some(true), 0),
         (Some(true), Some(true), 0),
@@ -265,7 +269,6 @@ fn a_kernel_without_its_server_is_an_orphan() {
         assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
         if found == 1 {
             let finding = only(&engine, Kind::Orphan);
-            // The group is irrelevant, and the advice is to kill the kernel.
             let evidence_json = evidence_json(finding);
             assert!(
                 evidence_json["process_group"].is_null() && evidence_json["starter_gone"] == true
@@ -380,7 +383,7 @@ fn an_open_device_file_alone_is_not_proof() {
         |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
         |scene| scene.process(PID).group_leader_alive = Some(true),
         |scene| scene.process(PID).cpu_percent = Some(30.0),
-        // Used memory includes the driver's reserve here.
+        // Without `reserved_bytes`, used memory includes the driver's reserve.
         |scene| {
             let memory = scene.gpu(0).memory.as_mut().unwrap();
             (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);
@@ -421,7 +424,7 @@ fn memory_listed_for_a_dead_leader_is_held_by_its_workers() {
     let engine = judge(&mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
     assert_eq!(count(&engine, Kind::Dead), 1);
-    // Memory of another group's leader is not proof.
+    // The memory belongs to the leader of another process group.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
 }

@@ -1,4 +1,4 @@
-//! Tests suspects in the first sample, and processes that are never suspects.
+//! Tests of suspects in the first sample, and of processes that are never suspects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unide
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// `python train.py` with 24 GiB on GPU 0 and 1000 s of CPU time in a day, sampled every 2 s.
+/// Returns a scene in which `python train.py` holds 24 GiB on GPU 0 and used 1000 s of CPU time in
+/// a day, with a sample every 2 s.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);
     scene
 }
 
-/// The same process, which has worked the whole day.
+/// Returns [`idle`] with a process that used the CPU for most of the day.
 fn worked() -> Scene {
     let mut scene = idle();
     scene.process(PID).cpu_seconds = Some(80_000.0);
@@ -64,7 +65,7 @@ fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(1, PID)
 }
 
-/// Settings that exempt a scope from these kinds, or from all kinds if empty.
+/// Returns settings that exempt a scope from these kinds, or from all kinds if `kinds` is empty.
 fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
@@ -114,7 +115,8 @@ fn a_process_that_worked_before_must_be_observed_waiting() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
-    // The driver's first answer covers the previous 10 s. CPU use is known after the second sample.
+    // The driver's first answer covers the previous 10 s, but CPU use is known only after the
+    // second sample.
     let mut scene = worked();
     scene.gpu(0).sampled_seconds = Some(10.0);
     let mut engine = judge(&mut scene, 0.0);
@@ -123,14 +125,14 @@ fn a_process_that_worked_before_must_be_observed_waiting() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
-/// Sets the driver's accounting of the process on this GPU over the last `hours`.
+/// Sets the GPU use that the driver has accounted to the process on this GPU in the last `hours`.
 fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     let since = scene.now.time.plus_seconds(-hours * 3600.0);
     let row = scene.row(gpu, PID);
     (row.lifetime_percent, row.lifetime_since) = (Some(percent), Some(since));
 }
 
-/// A process that has run for three hours with this CPU use.
+/// Returns a scene with a process that has run for three hours with this mean CPU use.
 fn ran_3_hours(cpu_percent: f64) -> Scene {
     let mut scene = idle();
     let start = scene.now.time.plus_seconds(-3.0 * 3600.0);
@@ -142,7 +144,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 
 #[test]
 fn low_accounted_gpu_use_makes_a_suspect_at_once() {
-    // Without accounting, the CPU use is too high for a suspect.
+    // Without the driver's accounting, this CPU use is too high for a suspect.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
     account(&mut scene, 0, 0, 3.0);
@@ -157,7 +159,7 @@ fn low_accounted_gpu_use_makes_a_suspect_at_once() {
 
 #[test]
 fn accounted_gpu_use_prevents_a_suspect() {
-    // Lifetime CPU use in percent, and the driver's accounting.
+    // Name of the case, lifetime CPU use in percent, and the driver's accounting.
     let innocents: [(&str, f64, Change); 8] = [
         ("most of its life", 1.0, |scene| account(scene, 0, 93, 3.0)),
         ("half of its life", 1.0, |scene| account(scene, 0, 50, 3.0)),
@@ -191,7 +193,7 @@ fn high_accounted_gpu_use_delays_a_suspect() {
         assert_eq!(marks(&engine).concat(), expected, "{percent}");
         scene.play(50.0, |snapshot| engine.observe(snapshot));
         assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
-        // The server's report takes precedence.
+        // The server's report takes precedence over the driver's accounting.
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
         kernel(&mut scene, "idle", 3600.0);
@@ -342,8 +344,8 @@ fn an_exempt_process_or_a_disabled_rule_gives_no_suspect() {
     }
 }
 
-/// Evaluates `python train.py` on GPU 0 for `seconds`. Returns why its finding is kept (the outer `Option` is the
-/// finding), the number of suspects, and the reclaimable bytes.
+/// Plays `seconds` of a scene with `python train.py` on GPU 0. Returns why its finding is kept
+/// (`None` if there is no finding), the number of suspects, and the reclaimable bytes.
 fn kept(
     change: impl Fn(&mut Scene),
     settings: RuleSet,
@@ -369,7 +371,7 @@ fn a_kept_process_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // These requests are expired, rejected or empty.
+        // These keep requests are expired, rejected or empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
@@ -408,7 +410,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
     for (terms, kinds, kept_by, bytes) in [
         ("gpu:1", &[][..], Some(configuration), 0),
-        // Exempts another kind or another GPU.
+        // The exemption covers another kind or another GPU.
         ("gpu:1", &[Kind::Idle], None, 24 * GIB),
         ("gpu:7", &[], None, 24 * GIB),
     ] {
@@ -417,7 +419,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     }
 }
 
-/// Evaluates an idle and a stopped process of two users for `seconds`.
+/// Plays `seconds` of a scene with an idle and a stopped process of different users.
 fn judged(seconds: f64) -> Engine {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(7, &[0], 4 * GIB);
@@ -452,7 +454,7 @@ fn memory_that_reap_skips_is_not_reclaimable() {
     }
     assert_eq!(change(|finding| finding.resolved_at = Some(finding.since)), (0, 0));
     assert_eq!(change(|finding| finding.process = None), (0, 0));
-    // A process that is passed twice counts once.
+    // A process that is passed twice is counted once.
     assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
 }
 
