@@ -20,7 +20,7 @@ use crate::model::field::{Field, GROUPED, SORTED};
 use crate::model::{Kind, Selector, Severity};
 use crate::units::{Amount, Bytes, Span};
 
-/// Builds the list of exit codes for a command's help. A command can add its own reasons for exit code 1.
+/// Returns the list of exit codes for a command's help. `$one` describes exit code 1 of commands that use the code.
 macro_rules! exit_codes {
     ($($one:literal)?) => {
         concat!(

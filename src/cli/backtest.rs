@@ -1,4 +1,4 @@
-//! `gpumem config test`: shows when each rule would have reported findings in a recording.
+//! `gpumem config test`: lists the findings that the rules would have reported while a recording was made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,34 +31,34 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
-/// Maximum number of listed events. Further events are only counted.
+/// Maximum number of events in the output. Further events are only counted.
 const MOST_EVENTS: usize = 10_000;
 
-/// Result of the backtest, which `--json` prints as a document.
+/// The document that `--json` prints.
 #[derive(Serialize)]
 struct BacktestOutcome {
     schema: &'static str,
-    /// Times of the first and last snapshot in the recording; `null` if there are none.
+    /// Time of the first snapshot, or `null` if the recording is empty.
     from: Option<Time>,
     to: Option<Time>,
-    /// Events, in chronological order.
+    /// The events in chronological order.
     events: Vec<BacktestEvent>,
-    /// Number of events that are not listed; `rules` includes them.
+    /// Number of events beyond [`MOST_EVENTS`].
     events_left_out: u64,
-    /// Rules that could not be decided at the end.
+    /// Rules that were undecided at the end of the recording.
     undecided: Vec<Undecided>,
-    /// Enabled rules, with the number of findings of each.
+    /// The enabled rules, each with its number of findings.
     rules: Vec<RuleFindings>,
 }
 
-/// Beginning or end of a finding, or a change of its severity.
+/// The beginning or end of a finding, or a change of the finding's severity.
 #[derive(Serialize)]
 struct BacktestEvent {
-    /// Time of the snapshot in which the event was detected.
+    /// Time of the snapshot that caused the event.
     time: Time,
     event: Change,
     finding: Finding,
-    /// Reason given in the exemption that covers the finding; `null` if there is none.
+    /// Reason of the exemption for the finding, or `null` if no exemption applies.
     kept: Option<Arc<str>>,
 }
 
@@ -66,7 +66,7 @@ struct BacktestEvent {
 #[serde(rename_all = "lowercase")]
 enum Change {
     Began,
-    /// The severity of the finding changed.
+    /// The severity changed.
     Changed,
     Ended,
 }
@@ -77,8 +77,8 @@ struct RuleFindings {
     findings: usize,
 }
 
-/// Rule and id of a finding, and the reason given in its exemption, if any. When an exemption expires, the finding
-/// therefore begins again.
+/// Rule, id and exemption reason of a finding. When the exemption expires, the key changes and the finding begins
+/// again.
 type Key = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 struct Backtest {
@@ -145,7 +145,7 @@ impl Backtest {
 }
 
 impl BacktestOutcome {
-    /// Lists an event, or only counts it if the list is full.
+    /// Adds an event to the list or, if the list is full, only counts the event.
     fn list(&mut self, time: Time, event: Change, finding: &Finding, (_, _, kept): &Key) {
         let mut rules = self.rules.iter_mut();
         if event == Change::Began
@@ -163,12 +163,12 @@ impl BacktestOutcome {
 
     fn to_text(&self) -> String {
         let mut out = String::new();
-        // Writing to a String cannot fail.
+        // Writing to a string cannot fail.
         let _ = self.write(&mut out);
         out
     }
 
-    /// Writes the result as text. Findings and undecided rules are formatted as in `check`.
+    /// Writes the result as text, with findings and undecided rules in the format of `gpumem check`.
     fn write(&self, out: &mut String) -> std::fmt::Result {
         for BacktestEvent { time, event, finding, kept } in &self.events {
             let change = match event {

@@ -1,12 +1,12 @@
-//! `gpumem complete -- WORDS…`: prints completion candidates for the shells' completion scripts.
+//! `gpumem complete -- WORDS…`: prints completion candidates for the scripts in `completions/`.
 //!
-//! The command is hidden from the help. The scripts in `completions/` run it with the words up to the cursor. They
-//! complete options, commands and files themselves, and query gpumem only for processes, GPUs, users, notebooks and
-//! rules. `cursor` finds the argument being typed, and `candidates` finds its values.
+//! The help does not list this command. The scripts complete options, commands and files without gpumem. For processes,
+//! GPUs, users, notebooks and rules, a script runs this command with the words up to the cursor. `cursor` finds the
+//! argument that is being typed, and `candidates` finds values for the argument.
 //!
-//! Each output line consists of a value, a tab and a description. Exit code 0 means that the list is complete, and 1
-//! that the script must decide. The command does not write to standard error, and takes at most [`PATIENCE`]. It
-//! escapes text from processes, but leaves quoting to the shells, which all quote differently.
+//! Each output line consists of a value, a tab and a description. With exit code 0, the list is complete. With exit
+//! code 1, the script must find candidates. The command never writes to standard error, which would garble the prompt.
+//! Output from processes is escaped, but the scripts quote the values, because each shell has its own syntax.
 
 mod candidates;
 mod cursor;
@@ -26,17 +26,17 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// Time limit for sampling this machine, because the user is waiting. Reading a recording may take longer.
+/// Time limit for sampling this machine while the user waits. Reading a recording takes longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
-/// Timeout for NVML. A healthy GPU answers in milliseconds.
+/// Timeout of an NVML call. A healthy GPU answers in milliseconds.
 const NVML_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum width of a description in columns.
+/// Maximum width of a description, in columns.
 const DESCRIPTION_MAX: usize = 100;
-/// Maximum length of a value in bytes. Longer values are not worth completing.
+/// Maximum length of a value in bytes. Longer values are omitted.
 const VALUE_MAX: usize = 512;
 
-/// Returns a shell's completion script. `tests/it/generate.rs` generates the scripts.
+/// Returns the completion script of a shell. `tests/it/generate.rs` generates the scripts.
 pub(super) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("../../completions/gpumem.bash"),
@@ -52,12 +52,12 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// Options on the command line that determine the snapshots and the rules.
+/// Options on the command line that select the snapshots and the rules.
 #[derive(Clone, Debug)]
 struct Sources {
     global: Global,
     recorded: Recorded,
-    /// Whether `--nvml-library` is given. The library must not be loaded before the user presses Enter.
+    /// `true` if `--nvml-library` was typed. Completion must not load a library before the user presses Enter.
     names_library: bool,
 }
 
@@ -74,7 +74,7 @@ impl Sources {
                 store_dir: path("store_dir"),
             },
             recorded: Recorded {
-                // Standard input belongs to the shell.
+                // The shell reads standard input.
                 replay: path("replay").filter(|path| path.as_os_str() != "-"),
                 demo: cursor.is_set("demo"),
             },
@@ -83,7 +83,7 @@ impl Sources {
     }
 }
 
-/// Prints the candidates for the last word.
+/// Prints candidates for the last of `words`.
 pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if check_privileges(None).is_err() {
         return Exit::Findings;
@@ -95,7 +95,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if cursor.is_of_files() {
         return Exit::Findings;
     }
-    // If a GPU or a file system hangs, only this thread is blocked.
+    // If a GPU or a file system hangs, only the new thread hangs.
     let is_recorded = cursor.is_set("demo") || cursor.value("replay").is_some();
     let patience = match is_recorded {
         true => PATIENCE_FOR_RECORDING,
@@ -104,12 +104,12 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     let task = Task::start("complete", move || candidates::find(&cursor));
     let found = task.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();
-    // Printing fails if the shell has exited.
+    // Ignore the error: the shell has exited.
     let _ = print(&lines);
     Exit::Clean
 }
 
-/// Formats a candidate. Returns `None` if the value cannot be typed literally, or looks like an option.
+/// Formats a candidate. Returns `None` if the value cannot be typed or would be parsed as an option.
 fn line(candidate: &OfferedValue) -> Option<String> {
     let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()

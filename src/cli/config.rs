@@ -1,4 +1,4 @@
-//! `gpumem config`: shows or checks the configuration. [`backtest`] applies it to a recording.
+//! `gpumem config`: shows or checks the configuration. [`backtest`] implements `gpumem config test`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Formats the output for valid files, with one line per rule and exemption.
+/// Returns one line for each file, rule and exemption of a valid configuration.
 fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
@@ -94,18 +94,19 @@ fn keep_line(keep: &Exemption, now: Time) -> String {
     words.join("; ")
 }
 
-/// Returns the current time, for showing expired exemptions. Rules use the time of the snapshots instead.
+/// Returns the current time. Rules must use the times of snapshots instead.
 pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
-/// Returns the configuration in force. Fails if a file is invalid, or if less privileged users may change it. Such a
-/// file is not skipped, because its exemptions would be lost.
+/// Loads the configuration. Fails if a file is invalid or if a less privileged user can change the file. Skipping such
+/// a file would silently drop its exemptions.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     load_trusted(&paths(global), global.config.is_some())
 }
 
-/// Like [`load`], but for commands that run configured programs. Also fails if other users may change such a program.
+/// Loads the configuration for a command that runs the notify command. Also fails if other users can change the notify
+/// command.
 pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError> {
     let config = load(global)?;
     prove_notify(&config)?;
@@ -113,7 +114,7 @@ pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError
 }
 
 fn load_trusted(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
-    // The first check prevents reading an untrusted file. The second one covers files created in the meantime.
+    // The first check prevents reading an untrusted file. The second check covers files that were created meanwhile.
     check_ours(paths)?;
     let config = config::load(paths, required)?;
     check_ours(paths)?;
@@ -121,7 +122,7 @@ fn load_trusted(paths: &[PathBuf], required: bool) -> Result<Config, config::Con
 }
 
 fn check_ours(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
-    // /dev/null is always empty, even if other users may write to it.
+    // /dev/null is always empty, although every user can write to the device.
     let exists =
         |path: &&PathBuf| **path != Path::new("/dev/null") && path.symlink_metadata().is_ok();
     for path in paths.iter().filter(exists) {
@@ -131,7 +132,7 @@ fn check_ours(paths: &[PathBuf]) -> Result<(), config::ConfigError> {
 }
 
 fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
-    // If sudo preserves HOME, root reads the files of a user.
+    // sudo can preserve HOME, and root then reads the files of another user.
     let is_of_home = ["XDG_CONFIG_HOME", "HOME"]
         .into_iter()
         .filter_map(env::var_os)
@@ -151,8 +152,7 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Checks that no other user can change a command. Checks its program, and files given by absolute path, which may be
-/// scripts. Returns the first file that other users may change.
+/// Checks that no other user can change the program of a command, or a file in the arguments, which can be a script.
 pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, NotOurs)> {
     let paths = words.iter().map(|word| Path::new(&**word)).enumerate();
     for (at, path) in paths.filter(|(_, path)| path.is_absolute()) {
@@ -163,7 +163,7 @@ pub(in crate::cli) fn prove_command(words: &[Arc<str>]) -> Result<(), (PathBuf, 
     Ok(())
 }
 
-/// Returns the configuration files. Later files override earlier ones.
+/// Returns the paths of the configuration files. A later file overrides the earlier files.
 pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
     let (xdg, home) = (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
     config::paths(global.config.as_deref(), xdg.as_deref(), home.as_deref())

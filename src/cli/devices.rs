@@ -1,4 +1,4 @@
-//! Determines which devices the caller's programs can use, from the caller's `CUDA_VISIBLE_DEVICES`.
+//! Evaluates CUDA_VISIBLE_DEVICES, which lists the devices that the caller's programs can use.
 
 use super::UsageError;
 use super::selection::is_gpu_named;
@@ -10,11 +10,10 @@ pub(super) fn callers_visible() -> Option<String> {
     std::env::var(VISIBLE).ok()
 }
 
-/// Returns the devices that a value of [`VISIBLE`] lists, in its order. Like CUDA, this function stops at the first
-/// invalid entry, and replaces a partitioned GPU by its MIG devices.
+/// Returns the devices that a value of [`VISIBLE`] lists, in the same order. As in CUDA, the list ends at the first
+/// invalid entry, and a GPU in MIG mode stands for its MIG devices.
 ///
-/// Fails for a number if the GPUs are of different models, because CUDA counts the fastest GPU first unless
-/// CUDA_DEVICE_ORDER says otherwise.
+/// Fails for a number if GPU models differ, because CUDA numbers the fastest GPU 0 by default (CUDA_DEVICE_ORDER).
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,

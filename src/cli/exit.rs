@@ -1,4 +1,4 @@
-//! Defines the exit codes, and maps errors to them.
+//! Exit codes, and the conversion of errors to exit codes.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::{config, recording, rules, source, watch};
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
 
-/// Error of `run` if the command was not started.
+/// The error of `gpumem run` if the command did not start.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct NotStarted {
@@ -19,16 +19,15 @@ pub struct NotStarted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// 0: done, without findings.
+    /// 0: success, and no findings.
     Clean,
-    /// 1: a finding at or above `--fail-on`, an exceeded limit, a new holder, or memory not free in time. For `reap`:
-    /// a target that was not terminated, or whose memory was not freed.
+    /// 1: a finding at or above `--fail-on`, or a request that was not achieved.
     Findings,
-    /// 2: wrong usage or configuration.
+    /// 2: wrong usage or invalid configuration.
     Usage,
-    /// 3: could not measure, because there is no driver, or because a GPU is unreadable and nothing was found.
+    /// 3: could not measure, because the driver is missing, or because a GPU was unreadable and nothing was found.
     CannotMeasure,
-    /// Exit code of a command that failed under `run`.
+    /// The exit code of a command that failed under `gpumem run`.
     Command(u8),
 }
 
@@ -43,7 +42,7 @@ impl Exit {
         }
     }
 
-    /// Returns the worse of two machines' results. As for one machine, findings outrank "could not measure".
+    /// Returns the worse result of two hosts. As on a single host, findings take precedence over "could not measure".
     pub(super) fn or_worse(self, other: Self) -> Self {
         let badness = |exit: &Self| match exit {
             Self::Clean => 0,
@@ -54,7 +53,6 @@ impl Exit {
         if badness(&other) > badness(&self) { other } else { self }
     }
 
-    /// Returns the exit code for an error.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if let Some(NotStarted { exit, .. }) = cause.downcast_ref() {
@@ -67,7 +65,8 @@ impl Exit {
             {
                 return Self::Usage;
             }
-            // The request was not carried out. A transparent error hides the error that it wraps, so check both.
+            // Without the lock or the audit log, the request was not carried out. `chain` skips the error inside a
+            // transparent error, so the code matches both types.
             let ledger = match cause.downcast_ref() {
                 Some(executor::ExecutorError::Lock(_)) => return Self::Findings,
                 Some(executor::ExecutorError::Ledger(error)) => Some(error),
@@ -88,7 +87,7 @@ impl Exit {
         Self::CannotMeasure
     }
 
-    /// Returns a usage error for a file or store that cannot be opened, and "could not measure" for any other error.
+    /// Returns [`Exit::Usage`] for a file or store that cannot be opened, and [`Exit::CannotMeasure`] for other errors.
     fn of_recording(error: &recording::RecordingError) -> Self {
         use recording::RecordingError as E;
         match error {

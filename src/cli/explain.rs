@@ -1,7 +1,7 @@
 //! `gpumem explain`: prints a page about a process, a GPU, a finding or a framework.
 //!
-//! This module fetches snapshots and prints the page. `target` parses the argument, `oom` finds a past sample,
-//! [`crate::explain`] composes the page, and [`crate::report::explain`] formats it.
+//! This module takes samples and prints the page. `target` parses the argument, and `oom` implements `--oom`.
+//! [`crate::explain`] composes the page, and [`crate::report::explain`] formats the page.
 
 mod oom;
 mod target;
@@ -32,12 +32,11 @@ use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
-/// Maximum time to wait for a requested finding. Some findings depend on utilization, which needs two samples.
-/// Sampling stops as soon as the finding appears.
+/// Sampling time for a finding. Sampling stops when the finding appears. Rules about utilization need two samples.
 const MAX_FINDING_WAIT: Span = Span(Duration::from_secs(2));
-/// Argument that selects all frameworks.
+/// The value of `--framework` that selects all frameworks.
 const LIST: &str = "list";
-/// Page width, in columns, if there is no terminal and COLUMNS is not set.
+/// Width of the page if the output is not a terminal and COLUMNS is not set.
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
@@ -91,7 +90,7 @@ fn page(target: &TypedTarget, found: &ExplainSubject, known_so_far: KnownSoFar<'
     page
 }
 
-/// Returns the page of the framework with this name, or the list of all frameworks for `list`.
+/// Returns the page about a framework, or a list of all frameworks if `name` is [`LIST`].
 fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
@@ -116,7 +115,7 @@ fn columns() -> usize {
     columns.filter(|&columns| columns > 0).unwrap_or(WIDTH)
 }
 
-/// Whether the page is about a GPU that could not be read.
+/// Returns whether the page is about a GPU that could not be read.
 fn is_blind(page: &ExplainPage) -> bool {
     let gpu = page.gpu.as_ref();
     gpu.is_some_and(|gpu| gpu.stale_seconds.is_some() || gpu.processes.is_none())
@@ -152,7 +151,7 @@ impl SampledHistory {
         compose: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
-        // Mark planned processes, as in `check` and `watch`.
+        // `check` and `watch` also mark the processes that a plan would include.
         let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
@@ -173,7 +172,7 @@ impl SampledHistory {
         }
     }
 
-    /// Returns all findings, active ones first.
+    /// Returns all findings. Active findings come first.
     fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.engine.active_findings().chain(self.engine.resolved())
     }
@@ -189,13 +188,13 @@ fn observe(
         return session::play_all(replay, |snapshot| history.observe(snapshot));
     }
     history.is_live = true;
-    // One sample is enough for a process or a GPU. A user who needs utilization passes --window.
+    // One sample is enough for a process or a GPU. Users who need utilization pass `--window`.
     let window = args.window.unwrap_or(match target {
         TypedTarget::Name(_) => MAX_FINDING_WAIT,
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;
-    // Take at least two samples even in a short window.
+    // A short window still contains two samples.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);

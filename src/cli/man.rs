@@ -1,5 +1,5 @@
-//! `gpumem man`: shows a manual page with man(1) on a terminal, and prints its roff(7) source otherwise.
-//! `tests/it/generate.rs` generates the pages in `man`.
+//! `gpumem man`: shows a manual page with man(1) on a terminal, and prints the roff(7) source otherwise.
+//! `tests/it/generate.rs` generates the pages.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -66,17 +66,17 @@ fn show(page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a page with man(1) and its pager. Returns `None` if that fails.
+/// Shows a page with man(1) and its pager. Returns `None` if man(1) fails.
 fn show_with_man(page: &str) -> Option<()> {
     let mut man = Command::new("man");
     man.args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = man.spawn().ok()?;
-    // Writing fails if the user quits the pager early.
+    // Ignore the error: the user can quit the pager before the end of the page.
     let _ = child.stdin.take()?.write_all(page.as_bytes());
     child.wait().ok()?.success().then_some(())
 }
 
-/// Converts a page to plain text with headings, paragraphs and lists.
+/// Converts a page to plain text, for terminals without man(1).
 fn plain_text(page: &str) -> String {
     let mut text = String::new();
     for line in page.lines() {
@@ -94,7 +94,7 @@ fn plain_text(page: &str) -> String {
     text
 }
 
-/// Removes the roff escapes from a line.
+/// Removes roff escapes from a line.
 fn unescaped(line: &str) -> String {
     let escapes = [
         ("\\fB", ""),

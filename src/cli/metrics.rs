@@ -1,4 +1,4 @@
-//! `gpumem metrics`: prints the metrics for Prometheus once. Also produces the documents for `gpumem serve`.
+//! `gpumem metrics`: prints the metrics for Prometheus once. The [`Publisher`] also serves `gpumem serve`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -25,7 +25,7 @@ use crate::source::live::Live;
 pub(super) struct Published {
     pub(super) openmetrics: String,
     pub(super) classic: String,
-    /// Verdict as JSON, in the format of `gpumem check`.
+    /// The verdict in the JSON format of `gpumem check`.
     pub(super) check: String,
 }
 
@@ -33,13 +33,12 @@ pub(super) struct Published {
 pub(super) struct Publisher {
     stored: Stored,
     verdict: CheckVerdict,
-    /// Totals of reclaimed memory. `None` for a recording, or if there is no audit log.
+    /// Totals of reclaimed memory from the audit log. `None` for a recording or without an audit log.
     reclaims: Option<ReclaimLog>,
     is_live: bool,
 }
 
 impl Publisher {
-    /// Creates a publisher that applies the configured rules, like `gpumem check` without options.
     pub(super) fn new(
         config: &Config,
         recorded: &Recorded,
@@ -114,10 +113,10 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
             snapshot
         }
     };
-    // No waste counters: a sum over one sample or a sliding history would not be a counter.
+    // Omit waste counters. A counter must never decrease, but the waste in one sample or in the stored history can.
     let published = publisher.publish(&snapshot, &Waste::default())?;
     match &args.output {
-        // Names of processes may contain control characters.
+        // Escape the lines, because names of processes can contain control characters.
         None if io::stdout().is_terminal() => {
             let lines = published.classic.lines();
             print(&lines.map(|line| format!("{}\n", escape(line))).collect::<String>())?;

@@ -1,7 +1,7 @@
 //! Arguments, subcommands and exit codes. No other module prints or uses anyhow.
 //!
 //! [`args`] defines the arguments, and each subcommand has its own file. `session` opens the source of samples,
-//! `signals` handles signals, and [`exit`] maps errors to exit codes. Data goes to standard output, and messages go
+//! `signals` handles signals, and [`exit`] converts errors to exit codes. Data goes to standard output, and messages go
 //! to standard error. A closed pipe is not an error.
 
 pub mod args;
@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Treats `gpumem help kill` as `gpumem kill --help`.
+/// Rewrites `gpumem help kill` to `gpumem kill --help`.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
@@ -114,7 +114,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs `gpumem watch` if the terminal can show a screen, and prints the help otherwise.
+/// Runs `gpumem watch` on a capable terminal, and prints the help otherwise.
 fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     let typed = ["gpumem", "watch"];
     match Cli::try_parse_from(typed).map(|cli| cli.command) {
@@ -123,9 +123,10 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prevents a caller from controlling a more privileged gpumem, for example by choosing a library to load, or files
-/// that only gpumem can read. Call this while there is only one thread. The loader already ignores `LD_LIBRARY_PATH`
-/// and similar variables (ld.so(8)).
+/// Prevents a caller from controlling a gpumem that has more privileges. Refuses setuid and setgid bits, refuses
+/// `--nvml-library` if the program file has capabilities, and drops the capabilities for reading other users' files.
+/// Must be called before other threads start, because capabilities belong to threads. For such a program, the loader
+/// already ignores `LD_LIBRARY_PATH` (ld.so(8)).
 fn check_privileges(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {
         let why = "gpumem does not run with the setuid or setgid bit, because every caller could write \

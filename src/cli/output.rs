@@ -14,7 +14,7 @@ use crate::model::time::show_times_in;
 use crate::report::escape::escape;
 use crate::report::style::{Style, broken};
 
-/// Prints data to standard output. A closed pipe is not an error.
+/// Prints data. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -23,8 +23,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the terminal can show Unicode characters. The locale must use UTF-8 (POSIX defines the order of the
-/// variables), and the terminal must not be the Linux console.
+/// Returns whether the terminal can show Unicode. POSIX defines the precedence of the locale variables.
 pub(super) fn shows_unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -34,11 +33,11 @@ pub(super) fn shows_unicode() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
-        // The Linux console supports few characters, regardless of the locale.
+        // The font of the Linux console has at most 512 characters.
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 
-/// Prints a message to standard error. If standard error is closed, the message is lost.
+/// Prints a message to standard error, or nothing if standard error is closed.
 pub(super) fn warn(text: &str) {
     let text = format!("gpumem: {}\n", escape(text));
     let text = match width_of(&io::stderr()) {
@@ -48,11 +47,11 @@ pub(super) fn warn(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints a usage error to standard error, or requested help to standard output.
+/// Prints a usage error to standard error, or the requested help to standard output.
 pub(super) fn print_usage_error(error: &clap::Error) {
     let plain = error.render().to_string();
     let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
-    // Errors are ignored: standard error may be closed.
+    // Ignore the error: the stream can be closed.
     let _ = match width.filter(|&width| plain.lines().any(|line| line.width() > width)) {
         Some(width) => io::stderr().write_all(broken(&plain, width).as_bytes()),
         None => error.print(),
@@ -88,14 +87,14 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Chooses the time zone. Machine-readable output is in UTC, including text in it.
+/// Sets the time zone of printed times. Machine-readable output uses UTC.
 pub(super) fn choose_time_zone(cli: &Cli) {
     if cli.global.utc || is_for_programs(cli) {
         return;
     }
     match TimeZone::try_system() {
         Ok(zone) => show_times_in(zone),
-        // Without a system time zone, times are in UTC, as in the C library. A time zone named in TZ must exist.
+        // Like the C library, gpumem uses UTC if the system has no time zone. Warn only if TZ names an unknown zone.
         Err(_) => {
             let named = env::var_os("TZ").filter(|named| !named.is_empty());
             if let Some(named) = named.filter(|_| !is_quiet(cli)) {
@@ -108,7 +107,7 @@ pub(super) fn choose_time_zone(cli: &Cli) {
     }
 }
 
-/// Whether the output is machine-readable, or contains no times.
+/// Returns whether the output is machine-readable or never contains times.
 fn is_for_programs(cli: &Cli) -> bool {
     match &cli.command {
         None => true,

@@ -25,7 +25,7 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
 use crate::source::remote::RemoteHost;
 
-/// Sampling time for a remote machine. Utilization is known from the second sample on.
+/// Sampling time for a remote host. NVML reports utilization from the second sample on.
 const REMOTE_WINDOW: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
@@ -77,7 +77,7 @@ enum Listing {
     Totals(TotalsReport),
 }
 
-/// Lists the processes of the machines, in the given order.
+/// Lists the processes of remote hosts, in the given order.
 fn of_hosts(
     args: &Ps,
     global: &Global,
@@ -113,7 +113,7 @@ fn of_hosts(
     hosts::print_answers(printed, args.json, false, style(global.color))
 }
 
-/// Lists the processes of one machine. Includes the name of a remote machine.
+/// Lists the processes of one host. `host` is the name of a remote host.
 fn list(
     args: &Ps,
     global: &Global,
@@ -135,7 +135,7 @@ fn list(
     let is_blind = unreadable && !snapshot.gpus.is_empty();
     let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
     let is_judged = engine.as_ref().is_some_and(|engine| engine.reclaimable().is_known());
-    // A machine without GPUs counts as completely measured.
+    // A machine without GPUs has no unreadable GPU.
     let exit = if is_blind { Exit::CannotMeasure } else { Exit::Clean };
     if args.json {
         if is_blind {
@@ -173,7 +173,7 @@ fn list(
     Ok((Listing::Text(text), exit))
 }
 
-/// Computes the totals of the shown rows, grouped by this field.
+/// Returns the totals of the shown rows, grouped by `by`.
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     let findings: Vec<Finding> =
         engine.map_or_else(Vec::new, |engine| engine.unkept().cloned().collect());
@@ -185,7 +185,7 @@ fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     model::totals::totals(&rows, by, is_reclaimable)
 }
 
-/// Describes the reclaimable memory of the shown processes. Returns `None` if it is unknown whether there is any.
+/// Describes the reclaimable memory of the shown processes. Returns `None` if the amount is unknown.
 fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
     let is_shown = |process: &FindingProcess| {
         let shown = shown.process(process.pid);
@@ -201,7 +201,7 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
     (is_known || !sum.is_nothing()).then(|| sum.headline(!shows_unicode()))
 }
 
-/// Samples this machine. First feeds the stored history to the engine, if there is one.
+/// Samples this machine, after applying the rules to the stored history.
 fn sample_machine(
     args: &Ps,
     global: &Global,

@@ -1,8 +1,8 @@
 //! `gpumem reap` and `gpumem kill`: make a plan, ask for confirmation, act, and report the freed memory.
 //!
-//! `observe` reads the arguments, and samples the machine or reads a recording. `execute` asks the user, carries out
-//! the plan, and handles signals. `history` shows past actions, and `unattended` runs the service. [`crate::reclaim`]
-//! decides which processes to end and how. No other code signals processes.
+//! `observe` reads the arguments, and samples the machine or reads a recording. `execute` asks the user and carries out
+//! the plan. `history` shows past actions, and `unattended` runs the service. [`crate::reclaim`] decides which
+//! processes to end, and is the only code that signals them.
 
 pub(super) mod execute;
 mod history;
@@ -79,12 +79,12 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
             }
         }
     }
-    // If there are no targets, an unreadable GPU may still have some.
+    // Without targets, the report must not say "nothing to do" if a GPU is unreadable.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &observation.snapshot);
-    // Part of the request remains unfulfilled even if the plan is carried out.
+    // A refusal makes the result incomplete, even if the rest of the plan is carried out.
     let is_refused = (observation.is_named() && !report.refused.is_empty())
         || report.targets.iter().any(|planned| planned.target.is_advice())
-        // `kill` fails if no target is left, even if --where excluded all named processes.
+        // `kill` fails without a target, for example because `--where` excluded all named processes.
         || (place == RefusalPlace::Kill && report.targets.is_empty());
     let carried = match carry_out(args, reader, observation, guard, &mut report) {
         Ok(carried) => carried,
@@ -111,11 +111,11 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         print(&text::total(&report))?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // End by the signal, so that a script that called gpumem also ends.
+        // End by the signal, so that a calling script ends, too.
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {
-        // `kill` fails unless the plan was carried out.
+        // `kill` fails if nothing was sent, unless `--dry-run` was given.
         ReapStatus::Planned
             if is_refused
                 || carried == Carried::Declined
@@ -131,16 +131,16 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Carried {
-    /// No action was requested.
+    /// The plan was only shown.
     Not,
-    /// The user did not confirm.
+    /// The user did not confirm the plan.
     Declined,
     Out,
-    /// This signal interrupted the plan.
+    /// A signal with this number interrupted the plan.
     Interrupted(i32),
 }
 
-/// Carries out the plan if requested, and adds the results to the report.
+/// Carries out the plan if `--yes` was given or the user confirms, and adds the outcomes to the report.
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
@@ -201,7 +201,7 @@ fn carry_out(
     Ok(Carried::Out)
 }
 
-/// Whether a selected GPU is unreadable, and so may have more targets.
+/// Returns whether a selected GPU is unreadable.
 fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     observe::selection(args).retain_gpus(&mut asked);

@@ -1,5 +1,5 @@
-//! `gpumem record`: writes one JSON snapshot per line or, with --store, a set of recordings of limited size. `gpumem
-//! reap --watch` also uses [`Recording`] for its store and server, so that only one process has to sample.
+//! `gpumem record`: writes one JSON snapshot per line or, with `--store`, fills a store of limited size. `gpumem reap
+//! --watch` also uses [`Recording`], so that one process can sample for the store, the server and the reaper.
 
 use std::net::SocketAddr;
 use std::process;
@@ -21,23 +21,23 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Interval between samples for the store. For a day of history, a resolution of minutes would be enough.
+/// Default interval with `--store`. For a day of history, a resolution of minutes would be enough.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
-/// Minimum value of `--store-age`. A shorter history would be useless.
+/// Minimum of `--store-age`. The rules cannot use a shorter history.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
 const LEAST_STORE_BYTES: u64 = MIB;
 
 pub(super) enum Sink {
     File(Writer),
     Store {
-        // Boxed because a writer is much larger than the other variant.
+        // The box keeps the enum small.
         writer: Box<StoreWriter>,
-        /// Whether the last write failed. In this case, a warning has been printed.
+        /// Set by a failed write, which prints a warning.
         failing: bool,
     },
 }
 
-/// Destination and number of snapshots. Locked while a snapshot is being written.
+/// The destinations of snapshots. A lock prevents a signal from interrupting a write.
 pub(super) struct Recording {
     /// `None` if snapshots are only served.
     sink: Option<Sink>,
@@ -76,7 +76,7 @@ impl Recording {
             None => Ok(()),
             Some(Sink::File(writer)) => writer.write(snapshot),
             Some(Sink::Store { writer, failing }) => {
-                // A recorder must not exit on a write error. It warns once and continues.
+                // After a write error, warn once and continue, so that a full disk does not end the recorder.
                 match (writer.write(snapshot), *failing) {
                     (Ok(()), false) | (Err(_), true) => {}
                     (Ok(()), true) if writer.is_behind() => {}
@@ -120,7 +120,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut recording =
         Recording::new(Some(sink), args.serve, &config, Stored::default(), interval.0)?;
-    // Signals are not handled until the destination and the source are open.
+    // Until the destination and the source are open, a signal ends gpumem immediately.
     let mut live = live(global, interval.0)?;
     recording.feed(&live, global)?;
     if let Some(history) = args.history_span {
@@ -188,9 +188,9 @@ pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Op
     }))
 }
 
-/// Ends the program on a signal, but never while a snapshot is being written.
+/// Ends gpumem on a signal, but never while a snapshot is written.
 fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()> {
-    // Catch SIGXFSZ, so that a write beyond the file size limit fails and the writer reports the error.
+    // If SIGXFSZ is caught, a write beyond the file size limit fails and does not kill gpumem.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     let recording = Arc::clone(recording);
     signals::on_thread(&caught, move |signal| {

@@ -1,7 +1,7 @@
 //! `gpumem release`: asks processes to free memory and keep running.
 //!
-//! This command makes a plan, probes each target without changing it, asks for confirmation, carries out the plan,
-//! and reports the freed memory. Sampling, confirmation and execution are shared with `reap`.
+//! The command makes a plan, probes each target without changes, asks for confirmation, carries out the plan, and
+//! reports the freed memory. `release` and `reap` share the code for sampling, confirmation and execution.
 
 use std::time::Duration;
 
@@ -19,9 +19,8 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// Maximum value of `--wait`. A request to a busy kernel may stay queued even longer.
+/// Maximum of `--wait`. A busy Jupyter kernel can leave a request in its queue for longer.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
-/// Maximum value of `--idle-for`.
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -36,7 +35,7 @@ pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Converts the arguments to those of `reap`.
+/// Converts the arguments to arguments of `reap`.
 fn reap_args(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
         let limit = Span(MOST_WAIT);
@@ -106,7 +105,7 @@ fn finish(
         print(&document(&report)?)?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // End by the signal, so that a script that called gpumem also ends.
+        // End by the signal, so that a calling script ends, too.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);
@@ -117,7 +116,7 @@ fn finish(
     })
 }
 
-/// Carries out the plan if requested, and adds the results to the report.
+/// Carries out the plan if `--yes` was given or the user confirms, and adds the outcomes to the report.
 fn carry_out(
     args: &ReleaseArgs,
     observation: Observation,

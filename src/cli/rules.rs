@@ -13,7 +13,7 @@ use crate::rules::rule::Rule;
 
 const SCHEMA: &str = "gpumem.rules/1";
 
-/// Document that `--json` prints.
+/// The document that `--json` prints.
 #[derive(Serialize)]
 struct RulesDocument {
     schema: &'static str,
@@ -25,10 +25,10 @@ struct ListedRule {
     name: String,
     kind: Kind,
     meaning: &'static str,
-    /// Description of the processes to which the rule applies; `null` for all.
+    /// The processes to which the rule applies, or `null` for all processes.
     scope: Option<String>,
     settings: Vec<ListedSetting>,
-    /// Number of overrides of this rule.
+    /// Number of overrides in the configuration.
     overrides: usize,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Returns the rule or the rules of the kind with this name. Without a name, returns all rules.
+/// Returns the rule named `name`, or all rules of the kind named `name`. Returns all rules if `name` is `None`.
 fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, UsageError> {
     let all = rules.rules().iter();
     let Some(name) = name else {
@@ -113,7 +113,7 @@ fn listed(rule: &Rule) -> ListedRule {
     }
 }
 
-/// Lists the settings of a rule, with the defaults of its kind.
+/// Lists the settings of a rule with their default values.
 fn settings(rule: &Rule) -> Vec<ListedSetting> {
     let defaults = Rule::new(rule.made_of).values().into_iter();
     let settings = rule.values().into_iter().zip(rule.made_of.settings());

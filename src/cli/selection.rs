@@ -1,5 +1,5 @@
-//! `--where`, `--gpu` and `--user` select GPUs and processes. They are combined into one selector, with the syntax of
-//! the filter in `watch`.
+//! Selection of GPUs and processes with `--gpu`, `--user` and `--where`. The options are combined into one selector,
+//! which has the syntax of the filter in `gpumem watch`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::model::{Finding, Gpu, Snapshot};
 use crate::report::escape::escape;
 use crate::rules::Engine;
 
-/// Maximum number of users that an error lists.
+/// Maximum number of users in an error message.
 const MOST_USERS: usize = 20;
 
 pub(super) fn current_user() -> Me {
     Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
-/// Users that own processes in a recording, by name and uid.
+/// Names and uids of the users whose processes a recording contains.
 #[derive(Debug, Default)]
 pub(super) struct RecordedUsers(BTreeSet<(Option<Arc<str>>, Option<u32>)>);
 
@@ -41,10 +41,10 @@ impl RecordedUsers {
     }
 }
 
-/// Selection of GPUs and processes. Without arguments, all are selected.
+/// A selection of GPUs and processes. The default selects everything.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// Combination of `--gpu`, `--user` and `--where`.
+    /// `--gpu`, `--user` and `--where`, combined. `None` if everything is selected.
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
     me: Me,
@@ -52,7 +52,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Creates a selection. `gpus` are indices or UUIDs, and `users` are names or uids.
+    /// Creates a selection from indices or UUIDs of GPUs, names or uids of users, and the terms of `--where`.
     pub(super) fn new(gpus: &[String], users: &[String], terms: &Where) -> Self {
         let by_gpu = Selector::of_field(Field::Gpu, false, gpus);
         let by_user = Selector::of_field(Field::User, true, users);
@@ -61,17 +61,15 @@ impl Selection {
         Self { selector, by_gpu, me: current_user(), users: users.to_vec() }
     }
 
-    /// Returns the selection as one selector, or `None` if everything is selected.
     pub(super) fn into_selector(self) -> Option<Selector> {
         self.selector
     }
 
-    /// Whether everything is selected.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_none()
     }
 
-    /// Whether evaluating the selection requires more than one snapshot.
+    /// Returns whether the selection depends on findings or idle times, which need several snapshots.
     pub(super) fn needs_history(&self) -> bool {
         self.selector.as_ref().is_some_and(Selector::needs_history)
     }
@@ -81,7 +79,7 @@ impl Selection {
         selector.is_none_or(|selector| selector.allows_gpu(gpu))
     }
 
-    /// Fails if a named user does not exist on this machine.
+    /// Fails if a user in the arguments does not exist on this machine.
     pub(super) fn check_users(&self) -> Result<(), UsageError> {
         let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
         match self.users.iter().find(|name| !is_number(name) && is_unknown_user(name)) {
@@ -92,7 +90,7 @@ impl Selection {
         }
     }
 
-    /// Fails if a recording has no process of a named user.
+    /// Fails if the recording contains no process of a user in the arguments.
     pub(super) fn check_recorded_users(&self, recorded: &RecordedUsers) -> Result<(), UsageError> {
         let Some(unknown) = self.users.iter().find(|wanted| !recorded.has(wanted)) else {
             return Ok(());
@@ -106,7 +104,7 @@ impl Selection {
         )))
     }
 
-    /// Fails if a named GPU does not exist, or if a UUID prefix is ambiguous.
+    /// Fails if a GPU in the arguments does not exist, or if a UUID prefix is ambiguous.
     pub(super) fn check_gpus(&self, gpus: &[Gpu]) -> Result<(), UsageError> {
         for (typed, named) in self.named_gpus(gpus) {
             if named.gpus.is_empty() {
@@ -119,7 +117,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Returns the named GPUs that are missing from `gpus`.
+    /// Returns the arguments that match none of `gpus`.
     pub(super) fn missing_gpus(&self, gpus: &[Gpu]) -> Vec<String> {
         let named = self.named_gpus(gpus).into_iter();
         named
@@ -128,7 +126,7 @@ impl Selection {
             .collect()
     }
 
-    /// Returns the arguments that name GPUs, each with its option and its GPUs. The arguments of `--gpu` come first.
+    /// Returns each argument that names GPUs, with its option and the matching GPUs. `--gpu` comes first.
     fn named_gpus<'s, 'g>(&'s self, gpus: &'g [Gpu]) -> Vec<(String, NamedGpus<'s, 'g>)> {
         let of = |selector: Option<&'s Selector>| {
             selector.map_or_else(Vec::new, |selector| selector.named_gpus(gpus))
@@ -143,15 +141,14 @@ impl Selection {
             .collect()
     }
 
-    /// Removes all GPUs that are not selected, with their read errors.
+    /// Removes the GPUs that are not selected, and the errors of these GPUs.
     pub(super) fn retain_gpus(&self, snapshot: &mut Snapshot) {
         if let Some(selector) = &self.selector {
             selector.retain_gpus(snapshot);
         }
     }
 
-    /// Selects from a snapshot and its findings. Returns `None` if everything is selected. The engine must have
-    /// evaluated the snapshot.
+    /// Selects rows and findings of a snapshot that the engine has evaluated. Returns `None` if everything is selected.
     pub(super) fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -164,7 +161,7 @@ impl Selection {
     }
 
     /// Removes GPUs and rows that are not selected. Returns whether all rows on the remaining GPUs were kept. Without
-    /// an `engine`, terms about idle times and findings do not match.
+    /// an engine, terms about idle times and findings match nothing.
     pub(super) fn narrow(&self, snapshot: &mut Snapshot, engine: Option<&Engine>) -> bool {
         let Some(selector) = &self.selector else {
             return true;
@@ -179,7 +176,7 @@ impl Selection {
             .filter(|(_, row)| fits(row))
             .map(|(place, _)| *place)
             .collect();
-        // A process without a GPU cannot be on a requested GPU.
+        // A process without a GPU matches no term about GPUs.
         let is_loose = |at: usize| {
             let place = RowPlace { process: Some(at), ..RowPlace::default() };
             !selector.asks_for_gpus()
@@ -214,7 +211,7 @@ impl Selection {
     }
 }
 
-/// Returns the rows of a snapshot, with findings and idle times from an engine that has evaluated the snapshot.
+/// Returns the rows of a snapshot. An engine that has evaluated the snapshot adds findings and idle times.
 fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRow<'a>> {
     let findings = engine.map_or(&[][..], Engine::findings);
     let idle_since = |identity, gpu| engine?.history().idle_since(identity, gpu);
@@ -222,19 +219,17 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
     places.map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since)).collect()
 }
 
-/// Whether `wanted` (an index, a UUID or a UUID prefix) matches this GPU.
+/// Returns whether an index, UUID or UUID prefix matches a GPU.
 pub(super) fn is_gpu_named(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
 }
 
-/// Returns the error for an argument that matches several GPUs.
 pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
     let listed: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
     let listed = listed.join(", ");
     UsageError(format!("{typed} names more than one GPU ({listed}); write one of them"))
 }
 
-/// Returns the error for an argument that does not match any GPU.
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
     let indices: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
     let indices = if indices.is_empty() { "none".to_owned() } else { indices.join(", ") };

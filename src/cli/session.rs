@@ -23,7 +23,7 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
     Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
 
-/// Opens the recording, if one was given.
+/// Opens the recording in the arguments, if any.
 pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     Ok(match (&recorded.replay, recorded.demo) {
         (Some(path), _) => Some(Replay::open(path)?),
@@ -51,7 +51,7 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
     })
 }
 
-/// Whether a GPU's memory or process list is missing from the snapshot.
+/// Returns whether the snapshot lacks the processes of a GPU, or contains no GPU.
 pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
     let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
     let gpu = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();
@@ -60,7 +60,7 @@ pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
         || snapshot.gpus.iter().any(gpu)
 }
 
-/// Warns about damaged lines in a recording. Call this after reading to its end.
+/// Warns about damaged lines in a recording that was read to its end.
 pub(super) fn warn_of_damage(replay: &Replay) {
     const SHOWN: usize = 3;
     for damage in replay.damage().iter().take(SHOWN) {
@@ -72,7 +72,7 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
 }
 
-/// Plays a recording to its end, or until `handle` breaks.
+/// Plays a recording until the end, or until `handle` breaks.
 pub(super) fn play(
     replay: &mut Replay,
     mut handle: impl FnMut(Snapshot) -> ControlFlow<()>,
@@ -85,7 +85,7 @@ pub(super) fn play(
     Ok(())
 }
 
-/// Plays a recording to its end, and warns about damaged lines.
+/// Plays a recording until the end, and warns about damaged lines.
 pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> anyhow::Result<()> {
     play(&mut replay, |snapshot| {
         handle(snapshot);
@@ -95,7 +95,7 @@ pub(super) fn play_all(mut replay: Replay, mut handle: impl FnMut(Snapshot)) -> 
     Ok(())
 }
 
-/// Plays a recording, and calls `handle` with each snapshot. Returns the last snapshot.
+/// Plays a recording until the end, calls `handle` with each snapshot, and returns the last snapshot.
 pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow::Result<Snapshot> {
     let mut last = None;
     play_all(replay, |snapshot| {
@@ -108,14 +108,14 @@ pub(super) fn last(replay: Replay, mut handle: impl FnMut(&Snapshot)) -> anyhow:
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleWindow {
     pub(super) interval: Duration,
-    /// Time from the first sample to the last.
+    /// Time between the first and the last sample.
     pub(super) length: Span,
-    /// If set, the window starts once the machine has answered, so that a slow GPU does not shorten the window.
-    /// Otherwise, it starts at the time of the first sample.
+    /// `true` if the window starts when the first sample is complete, so that a slow GPU does not shorten the window.
+    /// `false` if the window starts at the timestamp of the first sample.
     pub(super) begins_answered: bool,
 }
 
-/// Samples this machine until `handle` breaks, or the window is over.
+/// Samples this machine until the window ends, or until `handle` breaks.
 pub(super) fn sample(
     live: &mut Live,
     window: SampleWindow,
@@ -130,7 +130,7 @@ pub(super) fn sample(
         });
         let has_enough = handle(snapshot)?.is_break();
         let seconds = time.seconds_since(begun);
-        // The last sample is the one within half an interval of the end of the window.
+        // The next sample would be further from the end of the window than this sample.
         let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
         if has_enough || is_last {
             break;
@@ -139,7 +139,7 @@ pub(super) fn sample(
     Ok(())
 }
 
-/// Warns that the commands in a recording are valid only on the recorded machine at the recorded time.
+/// Warns that commands from a recording are valid only on the recorded machine at the recorded time.
 pub(super) fn warn_of_recorded(recorded: &Recorded, findings: &[Finding]) {
     if recorded.replay.is_some() && findings.iter().any(|finding| !finding.commands.is_empty()) {
         warn(

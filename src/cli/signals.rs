@@ -1,4 +1,4 @@
-//! Signal handling for commands. The screen of `watch` handles its own signals.
+//! Signal handling for commands, except for the screen of `gpumem watch`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,8 +12,7 @@ use signal_hook::low_level;
 
 const CANNOT: &str = "cannot catch signals";
 
-/// Calls `caught` on a separate thread for each of these signals, until `caught` returns false. Fails if a handler or
-/// the thread cannot be created.
+/// Starts a thread that calls `caught` for each signal until `caught` returns `false`.
 pub(super) fn on_thread(
     signals: &[i32],
     mut caught: impl FnMut(i32) -> bool + Send + 'static,
@@ -29,8 +28,7 @@ pub(super) fn on_thread(
     spawned.map(drop).context("cannot start a thread for signals")
 }
 
-/// Ends the program on the second signal, even if a full pipe blocks the output after the first one. Fails if a
-/// handler cannot be installed.
+/// Makes the second signal end gpumem. The handler of the first signal can block, for example on a full pipe.
 pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
     for &signal in signals {
         let again = Arc::new(AtomicBool::new(false));
@@ -44,20 +42,20 @@ pub(super) fn name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// Ends the program with the default action of this signal, if that action ends programs.
+/// Runs the default action of a signal, which usually ends gpumem.
 pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out. After a signal, no further actions are taken.
+/// Notes SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that the current action completes and no other
+/// action starts.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// Records these signals instead of acting on them, so that an action in progress is completed. Fails if a
-    /// handler cannot be installed.
+    /// Installs the handlers.
     pub(super) fn catch() -> anyhow::Result<Self> {
-        // The last caught signal, or 0.
+        // The number of the last signal, or 0.
         let caught = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal)?;

@@ -1,8 +1,8 @@
-//! Locates the stored history, decides whether to trust it, and feeds it to a command before the live samples.
+//! Finds the stored history, decides whether to trust it, and passes it to the rules before the live samples.
 //!
-//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if this user or root wrote
-//! it, during this boot of this machine, with the same clock. A doubtful store is not used. Without a history, rules
-//! are undecided, but with a false history, they give wrong results.
+//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if this user or root wrote it
+//! during this boot of this machine, and if the clock was not set back since then. If in doubt, a store is not used:
+//! rules are undecided without history, but wrong with a false history.
 
 use std::cell::RefCell;
 use std::env;
@@ -27,25 +27,25 @@ const SYSTEM_STATE: &str = "/var/lib/gpumem";
 const SYSTEM: &str = "/var/lib/gpumem/store";
 const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
-/// Default length of the history in seconds, if no rule needs more. This is long enough to know the age of most
-/// findings.
+/// Default length of the history in seconds. Most findings are younger, so the output can show their age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// Additional history in seconds, so that enough is left for the rules when the writer drops the oldest snapshots.
+/// Further history in seconds, because the recorder deletes the oldest snapshots meanwhile.
 const MARGIN_SECONDS: f64 = 600.0;
-/// How long the writer buffers snapshots to compress them together, in seconds.
+/// Time in seconds for which the writer buffers snapshots to compress them together.
 const HELD_BACK_SECONDS: f64 = 10.0;
-/// Two clocks that differ by less than this many seconds are considered equal.
+/// Maximum difference between a future timestamp and the clock, in seconds. A larger difference means a changed clock.
 const SAME_CLOCK_SECONDS: f64 = 1.0;
 /// Maximum number of compressed bytes that `check` reads, newest first. Reading takes a few seconds.
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
-/// The same limit for `watch`, before its first frame. Reading takes a few hundred milliseconds.
+/// Maximum number of compressed bytes that `watch` reads before the first frame. Reading takes a few hundred
+/// milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
-/// Sampling time if there is no stored history.
+/// Sampling time without a stored history.
 pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
-/// Maximum number of damaged segments that are reported individually.
+/// Maximum number of warnings about damaged segments.
 const MOST_WARNINGS: usize = 3;
 
-/// Possible locations of a store, as given by the arguments and the environment.
+/// Arguments and environment variables that determine the directory of a store.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places<'a> {
     chosen: Option<&'a Path>,
@@ -56,14 +56,14 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Returns the location that the user or the service manager chose for this run.
+    /// Returns the directory that the user chose with `--store-dir`, or systemd with STATE_DIRECTORY.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
     }
 
     fn service(self) -> Option<PathBuf> {
-        // systemd separates several directories by colons. Use the first one.
+        // systemd separates several directories with colons. Use the first directory.
         let first = self.state_directory?.to_str()?.split(':').next()?;
         absolute(Some(OsStr::new(first)))
     }
@@ -115,11 +115,10 @@ fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(Places<'_>) -> 
     })
 }
 
-/// Returns the directory for `record --store`, and who may read it.
+/// Returns the directory for `record --store`, and who can read it.
 ///
-/// Root's history is readable by everyone, because users of a shared GPU must see who uses it, and /proc shows
-/// command lines anyway. The history contains slightly more than /proc does (executables, notebooks). With a umask of
-/// 077, only root can read it. Histories of other users are private.
+/// All users can read root's history, because users of a shared GPU need to know who uses it. Most of the data is
+/// public in /proc. To make root's history private, set the umask to 077. Other users' histories are always private.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     with_places(global.store_dir.as_deref(), |places| {
         let access = if places.is_root { Access::Everyone } else { Access::Owner };
@@ -135,8 +134,8 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     })
 }
 
-/// Returns the directory for the audit log and the lock, which may not exist yet. Fails if its path is unknown, or if
-/// other users can change it.
+/// Returns the directory for the audit log and the lock, which need not exist. Fails if the path is unknown, or if
+/// other users can change the directory.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "HOME is not set, so there is no directory for the audit log; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {
@@ -159,7 +158,7 @@ pub(super) struct Ask<'a> {
     /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
     pub(super) quiet: bool,
-    /// End of the requested history. `None` means now.
+    /// End of the requested history, or `None` for now.
     pub(super) until: Option<Time>,
 }
 
@@ -171,24 +170,24 @@ impl<'a> Ask<'a> {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fed {
-    /// Time of the first snapshot. `None` if there were no snapshots.
+    /// Time of the first snapshot, or `None` if the history is empty.
     pub(super) first: Option<Time>,
-    /// Whether a recorder is running and has enough history that a short sampling time suffices.
+    /// `true` if a recorder is running and the history is long enough to sample only briefly.
     pub(super) suffices: bool,
 }
 
-/// Feeds the engine the stored history of this boot.
+/// Applies the rules to the stored history of this boot.
 pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
-/// Opens this user's audit log, which contains the release requests.
+/// Returns the caller's audit log, which contains the release requests.
 pub(super) fn release_log() -> Option<ReleaseLog> {
     let folder = state().ok()?;
     Some(ReleaseLog::new(folder.join(ledger::FILE_NAME)))
 }
 
-/// Like [`feed`], but also calls `handle` with each snapshot after the engine has evaluated it.
+/// Applies the rules to the stored history of this boot, and calls `handle` after each snapshot.
 pub(super) fn feed_each(
     engine: &mut Engine,
     live: &Live,
@@ -221,14 +220,14 @@ pub(super) fn feed_each(
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredPart {
-    /// Length of the history, in seconds before `until`.
+    /// Length of the history in seconds, counted back from `until`.
     pub(super) reach: f64,
     pub(super) until: Time,
     /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: Option<u64>,
 }
 
-/// Calls `handle` with each stored snapshot of this boot in `part`. Returns facts about the last one stored.
+/// Calls `handle` with each stored snapshot of this boot in `part`. Returns information about the newest snapshot.
 pub(super) fn each_stored(
     global: &Global,
     live: &Live,
@@ -259,11 +258,11 @@ pub(super) fn each_stored(
     let mut warnings = 0;
     for item in stored {
         match item {
-            // Snapshots that a recorder adds in the meantime are covered by live samples.
+            // Skip snapshots after `until`, because the live samples cover that time.
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // The recorder may be run by another user, who has no access to this audit log.
+                // The recorder does not mark release requests if it cannot read the caller's audit log.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }
@@ -281,7 +280,7 @@ pub(super) fn each_stored(
     Ok(Some(latest))
 }
 
-/// Chooses the trusted store with the newest snapshot of this boot.
+/// Returns the trusted store that contains the newest snapshot of this boot.
 fn choose(
     global: &Global,
     host: &Host,
@@ -314,7 +313,7 @@ fn choose(
             }
             continue;
         };
-        // The last snapshot is in the future. The clock has been changed, so ages are unknown.
+        // A snapshot from the future means that the clock was set back, so the ages of all snapshots are unknown.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
             warn_unless_quiet(&format!(
                 "the store {name} is not used: its last snapshot is in the future ({}); if the \
@@ -330,19 +329,19 @@ fn choose(
     Ok(found)
 }
 
-/// Information about stored histories for `gpumem doctor`.
+/// Information about stores for `gpumem doctor`.
 #[derive(Debug)]
 pub(super) struct Survey {
-    /// Directory for `record --store`, or the reason why there is none.
+    /// Directory for `record --store`, or an error message.
     pub(super) to_write: Result<PathBuf, String>,
-    /// Store in use, with its size in bytes and the age of its last snapshot in seconds.
+    /// Directory of the store that commands read, size in bytes, and age of the last snapshot in seconds.
     pub(super) used: Option<(PathBuf, u64, f64)>,
     pub(super) is_fresh: bool,
-    /// Reasons why other stores are not used.
+    /// Reasons why stores are not used.
     pub(super) warnings: Vec<String>,
 }
 
-/// Finds the store that a command would use, without reading its snapshots.
+/// Finds the store that a command would read, but reads no history.
 pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     let warnings = RefCell::new(Vec::new());
     let warn = |text: &str| warnings.borrow_mut().push(text.to_owned());
@@ -360,13 +359,13 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Whether an error is expected, because the store does not exist or belongs to another user.
+/// Returns whether the store does not exist or is private to another user.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
-/// Checks that a store can be trusted, because any user who can write to it can forge a history. Without extra
-/// privileges, a store given on the command line is trusted.
+/// Fails if other users can write to a store, because they could forge a history. The caller can choose any store with
+/// `--store-dir`, unless gpumem has more privileges than the caller.
 fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     match (has_more_rights(), chosen) {
         (true, _) => prove_directory_ours(folder),
@@ -375,7 +374,7 @@ fn prove_trusted(folder: &Path, chosen: bool) -> Result<(), NotOurs> {
     }
 }
 
-/// Whether two snapshots are from the same boot, machine, and pid namespace.
+/// Returns whether a stored snapshot and live samples are from the same boot, machine and pid namespace.
 fn same_machine(stored: &Host, host: &Host) -> bool {
     stored.boot_id.is_some()
         && stored.boot_id == host.boot_id
@@ -383,7 +382,8 @@ fn same_machine(stored: &Host, host: &Host) -> bool {
         && stored.pid_namespace == host.pid_namespace
 }
 
-/// Whether a recorder is running, judged by the age of its last snapshot. Allows for buffering and delays.
+/// Returns whether a recorder is running, judged by the age of the newest snapshot. The limit allows for buffering and
+/// for two missed samples.
 fn is_fresh(latest: &Latest, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS

@@ -1,4 +1,4 @@
-//! `gpumem watch`: the terminal screen. Its layout is saved to a file in the state directory.
+//! `gpumem watch`: the terminal screen. The layout is saved in the state directory.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _};
@@ -43,7 +43,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         return once(format, args, global, config, interval);
     }
     if !io::stdout().is_terminal() {
-        // Check this before waiting for the driver.
+        // Fail before waiting for the driver.
         return Err(watch::WatchError::NotATerminal.into());
     }
     if is_dumb() {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let mut ui_state = load_ui_state();
-    // Options override the saved state.
+    // Options override the saved layout.
     if args.theme.is_some() {
         ui_state.remove("theme");
     }
@@ -87,13 +87,13 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let outcome = watch::run(watched, &options, &mut ui_state, warn);
     hangups.iter().for_each(Hangup::hang_up);
     if !is_elsewhere {
-        // The layout of a recording or a remote host is not saved.
+        // The layout is saved only for this machine.
         save_ui_state(ui_state);
     }
     match outcome? {
         WatchOutcome::Quit => Ok(Exit::Clean),
         WatchOutcome::Signal(signal) => {
-            // This does nothing if the signal is ignored by default.
+            // If the default action ignores the signal, continue.
             signals::end_as_by(signal)?;
             Ok(Exit::Clean)
         }
@@ -115,7 +115,7 @@ fn this_machine(
     Ok(Watched { host: None, source, past, worker })
 }
 
-/// Returns the worker for this machine or for a recording. For a recording, plans cannot be carried out.
+/// Returns the worker, which cannot carry out plans for a recording.
 fn worker(args: &WatchArgs, config: &Config) -> ReclaimWorker {
     let open_tools = || tools_here().map_err(|error| format!("{error:#}"));
     ReclaimWorker::new(config, args.recorded.is_live().then_some(open_tools as OpenTools))
@@ -129,7 +129,7 @@ fn is_dumb() -> bool {
     variable("TERM") == "dumb"
 }
 
-/// Watches this machine. Evaluates the stored history before the first frame, so that findings appear at once.
+/// Opens the driver, and applies the rules to the stored history, so that the first frame shows findings.
 fn judged_live(
     args: &WatchArgs,
     global: &Global,
@@ -181,7 +181,7 @@ fn once(
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
-        // The file may be viewed on another terminal or in another locale.
+        // The file can be viewed on another terminal or in another locale.
         options.has_color = global.color != Color::Never;
         options.ascii = args.ascii;
     }
@@ -197,7 +197,7 @@ fn once(
             let mut live = judged_live(args, global, interval, &mut past)?;
             let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
-            // Utilization is known from the second sample on.
+            // NVML reports utilization from the second sample on.
             still.add_sample(next()?);
             let last = next()?;
             still.add_sample(last.clone());
@@ -209,7 +209,7 @@ fn once(
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg => still.svg(),
     })?;
-    // A machine without GPUs counts as completely measured.
+    // A machine without GPUs has no unreadable GPU.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
         warn("not every GPU could be read; the screen shows which");
         Exit::CannotMeasure
@@ -218,7 +218,7 @@ fn once(
     })
 }
 
-/// Plays a recording to its end, or the demo to its starting point. Returns the last snapshot.
+/// Plays a recording until the end, or the demo until its start position. Returns the last snapshot.
 fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
     let (mut first, mut last) = (None, None);
     while let Some(snapshot) = replay.next()? {
@@ -236,8 +236,8 @@ fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result
     last.context("the recording has no snapshot")
 }
 
-/// Returns the columns and rows of the terminal, less one row for the prompt after the frame. Without a terminal,
-/// uses COLUMNS and LINES.
+/// Returns the columns and rows for a frame. On a terminal, one row remains for the prompt. Otherwise, COLUMNS and
+/// LINES apply.
 fn picture_size() -> (u16, u16) {
     if io::stdout().is_terminal() {
         let (columns, rows) = terminal::size();
@@ -247,31 +247,30 @@ fn picture_size() -> (u16, u16) {
     (columns.unwrap_or(SIZE.0), rows.unwrap_or(SIZE.1))
 }
 
-/// Whether bold and reversed text can be shown, with or without colour.
+/// Returns whether the output can contain escape sequences, for example for bold text.
 fn has_escapes(color: Color) -> bool {
     color == Color::Always || has_screen()
 }
 
-/// Reads an environment variable. Returns an empty string if it is not set or not valid UTF-8.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Maximum size of the state file in bytes.
+/// Maximum number of bytes read from the saved layout.
 const MOST_BYTES: u64 = 64 * 1024;
-/// Maximum time for which a hung file system may delay the exit.
+/// Maximum time that a hung file system delays the exit.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn load_ui_state() -> UiState {
     ui_state_path().map_or_else(UiState::default, |path| read_ui_state(&path))
 }
 
-/// Applies `changes` to the current state file, which another screen may have saved in the meantime.
+/// Writes `changes` to the saved layout, but keeps values that another screen has saved meanwhile.
 fn save_ui_state(changes: UiState) {
     let Some(path) = ui_state_path().filter(|_| !changes.is_empty()) else {
         return;
     };
-    // A home directory may be on a server that does not answer.
+    // The home directory can be on a file server that does not answer.
     if let Ok(writing) = Task::start("watch-state", move || write_ui_state(&path, changes)) {
         let _ = writing.wait(PATIENCE);
     }
@@ -285,7 +284,7 @@ fn read_ui_state(path: &Path) -> UiState {
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new()
             .read(true)
-            // If the file is a named pipe, opening must not wait for a writer.
+            // If the file is a named pipe, open(2) must not wait for a writer.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)?;
         let mut text = Vec::new();
@@ -301,7 +300,7 @@ fn write_ui_state(path: &Path, changes: UiState) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
     if let Some(folder) = path.parent() {
-        // Keep the default mode: root's directory also contains a store that everyone may read.
+        // Keep the default mode, because root's state directory also contains a store that all users can read.
         fs::create_dir_all(folder)?;
     }
     replace_file(path, &text, 0o600)
@@ -373,7 +372,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.json");
         write_ui_state(&path, tree(true)).unwrap();
-        // Prevent the new file from being created, as on a full disk.
+        // A directory in place of the temporary file makes the write fail, as a full disk would.
         let new = folder.path().join(format!(".watch.json.{}.new", std::process::id()));
         fs::create_dir(&new).unwrap();
         assert!(write_ui_state(&path, tree(false)).is_err());

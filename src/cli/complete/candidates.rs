@@ -1,5 +1,5 @@
-//! Finds values for an argument, from its definition and from one sample of this machine. If the driver, the
-//! recording or the rules are not available, there are no candidates, but this is not an error.
+//! Finds values for an argument in the argument's definition and in one sample of this machine. A missing driver,
+//! recording or rule results in an empty list, not in an error.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::units::Bytes;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OfferedValue {
-    /// Unescaped value, which the shell quotes.
+    /// The value without quotes, which the completion script adds.
     pub(super) value: String,
     pub(super) description: String,
 }
@@ -33,7 +33,6 @@ impl OfferedValue {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ValueKind {
     Pids,
-    /// Indices or UUIDs of GPUs.
     Gpus,
     Users,
     Targets,
@@ -42,8 +41,8 @@ enum ValueKind {
     Commands,
 }
 
-/// Returns the kind of values that an argument takes. `None` for amounts and times, and for arguments whose
-/// definition lists the values.
+/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed, like
+/// times.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,
@@ -57,7 +56,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     })
 }
 
-/// Finds candidates for the value being typed. They are whole words, without the option's name.
+/// Returns the candidates for the value that is being typed, with the typed part before the value.
 pub(super) fn find(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
@@ -113,7 +112,7 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     }
 }
 
-/// Returns one sample of this machine, or the last sample of the recording. Empty if there is none.
+/// Returns one sample of this machine or the last snapshot of the recording. On failure, returns an empty snapshot.
 fn sample_or_empty(sources: &Sources) -> Snapshot {
     observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
 }
@@ -132,7 +131,7 @@ fn observe(sources: &Sources) -> Option<Snapshot> {
     last
 }
 
-/// Returns the rows whose process is identified.
+/// Returns the rows whose processes are identified.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places
@@ -152,7 +151,7 @@ struct OnGpus<'a> {
     gpus: Vec<String>,
 }
 
-/// Lists processes with their user, memory, GPUs and command. The user's own processes come first, then the largest.
+/// Lists processes with user, memory, GPUs and command. The caller's processes come first, sorted by memory.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {
@@ -185,7 +184,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     found.into_iter().filter_map(candidate).collect()
 }
 
-/// Lists GPUs by index. If a UUID is being typed, lists GPUs and MIG devices by UUID.
+/// Lists the indices of GPUs, or the UUIDs of GPUs and MIG devices if the typed text begins like a UUID.
 fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {
@@ -210,7 +209,7 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
     found
 }
 
-/// Lists users with processes on GPUs, and the memory that these processes hold.
+/// Lists the users of processes on GPUs, with the number and memory of their processes.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
     for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
@@ -246,7 +245,8 @@ fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     named.collect()
 }
 
-/// Lists the rules in force, or the built-in rules if the configuration is invalid. Optionally also lists kinds.
+/// Lists the enabled and disabled rules, and the kinds of rules if requested. If the configuration is invalid, lists
+/// the built-in rules.
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set =
         config::load(&sources.global).map_or_else(|_| RuleSet::default(), |config| config.rules);
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Arguments whose values cannot be suggested, such as amounts and times.
+    /// Arguments whose values cannot be listed, such as sizes and times.
     const NOT_OFFERED: &[&str] = &[
         "nvml_timeout",
         "window",

@@ -1,22 +1,22 @@
-//! Finds the argument being typed, using the same definition that parses the arguments.
+//! Finds the argument that is being typed, with the definition that also parses the arguments.
 //!
-//! The words up to the cursor are parsed with a marker at the end of the last one. All values are accepted. The
-//! argument whose value contains the marker is the one being typed.
+//! A marker is appended to the last word. Then the words are parsed without checking values. The argument whose value
+//! contains the marker is being typed.
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command, CommandFactory as _, ValueHint};
 
 use crate::cli::args::Cli;
 
-/// Marks the cursor. Program arguments cannot contain NUL.
+/// Marks the cursor. NUL cannot occur in a program argument.
 const MARK: char = '\0';
 
 #[derive(Debug)]
 pub(super) struct Cursor {
-    /// Command without gpumem's own name, for example `kill` or `config check`.
+    /// The subcommand, for example `kill` or `config check`.
     pub(super) command: String,
     pub(super) argument: Arg,
-    /// Part of the word before the value, such as the earlier values of a list.
+    /// The part of the word before the value, for example the earlier values of a list.
     pub(super) head: String,
     pub(super) typed: String,
     matches: ArgMatches,
@@ -27,7 +27,7 @@ impl Cursor {
         self.argument.get_id().as_str()
     }
 
-    /// Whether the value is a file, which the shell completes.
+    /// Returns whether the shell completes the value as a file, command or host name.
     pub(super) fn is_of_files(&self) -> bool {
         self.argument.get_value_hint() != ValueHint::Unknown
     }
@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// Finds the value at the end of these words, the first of which is gpumem's name. Returns `None` if an option or a
-/// command is being typed, or if the words are invalid.
+/// Finds the argument in the last of `words`. The first word is the program. Returns `None` if the last word is an
+/// option or a subcommand, or if the words are invalid.
 pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let (last, before) = words.split_last()?;
     let last = unquoted(last);
@@ -65,7 +65,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
         matches = inner;
         names.push(name);
     }
-    // The subcommand's definition does not include the global arguments.
+    // clap does not list global arguments in the definition of a subcommand.
     let arguments = command.get_arguments().chain(defined.get_arguments());
     let (argument, typed) = arguments
         .filter(|argument| takes_values(argument))
@@ -83,7 +83,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     })
 }
 
-/// Returns the value that ends with the marker, but without the marker.
+/// Returns the value at the cursor without the marker.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
     let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
@@ -102,7 +102,7 @@ fn lenient(command: Command) -> Command {
     command.mut_args(accept_any_value).mut_subcommands(lenient)
 }
 
-/// Removes the quotes from a word as the shell does, but without expansion. The last quote may be unclosed.
+/// Removes quotes and backslashes as a shell does, but expands nothing. The last quote can lack its closing quote.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

@@ -1,4 +1,4 @@
-//! `gpumem explain --oom`: finds the last sample before a time, in a recording or the store.
+//! `gpumem explain --oom`: shows who held GPU memory at a time, from a recording or the store.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// If the sample precedes the requested time by more than this, the page says so.
+/// If the last sample is older than this when memory ran out, the page shows the sample's age.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
         if let (Some(typed), true) = (&args.gpu, gpus.is_empty()) {
             return Err(no_such_gpu(&format!("--gpu {typed}"), &known_so_far.last.gpus).into());
         }
-        // If the GPUs are of different models, device numbers are ambiguous, and all GPUs are considered.
+        // If GPU models differ, CUDA's device numbers cannot be mapped to GPUs, so keep every GPU.
         let visible = callers_visible().filter(|_| args.gpu.is_none() && args.recorded.is_live());
         if let Ok(devices) = visible_devices(&known_so_far.last.gpus, visible.as_deref()) {
             gpus.retain(|index| devices.iter().any(|device| device.gpu.index == *index));
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the requested time or, without one, to the end. Returns the requested time.
+/// Reads the history up to the time in `--at`, or to the end without `--at`. Returns the time.
 fn observe(
     history: &mut SampledHistory,
     args: &Explain,

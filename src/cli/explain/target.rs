@@ -1,7 +1,7 @@
-//! Parses the argument of `explain`, and finds the process or GPU in the last snapshot.
+//! Parses the argument of `gpumem explain`, and finds the process or GPU in the last snapshot.
 //!
-//! If the target does not exist, the result is a usage error that lists existing targets. If the target may be on an
-//! unreadable GPU, the result is "could not measure".
+//! If the target does not exist, the error lists existing targets. If an unreadable GPU could contain the target, the
+//! exit code means "could not measure".
 
 use crate::cli::selection::{more_than_one, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
@@ -14,30 +14,29 @@ use crate::rules;
 
 use super::SampledHistory;
 
-/// Maximum number of processes or findings listed in a message.
+/// Maximum number of processes or findings in an error message.
 const MOST_LISTED: usize = 8;
 
-/// A target given on the command line of any command.
+/// A target from the command line of `explain`, `kill` or another command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum TypedTarget {
-    /// A PID, for example `4242`.
     Pid(u32),
-    /// A GPU, given as `gpu:0`, `GPU-…` or `MIG-…`; UUIDs may be abbreviated.
+    /// A GPU, for example `gpu:0`, `GPU-…` or `MIG-…`. A prefix of a UUID is enough.
     Gpu(Needle),
-    /// A finding (by a prefix of its id), a notebook, a kernel or an inference server.
+    /// A prefix of a finding's id, or the name of a notebook, kernel or inference server.
     Name(String),
 }
 
-/// Subject of the page, with the finding if one was requested.
+/// The subject of a page, with the finding if the user asked for a finding.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ExplainSubject {
     Process(u32, Option<Finding>),
-    /// Index of the GPU in the last snapshot.
+    /// Index into the GPUs of the last snapshot.
     Gpu(usize, Option<Finding>),
 }
 
 impl TypedTarget {
-    /// Parses an argument. Fails if it is empty, or is a number that is not a valid PID.
+    /// Parses an argument. Fails if the argument is empty or is a number that cannot be a pid.
     pub(in crate::cli) fn parse(typed: &str) -> Result<Self, UsageError> {
         if typed.trim().is_empty() {
             return Err(UsageError("a target is empty; write a PID".to_owned()));
@@ -51,8 +50,8 @@ impl TypedTarget {
         Ok(Needle::of_gpu(typed).map_or_else(|| Self::Name(typed.to_owned()), Self::Gpu))
     }
 
-    /// Finds the target in the history. Fails with [`UsageError`] if the target does not exist, and with another
-    /// error if this cannot be determined.
+    /// Finds the target. Fails with [`UsageError`] if the target does not exist, and with another error if an
+    /// unreadable GPU could contain the target.
     pub(super) fn find(
         &self,
         history: &SampledHistory,
@@ -124,7 +123,7 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     }
 }
 
-/// Finds a finding by a prefix of its id or, failing that, the process with this name.
+/// Finds the finding whose id begins with `name`. If there is none, finds the process named `name`.
 fn find_named(
     name: &str,
     history: &SampledHistory,
@@ -209,7 +208,7 @@ fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
 }
 
-/// Lists the processes on GPUs for a message: `processes: 4242 (python train.py) on GPU 0, …`.
+/// Lists the processes on GPUs for an error message, for example `processes: 4242 (python train.py) on GPU 0`.
 fn list_holders(last: &Snapshot) -> String {
     let mut holders: Vec<(u32, String)> = Vec::new();
     for gpu in &last.gpus {

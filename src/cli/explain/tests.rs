@@ -1,4 +1,4 @@
-//! Tests that a known target leads to its page, and an unknown one to an error with suggestions.
+//! Tests that `explain` finds existing targets, and suggests targets if the requested target does not exist.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
 
-/// Observes a scene for this number of steps.
+/// Observes `steps` snapshots of a scene. `change` modifies the scene before each snapshot.
 fn observe_scene(
     scene: &mut Scene,
     steps: usize,
@@ -24,7 +24,7 @@ fn observe_scene(
     history
 }
 
-/// Returns the page for an argument, as a value and as text.
+/// Returns the page about a target, as a value and as text.
 #[track_caller]
 fn shown(history: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = history.last.as_ref().unwrap();
@@ -151,7 +151,7 @@ fn a_missing_target_is_a_usage_error_that_lists_existing_targets() {
         assert_eq!(exit, Exit::Usage, "{message}");
         assert!(message.contains(part), "{typed}: {message}");
     }
-    // The process may be on the unreadable GPU.
+    // The unreadable GPU could contain the process.
     scene.gpu(1).processes = None;
     history.observe(scene.step().clone());
     assert_eq!(refused(&history, "9").0, Exit::CannotMeasure);

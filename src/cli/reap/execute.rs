@@ -1,5 +1,5 @@
-//! Carries out a plan on this machine, taking a new sample before every step. The executor in [`crate::reclaim`]
-//! decides and acts. This module supplies the samples, and reports progress on standard error.
+//! Carries out a plan on this machine. The executor in [`crate::reclaim`] decides and acts. This module takes a sample
+//! before every step, and reports progress on standard error.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -23,17 +23,17 @@ use crate::report::reap as text;
 use crate::rules::Engine;
 use crate::source::live::Live;
 
-/// Interval between samples while targets are being ended.
+/// Interval between samples while targets are killed.
 const INTERVAL: Duration = Duration::from_millis(250);
 const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes the lock in an existing state directory, and opens the audit log there. Fails if another reaper is running,
-/// or if the audit log cannot be opened.
+/// Locks an existing state directory and opens the audit log in the directory. Fails if another reaper is running, or
+/// if the audit log cannot be opened.
 pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<Tools> {
     Ok(Tools::open(folder, &Roots::default())?)
 }
 
-/// Like [`tools`], but for this user's state directory, which is created if it is missing.
+/// Locks the caller's state directory and opens the audit log. Creates the directory if it is missing.
 pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
@@ -43,7 +43,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     tools(&folder)
 }
 
-/// Samples this machine and applies the rules until a signal arrives.
+/// Supplies samples of this machine until a signal arrives.
 struct LiveSamples {
     live: Live,
     engine: Engine,
@@ -67,7 +67,7 @@ impl SampleSource for LiveSamples {
     }
 }
 
-/// Reports actions on standard error, and records them.
+/// Prints each action to standard error, and keeps the sent signals for the message after an interrupt.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct TerminalObserver {
     pub(in crate::cli) sent: Vec<String>,
@@ -99,23 +99,22 @@ impl Observer for TerminalObserver {
     }
 }
 
-/// Whether there is a terminal on which the user can be asked.
+/// Returns whether gpumem can ask the user on a terminal.
 pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks the user on a separate thread, so that sampling continues. Only an explicit yes counts. Fails if the thread
-/// cannot be started.
+/// Prints a question and reads the answer on another thread, so that sampling continues. Only "y" and "yes" confirm.
 fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
-    // Discard input that was typed before the question.
+    // Input typed before the question is not an answer.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-    // Ignore errors: a user who does not see the question does not confirm.
+    // Ignore the error: a user who cannot see the question does not confirm.
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let read = move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         if !matches!(read, Ok(1..)) {
-            // At end of input, the cursor is still on the line of the question.
+            // At the end of input, the terminal does not start a new line.
             let _ = writeln!(io::stderr());
         }
         read.is_ok() && is_yes(&line)
@@ -127,8 +126,7 @@ fn is_yes(line: &str) -> bool {
     matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// Asks for confirmation, and samples until the user answers. Returns whether the user confirmed. Fails if the thread
-/// cannot be started.
+/// Asks for confirmation, and takes samples until the user answers.
 pub(in crate::cli) fn confirmed(
     question: &str,
     live: &mut Live,
@@ -149,8 +147,8 @@ pub(in crate::cli) fn confirmed(
     Ok(is_yes)
 }
 
-/// Carries out the plan target by target, and calls `ended` with each outcome. If a signal interrupts the plan,
-/// returns the signal and a message. Fails if an action cannot be carried out or logged.
+/// Carries out a plan, and calls `ended` with the outcome of each target. If a signal interrupts the plan, returns the
+/// signal and a message.
 pub(in crate::cli) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
@@ -159,7 +157,7 @@ pub(in crate::cli) fn carry_out(
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = Actor::of_gpumem(&snapshot);
-    // From now on, signals are only recorded.
+    // Signals no longer end gpumem.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
     let mut executor = Executor::new(targets, guard, actor, tools);
     let mut observer = TerminalObserver::default();

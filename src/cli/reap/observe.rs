@@ -1,5 +1,5 @@
-//! Collects the input for a plan. Besides the arguments, this is either samples and the stored history of this
-//! machine, or the end of a recording. [`crate::reclaim::prepare`] makes the plan.
+//! Collects the input for a plan: the arguments, the stored history and samples of this machine, or a recording.
+//! [`crate::reclaim::prepare`] makes the plan.
 
 use std::io::{self, IsTerminal as _};
 use std::ops::ControlFlow;
@@ -24,23 +24,23 @@ use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Sampling time if no history is needed. Notebook servers must answer within this time.
+/// Sampling time if the rules need no further history. Notebook servers have this time to answer.
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
 pub(in crate::cli) struct Observation {
     pub(in crate::cli) engine: Engine,
     pub(in crate::cli) snapshot: Snapshot,
-    /// Cases that the requested rules could not decide.
+    /// Cases that the rules for the requested kinds could not decide.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
-    /// Source of live samples. `None` for a recording.
+    /// The source of further samples, or `None` for a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
 impl Observation {
-    /// Samples the machine or reads the recording. Fails if neither is possible, or if the arguments are invalid.
+    /// Samples this machine or reads the recording.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
@@ -78,8 +78,8 @@ impl Observation {
         Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
-    /// Makes the plan. Also returns the guard that decided which processes the plan may include. Fails if a named GPU
-    /// does not exist, or if gpumem's own identity cannot be read from /proc.
+    /// Returns the plan, and the guard that checks every target again before an action. Fails if a GPU in the arguments
+    /// does not exist, or if /proc does not identify gpumem itself.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
         selection.check_gpus(&self.snapshot.gpus)?;
@@ -103,7 +103,7 @@ impl Observation {
     }
 }
 
-/// Samples this machine for as long as needed. Returns the last snapshot.
+/// Takes samples until the rules can decide. Returns the last snapshot.
 fn sample_window(
     live: &mut Live,
     engine: &mut Engine,
@@ -116,12 +116,12 @@ fn sample_window(
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("sampling for {patience} (--window)"));
     }
-    // If a GPU is slow to answer, the window is extended.
+    // The window starts after the first answer, so that a slow GPU does not shorten the window.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
     let selection = selection(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
-        // Report a missing GPU right after the first sample.
+        // Reject an unknown GPU after the first sample.
         selection.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
         let has_enough = args.window.is_none() && needs_one_sample(targets, &snapshot);
@@ -131,7 +131,7 @@ fn sample_window(
     last.context("the driver gave no snapshot")
 }
 
-/// Whether one snapshot is enough: all targets are named, and none is a notebook, whose server must be queried.
+/// Returns whether one snapshot is enough. A notebook needs further snapshots, because its server must answer first.
 fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     let Targets::Named(named) = targets else {
         return false;
@@ -143,7 +143,7 @@ fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     named.words.is_empty() && named.pids.iter().all(is_plain)
 }
 
-/// Returns the targets of a plan. These are the named ones, unless a kind is given as well.
+/// Returns the processes named in the arguments, or the kinds of findings if a kind was given.
 fn targets(args: &ReapArgs) -> Targets {
     let (pids, kinds) = (args.pid.clone(), args.kind.clone());
     let words = args.words.iter().map(|word| Arc::from(&**word)).collect();
@@ -157,7 +157,7 @@ pub(super) fn selection(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
-/// Returns the policy that the arguments specify, without a selection and without exemptions from the configuration.
+/// Returns the policy from the arguments, without selection and exemptions.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
@@ -180,8 +180,8 @@ fn release_policy(args: &ReapArgs) -> Release {
     }
 }
 
-/// Enables the rules of the requested kinds. Other rules stay enabled, because only the most severe finding about a
-/// process is reported.
+/// Enables the rules of the requested kinds. The other rules must not be disabled, because a process is reported under
+/// its most severe finding.
 pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;

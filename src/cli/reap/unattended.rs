@@ -1,9 +1,9 @@
-//! `gpumem reap --watch`: notifies owners of findings, and ends processes as configured, without asking.
+//! `gpumem reap --watch`: a service that notifies the owners of findings, and kills processes as configured, without
+//! asking.
 //!
-//! One thread samples the machine, one runs the `notify_command`, and one waits for signals. They send events to the
-//! main loop over a channel. The main loop never waits for the other threads, and ends only between two actions. It
-//! calls [`crate::reclaim::scheduler`], which decides which actions are due. `service` reports to the service
-//! manager.
+//! The sampling, notifying and signal threads send events to the main loop over a channel. The main loop never waits
+//! for these threads, and exits only between two actions. [`crate::reclaim::scheduler`] decides which actions are due.
+//! `service` sends messages to the service manager.
 
 mod notify_command;
 mod service;
@@ -40,34 +40,33 @@ use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 
 const WARNINGS: &str = "reap-warnings.json";
-/// Interval between samples while a target is being ended.
+/// Interval between samples while a target is killed.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum time between two iterations of the loop.
+/// Maximum time until the main loop checks the watchdog.
 const TURN: Duration = Duration::from_secs(1);
-/// Maximum time for which the loop waits for a disk.
+/// Maximum time that the main loop waits for a disk.
 const DISK_TIME: Duration = Duration::from_secs(1);
 const MOST_EVENTS: usize = 16;
 const MOST_NOTICES: usize = 64;
 
 enum ServiceEvent {
-    /// The driver cannot be opened, for this reason.
+    /// The driver cannot be opened. Contains the error message.
     NotOpened(String),
-    /// The driver has been opened, and the stored history has been read.
+    /// The driver was opened, and the stored history was read.
     Opened {
         engine: Box<Engine>,
         boot_id: Option<Arc<str>>,
     },
-    /// A sample and its time of arrival.
+    /// A sample, and the time of its arrival.
     Sample {
         snapshot: Box<Snapshot>,
         at: Instant,
     },
-    /// A notice was delivered, or its delivery failed.
+    /// A notice, and whether the notify command succeeded.
     Delivered(Box<Notice>, Result<(), String>),
     Signal(i32),
 }
 
-/// Runs the service until a signal arrives.
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load_to_act(global)?;
     let folder = store::state()?;
@@ -83,7 +82,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         send_notices(&notices_to_send, &results);
     })?;
     let sampling = events.clone();
-    // The watchdog is notified after each sample, so the interval must not exceed the watchdog's.
+    // A watchdog notification requires a sample, so samples must be at least as frequent as notifications.
     let longest = service.watchdog().unwrap_or(Duration::MAX);
     let interval = record::interval(&args.store, &config).0.min(longest);
     let store = record::open_store(&args.store, global)?;
@@ -125,7 +124,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
             Ok(ServiceEvent::Signal(_)) => break,
             Ok(event) => watch.handle(event)?,
             Err(RecvTimeoutError::Timeout) if is_acting => {
-                // If the channel is full, it already contains a request.
+                // If the channel is full, the sampling thread has not yet handled an earlier request.
                 let _ = ask.try_send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -174,8 +173,8 @@ fn opening(
     }
 }
 
-/// Sends notices one after another, until all senders are dropped. An owner counts as notified only if the notify
-/// command succeeds. This needs its own thread, because the command may be slow or hang.
+/// Runs the notify command for each notice. A separate thread calls this function, because the command can hang. If the
+/// command fails, the owner is not considered notified.
 fn send_notices(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let result = match notice.command.is_empty() {
@@ -196,7 +195,7 @@ fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
     recording.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the recording. Gives up after a short time, because the main loop must not wait for a disk.
+/// Locks the recording, or returns `None` if a slow disk blocks the sampling thread, which holds the lock.
 fn lock_soon(recording: &Mutex<Recording>) -> Option<MutexGuard<'_, Recording>> {
     let deadline = Deadline::after(DISK_TIME);
     loop {
@@ -215,7 +214,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 }
 
 fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
-    // Catch SIGXFSZ, so that a write beyond the file size limit fails instead of ending the service.
+    // If SIGXFSZ is caught, a write beyond the file size limit fails and does not kill the service.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     signals::on_thread(&caught, move |signal| {
         signal == SIGXFSZ || events.send(ServiceEvent::Signal(signal)).is_ok()
@@ -228,21 +227,21 @@ struct ServiceLoop<'a> {
     config: Config,
     machine: LocalSystem<'a>,
     scheduler: Option<ReapScheduler>,
-    /// Timestamp of the last sample, and its time of arrival.
+    /// The timestamp of the last sample, and the time of its arrival.
     last: Option<(Time, Instant)>,
     last_warning: Option<String>,
-    /// Store and server, which also receive each sample. The sampling thread feeds them.
+    /// The store and the HTTP server, to which the sampling thread writes each sample.
     recording: Arc<Mutex<Recording>>,
     status: String,
     is_ready: bool,
-    /// Whether a sample has arrived since the last watchdog notification.
+    /// Set by each sample, and cleared by each watchdog notification.
     is_sampled: bool,
     /// Time of the last watchdog notification.
     pulse: Instant,
 }
 
 impl ServiceLoop<'_> {
-    /// Logs the configured actions, with their rules and processes.
+    /// Logs what the service will do: the rules with actions, the owners of the processes, and the notify command.
     fn announce(&self) {
         let reap = &self.config.reap;
         let rules = |response: Response| {
@@ -339,7 +338,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a warning unless it repeats the previous one.
+    /// Prints a message, unless it repeats the previous message.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),
@@ -356,7 +355,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Notifies the service manager's watchdog if samples are still arriving.
+    /// Notifies the watchdog, unless sampling hangs.
     fn pulse(&mut self) {
         let is_due = |every| self.pulse.elapsed() >= every;
         if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
@@ -365,7 +364,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Reloads the configuration. If it is invalid, the current one stays in effect.
+    /// Reloads the configuration. An invalid configuration changes nothing.
     fn reload(&mut self) {
         self.service.reloading();
         match config::load_to_act(self.global) {
@@ -443,12 +442,11 @@ impl System for LocalSystem<'_> {
     }
 }
 
-/// Pause after the first failed attempt to open the driver. The pause doubles after each further failure.
+/// Pause after the first failed attempt to open the driver. The pause doubles after each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause between attempts.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Samples until the event channel closes. `asks` carries requests for an immediate sample.
+/// Takes samples until the main loop ends. A message on `asks` requests an immediate sample.
 fn keep_sampling<M>(
     mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
     mut sample: impl FnMut(&mut M) -> ServiceEvent,
@@ -486,10 +484,10 @@ fn keep_sampling<M>(
     }
 }
 
-/// Waits for this time or until a request arrives. Returns `false` if the request channel is closed.
+/// Waits until `time` has passed or a request arrives. Returns `false` if the channel is closed.
 fn wait_for_request(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
-    // Merge all requests that have arrived.
+    // One sample serves all pending requests.
     while asks.try_recv().is_ok() {}
     asked != Err(RecvTimeoutError::Disconnected)
 }
@@ -526,7 +524,7 @@ mod tests {
         for expected in ["no driver, 1", "no driver, 0", "opened"] {
             let ServiceEvent::NotOpened(text) = next() else { panic!("{expected}") };
             assert_eq!(text, expected);
-            // A request ends the wait.
+            // A request ends the pause, which would take an hour.
             ask.send(()).unwrap();
         }
         for expected in [8, 9] {

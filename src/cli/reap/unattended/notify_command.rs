@@ -1,8 +1,8 @@
 //! Runs the notify command, which receives a finding as JSON on standard input.
 //!
-//! The command runs without a shell or a terminal, and with a time limit. Its standard output is discarded, and the
-//! first lines of its standard error are printed. When the command exits or times out, its process group is killed.
-//! Functions here wait for the command, so call them on a separate thread.
+//! The command runs without a shell or a terminal, and with a time limit. gpumem discards standard output, and prints
+//! the first lines of standard error. When the command exits or times out, gpumem kills the command's process group.
+//! The functions in this module block until the command exits.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -21,12 +21,11 @@ use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks for remaining output. Also the pause between reads once the limit is reached.
+/// Interval between checks for the end of the output. Also the pause between reads after [`MOST_KEPT_BYTES`].
 const PAUSE: Duration = Duration::from_millis(20);
-/// Maximum number of bytes of standard error that are kept.
+/// Maximum number of bytes kept from standard error.
 const MOST_KEPT_BYTES: usize = 4 << 10;
-/// Maximum number of lines of standard error that are kept. Further output is read and discarded, so that the command
-/// does not block.
+/// Maximum number of printed lines. Further output is read and discarded, so that the command does not block.
 const MOST_LINES: usize = 16;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Time limit for reading the remaining output after the command has exited.
@@ -37,23 +36,22 @@ pub(super) enum NotifyError {
     /// Other users can change the command.
     #[error("the notify command is not run: {}: {why}", path.display())]
     NotOurs {
-        /// Path of the program, or of a file in its arguments.
+        /// The program, or a file in the arguments.
         path: PathBuf,
-        /// Why the path cannot be trusted, with advice.
+        /// Who can change the file, with advice.
         why: NotOurs,
     },
-    /// The command cannot be run.
     #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
     Run { program: Arc<str>, cause: io::Error },
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
     Failed { program: Arc<str>, status: ExitStatus },
-    /// The command did not exit in time.
+    /// The time limit was exceeded.
     #[error("the notify command {program} was killed after {}s, with its process group; start longer work in a separate session (setsid)", deadline.as_secs_f64())]
     Hangs { program: Arc<str>, deadline: Duration },
 }
 
-/// Runs a command with this input. Fails if the command cannot be run, or if it fails. A command that exceeds the
-/// time limit is killed, and counts as failed.
+/// Runs a command with `input` on standard input. Fails if the command cannot be run, exits with an error, or exceeds
+/// the time limit.
 pub(super) fn run(
     command: &[Arc<str>],
     input: &[u8],
@@ -67,7 +65,7 @@ pub(super) fn run(
     done
 }
 
-/// Runs the command. Also returns the kept lines of its standard error.
+/// Runs a command. Also returns the first lines of standard error.
 fn run_and_read(
     command: &[Arc<str>],
     input: &[u8],
@@ -80,7 +78,8 @@ fn run_and_read(
     let stderr = subprocess.child.stderr.take();
     let output = Arc::new(Mutex::new(CommandOutput::default()));
     let kept = Arc::clone(&output);
-    // The thread ends when the last process closes the pipe. That process may be in another session.
+    // A descendant in another session can keep the pipe open after the command was killed, so the main thread cannot
+    // join this thread.
     let reading = thread::Builder::new().name("notify-stderr".to_owned());
     let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
     let program = Arc::clone(&command[0]);
@@ -101,7 +100,7 @@ fn run_and_read(
 }
 
 fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> {
-    // Other users may have gained access since the configuration was read.
+    // File permissions can have changed since the configuration was read.
     prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
     let program = Arc::clone(&command[0]);
     let spawned = stdin(input).and_then(|stdin| {
@@ -119,7 +118,7 @@ fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> 
     spawned.map_err(|cause| NotifyError::Run { program, cause })
 }
 
-/// Puts the input into an in-memory file, so that gpumem need not write while the command reads.
+/// Returns an in-memory file. With a pipe, gpumem would block until the command reads the input.
 fn stdin(input: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("gpumem-notice", MemfdFlags::CLOEXEC)?);
     file.write_all(input)?;
@@ -127,7 +126,7 @@ fn stdin(input: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// Reads a command's standard error until every writer has closed the pipe.
+/// Reads standard error until all writers have closed the pipe.
 fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
     let mut bytes = [0; CHUNK_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut bytes) {
@@ -135,7 +134,7 @@ fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
         output.append(&bytes[..length]);
         let is_full = output.kept.len() == MOST_KEPT_BYTES;
         drop(output);
-        // Read more slowly once the limit is reached.
+        // Slow down a command that writes without end.
         if is_full {
             thread::sleep(PAUSE);
         }
@@ -155,7 +154,7 @@ impl CommandOutput {
         self.is_cut |= bytes.len() > room;
     }
 
-    /// Returns the kept lines. If lines were discarded, the last line says so.
+    /// Returns the first lines. If output was discarded, the last line says so.
     fn lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept);
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -184,7 +183,7 @@ mod tests {
         let path = folder.path().join("told");
         let command =
             command_words(&["/bin/sh", "-c", "cat > \"$1\"", "x", path.to_str().unwrap()]);
-        // Larger than the buffer of a pipe.
+        // The input exceeds the capacity of a pipe.
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
@@ -202,7 +201,7 @@ mod tests {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
     }
 
-    /// Whether a process with this pid is running, judged by its state in /proc.
+    /// Returns whether a process is running and not a zombie.
     fn is_running(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();

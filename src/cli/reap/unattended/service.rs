@@ -1,8 +1,8 @@
-//! Sends messages to the service manager, using systemd's notification protocol (sd_notify(3)).
+//! Sends messages to the service manager with systemd's notification protocol (sd_notify(3)).
 //!
-//! `NOTIFY_SOCKET` contains the socket's path or, after an `@`, its abstract name. If it is not set, nothing is sent.
-//! One datagram does not justify a crate, and those available also send descriptors. Sending never blocks and ignores
-//! errors, because an unresponsive manager must not stop the service.
+//! `NOTIFY_SOCKET` contains the path or, after an `@`, the abstract name of the manager's socket. Without the variable,
+//! nothing is sent. The protocol is a few lines of code, so gpumem does not need a crate. Sending does not block and
+//! ignores errors, because a hung manager must not stop the service.
 
 use std::env;
 use std::ffi::OsStr;
@@ -36,19 +36,19 @@ impl Service {
     }
 
     fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
-        // Ignore the variables if they were inherited and concern another process's watchdog.
+        // A child inherits the variables of its parent's watchdog. WATCHDOG_PID then names the parent.
         let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
         let usec = usec.and_then(|usec| usec.parse().ok());
         let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);
         Self { socket: socket.and_then(connect), watchdog: usec.map(Duration::from_micros) }
     }
 
-    /// Interval between watchdog notifications, which is half of the watchdog's timeout.
+    /// Returns the interval between notifications, half of the watchdog's timeout as sd_watchdog_enabled(3) recommends.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some()).map(|timeout| timeout / 2)
     }
 
-    /// Reports that start-up or reloading has finished.
+    /// Reports that start-up or reloading is complete.
     pub(super) fn ready(&self) {
         self.report("READY=1");
     }
@@ -57,7 +57,7 @@ impl Service {
         self.report("WATCHDOG=1");
     }
 
-    /// Reports that the configuration is being reloaded.
+    /// Reports that the configuration is reloaded.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
@@ -68,7 +68,7 @@ impl Service {
         self.report("STOPPING=1");
     }
 
-    /// Reports a one-line status.
+    /// Reports a status, which `systemctl status` shows.
     pub(super) fn status(&self, text: &str) {
         let text: String = escape(text).chars().take(LONGEST_STATUS).collect();
         self.report(&format!("STATUS={text}"));
@@ -85,7 +85,7 @@ fn connect(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
     let manager = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
         [b'/', ..] => SocketAddr::from_pathname(name).ok()?,
-        // An address of another kind, such as the socket of a virtual machine, or an invalid one.
+        // Other addresses, such as `vsock:`, are not supported.
         _ => return None,
     };
     let socket = UnixDatagram::unbound().ok()?;
