@@ -1,10 +1,11 @@
 //! Stores and updates one watched process.
 //!
-//! `stat` is read in each sample. The rest is read when a process appears, when its name or stack shows that it has
-//! executed another program, and twice a minute (`visit`). Samples share unchanged strings.
+//! Each sample reads `stat`. A visit (`visit`) reads the other files: when a process appears, when its name or stack
+//! address shows that it has executed another program, and twice a minute. Samples share unchanged strings.
 //!
-//! Reading argv, environment or maps takes the lock of the process's memory map. A process stuck in a driver (state
-//! D) may hold that lock forever, so they are not read in this state. A new process then has only its short name.
+//! Reading cmdline, environ or maps takes the lock of the process's memory map. A process stuck in a driver (state D)
+//! can hold that lock forever, so these files are not read in state D. Only the short name of a new process is known
+//! then.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,11 +35,11 @@ pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
-/// A process that has used no CPU for this long is resting.
+/// A sleeping process that has used no CPU for this long is resting.
 const REST_NS: u64 = 10 * SECOND_NS;
 
-/// Maximum age of a resting process's data, because reading sleeping processes took half of the CPU time of
-/// `watch`. A resting process may have woken, stopped or died up to this long before a sample shows it.
+/// Maximum age of a resting process's data. Without this limit, reading sleeping processes took half of the CPU time of
+/// `watch`. A sample can show that a resting process woke, stopped or exited only after this time.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,33 +50,33 @@ pub enum Presence {
 
 #[derive(Debug)]
 pub struct ProcessEntry {
-    /// The process as reported. Samples share its strings.
+    /// The process as reported in samples, which share its strings.
     pub process: Process,
-    /// The kernel's short name, as bytes.
+    /// Short name of the program.
     comm: Box<[u8]>,
     start_stack: u64,
-    /// Device number of its terminal.
+    /// Device number of the terminal.
     terminal: u32,
     pub ticks: Ticks,
-    /// When `ticks` were read; `None` before the first sample.
+    /// When `ticks` were read. `None` before the first sample.
     sampled_ns: Option<u64>,
     moved_ns: u64,
-    /// Whether its parent has changed. Only a process that adopts orphans can become a parent later.
+    /// Whether the parent has changed. Only a process that adopts orphans can become the parent of a running process.
     is_adopted: bool,
-    /// Time since boot at which it started, or at which gpumem noticed that it had executed another program.
+    /// Time since boot when the process started, or when gpumem noticed that it had executed another program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
-    /// Number of visits since it executed its program or changed its name.
+    /// Number of visits since the process executed its program or changed its name.
     pub(in crate::host) visits: u32,
-    /// Whether argv, environment and libraries could not be read yet.
+    /// Whether cmdline, environ and maps must still be read.
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
     pub(in crate::host) socket_bytes: SocketBytes,
 }
 
 impl ProcessEntry {
-    /// Creates the entry of a new process, with all reads due. `started_ns` is the process's start time, in
-    /// nanoseconds since boot.
+    /// Creates the entry of a new process, which is due for a visit. `started_ns` is its start time in nanoseconds
+    /// since boot.
     pub fn new(process: Process, started_ns: u64) -> Self {
         Self {
             process,
@@ -95,7 +96,7 @@ impl ProcessEntry {
         }
     }
 
-    /// Whether the process sleeps and has used no CPU for [`REST_NS`].
+    /// Returns whether the process sleeps and has used no CPU for [`REST_NS`].
     fn is_resting(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
@@ -105,7 +106,7 @@ impl ProcessEntry {
 #[derive(Debug)]
 pub struct Surroundings {
     pub roots: Roots,
-    /// Whether /proc shows all processes. If so, a process that is not listed does not exist.
+    /// Whether /proc shows all processes. A process missing from /proc does not exist then.
     pub sees_all: bool,
     pub has_gpu_device_files: bool,
     devices_ns: Option<u64>,
@@ -117,14 +118,15 @@ pub struct Surroundings {
     pub(in crate::host) jobs: Jobs,
     pub(in crate::host) listening: Listening,
     pub(in crate::host) traffic: Traffic,
-    /// Listening processes related to the watched ones.
+    /// Processes related to the watched ones, and their listening sockets.
     pub(in crate::host) relatives: Relatives,
-    /// Whether each group or session leader read in this sample is alive. The flag marks an adopted process.
+    /// Whether each leader of a group or session that was checked in this sample is alive. The key contains a pid, and
+    /// whether a zombie was treated as dead.
     leaders: HashMap<(u32, bool), Option<bool>>,
-    /// Parents read in this sample and their ancestors, shared by the processes of a job.
+    /// Parents read in this sample. The processes of a job share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
-    /// Whether the cgroups read in this sample are frozen.
+    /// Whether each cgroup read in this sample is frozen.
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
     pub(in crate::host) descriptors: DescriptorBudget,
     pub(in crate::host) content: Vec<u8>,
@@ -133,7 +135,7 @@ pub struct Surroundings {
 impl Surroundings {
     pub fn new(roots: Roots) -> Self {
         Self {
-            // Pid 1 always exists; if it is hidden, others are too.
+            // Process 1 always exists. If it is hidden, so are other processes.
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
@@ -174,21 +176,18 @@ impl Surroundings {
         self.roots.proc.join(pid.to_string())
     }
 
-    /// Converts a start time to nanoseconds since boot.
     pub fn started_ns(&self, start_ticks: u64) -> u64 {
         start_ticks.saturating_mul(SECOND_NS / self.ticks_per_second)
     }
 
-    /// Converts a start time to wall-clock time.
     pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
         let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
         let booted = self.booted.unix_milliseconds();
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Updates a known process from its stat if nothing else is due, which is the usual case. This takes three system
-    /// calls per process, and none for a resting process that was read recently. Returns `false` if a full update is
-    /// needed.
+    /// Updates a known process from its stat if no other file is due, as is usual. Returns `false` if a full update is
+    /// needed. A process costs at most three system calls, and none if it is resting and was read recently.
     pub fn update_from_stat(
         &mut self,
         entry: &mut ProcessEntry,
@@ -216,7 +215,7 @@ impl Surroundings {
         }
         self.update_relations(entry, &stat, false);
         self.update_usage(entry, &stat, now_ns);
-        // The process is runnable now, or has run since the last sample.
+        // Only a process that is runnable, or has run since the last sample, can have waited for a CPU.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -225,8 +224,8 @@ impl Surroundings {
         true
     }
 
-    /// Updates a process from `stat`, which was read through `folder`, and reads more if due. Fails only if the
-    /// process is new and gpumem is out of descriptors.
+    /// Updates a process from `stat`, which was read through `folder`, and visits the process if due. Fails only if the
+    /// process is new and gpumem has run out of file descriptors.
     pub fn update(
         &mut self,
         entry: &mut ProcessEntry,
@@ -265,7 +264,7 @@ impl Surroundings {
         };
         self.read_wait(&mut entry.process, live_stat.as_ref().map(|stat| stat.state), alive.folder);
         if alive.stat.is_exiting {
-            // The files that an exiting process still holds cannot be read.
+            // The open files of an exiting process cannot be read.
             entry.process.gpu_files = None;
         }
 
@@ -281,18 +280,18 @@ impl Surroundings {
                 let path = self.path(entry.process.pid);
                 Err(HostError::Read { path, errno })
             }
-            // Keep the old values; the next sample tries again.
+            // The old values remain, and the next sample tries again.
             Err(_) => Ok(Presence::Here),
         }
     }
 
-    /// Reads the kernel function in which a process in uninterruptible sleep waits.
+    /// Reads the kernel function that blocks a process in state D.
     fn read_wait(&mut self, process: &mut Process, thread_state: Option<char>, alive: &Folder) {
         process.left_thread_state = thread_state;
         let is_blocked = thread_state.or(process.state) == Some('D');
         let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
         let wchan = is_blocked.then(read).flatten();
-        // The kernel prints 0 to an unprivileged reader (`proc_pid_wchan` in Linux's `fs/proc/base.c`).
+        // The kernel prints 0 to unprivileged readers (`proc_pid_wchan` in `fs/proc/base.c`).
         let name = wchan.map(|()| String::from_utf8_lossy(&self.content).trim().to_owned());
         process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
@@ -313,7 +312,8 @@ impl Surroundings {
             }
         }
 
-        // While a group or session exists, its id is not reused as a pid, so a dead leader stays dead.
+        // While a group or session exists, the kernel does not reuse its id as a pid. A dead leader therefore stays
+        // dead.
         let is_known_dead = |alive, is_same| is_same && alive == Some(false);
         if !is_known_dead(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
@@ -355,8 +355,8 @@ impl Surroundings {
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
     }
 
-    /// Requests the names that were unknown in this sample. Returns whether new names are known; then the caller
-    /// calls [`Surroundings::name`] for each process.
+    /// Looks up names that were unknown in this sample. If the result is `true`, new names are known, and the caller
+    /// must call [`Surroundings::name`] for each process.
     pub fn update_names(&mut self) -> bool {
         self.names.settle()
     }
@@ -368,9 +368,9 @@ impl Surroundings {
         }
     }
 
-    /// Whether the leader of a process's group or session is alive; `None` if unknown. Each leader is checked once
-    /// per sample, because the processes of a job share leaders. Whether a leader is a zombie matters, and is read,
-    /// only for an adopted process.
+    /// Returns whether the leader of a process's group or session is alive, or `None` if that is unknown. The processes
+    /// of a job share leaders, so each leader is checked once per sample. Only for an adopted process is a zombie
+    /// leader treated as dead.
     fn has_leader(
         &mut self,
         pid: u32,
@@ -394,8 +394,8 @@ impl Surroundings {
     }
 }
 
-/// Reads how many seconds the first thread has waited in a run queue. This is the second number of `schedstat`, in
-/// nanoseconds (Linux's `Documentation/scheduler/sched-stats.rst`).
+/// Reads how many seconds the first thread has waited in a run queue: the second number in `schedstat`, in nanoseconds
+/// (`Documentation/scheduler/sched-stats.rst`).
 pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;

@@ -1,12 +1,12 @@
-//! Detects the framework that a process has loaded, from the names of its mapped files and its program.
+//! Detects the framework that a process has loaded, from the names of its mapped files and of its program.
 //!
-//! A process's framework is the one whose allocator holds its memory, because this determines how to free the memory.
-//! A serving engine takes precedence over a training library, which takes precedence over the library it is built on.
-//! If no other framework is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray,
-//! NCCL) allocate through one of these and are listed in addition.
+//! The framework of a process is the one whose allocator holds its memory, because it determines how to free the
+//! memory. A serving engine takes precedence over a training library, and a training library over the library it is
+//! built on. If only CUDA is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray,
+//! NCCL) allocate through a framework and are listed in addition.
 //!
-//! `/proc/PID/maps` of such a process has thousands of lines. The mapped files themselves are not read, because they
-//! may be on a disk that hangs. The table was derived from the files of published packages.
+//! The table was derived from the files of published packages. The mapped files are not read, because a file server
+//! that hangs would block gpumem.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -15,16 +15,16 @@ use serde::Deserialize;
 
 use crate::model::program::file_name;
 
-/// Maximum number of bytes read from the maps, enough for about 40,000 lines.
+/// Maximum number of bytes read from maps, enough for about 40,000 lines.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
 
-/// A file name that shows that a framework or library is loaded.
+/// Pattern for the name of a mapped file that shows that a framework or library is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
-    /// A framework, or one of [`LIBRARIES`].
+    /// Name of a framework, or of one of [`LIBRARIES`].
     name: String,
     #[serde(default)]
     folder: String,
@@ -56,7 +56,7 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("framework/framework.toml"))
 }
 
-/// A test parses the table too, so the default is never used.
+/// A test parses the table, so it never defaults.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 /// Libraries that are listed in addition to a framework, in this order.
@@ -64,14 +64,14 @@ const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds the process's memory; `None` if unknown.
+    /// The framework that holds the process's memory. `None` if unknown.
     pub framework: Option<&'static str>,
     pub version: Option<String>,
     /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray`.
     pub libraries: Vec<&'static str>,
 }
 
-/// Parses the folder and file name in a line of maps; `None` if the line has no file.
+/// Parses the folder and the file name in a line of maps. Returns `None` if the line has no path.
 fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
     // The fields before the path contain no slash.
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
@@ -85,7 +85,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut has_driver = false;
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
-    // A line without its newline may lack part of its path.
+    // The path in an incomplete last line can be incomplete.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
@@ -110,7 +110,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
         marks.map(|(mark, _)| mark).filter(|mark| has_driver || !mark.needs_driver)
     };
     let mapped = found_marks().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
-    // A program's name proves nothing unless a GPU library is loaded.
+    // The name of a program proves nothing unless a GPU library is loaded.
     let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
     let mut libraries: Vec<&str> = Vec::new();
     for mark in found_marks() {
@@ -133,15 +133,15 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     Loaded { framework, version, libraries }
 }
 
-/// Parses the version after a library's `.so.`.
+/// Parses the version that follows `.so.` in the name of a library.
 fn version_of_file(name: &[u8]) -> Option<String> {
     let (_, number) = std::str::from_utf8(name).ok()?.split_once(".so.")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     (number.len() <= LONGEST_VERSION && number.split('.').all(is_number)).then(|| number.to_owned())
 }
 
-/// Whether a mark shows a framework other than the one that holds the memory. All frameworks use CUDA, and many
-/// CPU-only programs use Numba.
+/// Returns whether a mark shows a framework other than the one that holds the memory. All frameworks use CUDA, and many
+/// CPU-only programs use Numba, so both are ignored.
 fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = TABLE.built_on.get(framework);
     let is_for_cpus = mark.name == "numba" && mark.folder == "/numba/";
@@ -152,15 +152,15 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
 }
 
-// Detects an engine by its command line, if its libraries only show what it is built on.
+// Detects an engine by its command line if its libraries show only the framework that it is built on.
 //
-// Only these names are compared, as a whole: the program, an interpreter's script, the module after `-m`, and the
-// titles that workers set. Arguments prove nothing, because a model may have the same name.
+// These functions compare whole names: of the program, of an interpreter's script, of the module after `-m`, and of the
+// titles that workers set. Other arguments prove nothing, because a model can have the same name as an engine.
 
-/// Python options with a separate value.
+/// Python options whose value is a separate argument.
 const OPTIONS_WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
-/// Recognises an engine by its argv; `None` if unknown.
+/// Returns the engine that argv starts, or `None` if it is unknown.
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
@@ -364,7 +364,7 @@ mod tests {
         }
         assert_eq!(parse_maps(b"", &[]), Loaded::default());
         assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
-        // A line without its newline may be incomplete.
+        // The path can be incomplete because its line has no newline.
         assert_eq!(
             parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
             Loaded::default()

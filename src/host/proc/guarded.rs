@@ -1,8 +1,8 @@
-//! Reads a process's owner and protections, and whether it is blocked, just before an action on it.
+//! Reads the owner, protections and state of a process just before an action on it. `reclaim` decides whether the
+//! action is allowed.
 //!
-//! The live source watches only GPU processes. Here any process can be read once, and nothing is kept. Its folder is
-//! held open during the read, so that all values belong to one process. `reclaim` decides whether an action is
-//! allowed.
+//! Unlike the live source, which watches only GPU processes, this module reads any process and keeps nothing. The
+//! folder stays open during the read, so that all values belong to the same process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,12 +23,12 @@ use crate::model::snapshot::PidNamespace;
 /// Maximum number of ancestors followed. Nested shells can make a long chain.
 const MAX_ANCESTORS: usize = 128;
 const MAX_THREADS: usize = 4096;
-/// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
+/// Bit of `CAP_KILL` (`include/uapi/linux/capability.h`).
 const CAP_KILL: u32 = 5;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Start time in clock ticks since boot; with the pid, it identifies the process.
+    /// Start time in clock ticks since boot. The pid and the start time together identify a process.
     pub start_ticks: u64,
     /// State of the first thread: R S D T t Z X I.
     pub state: Option<char>,
@@ -36,27 +36,27 @@ pub struct Guarded {
     pub process_group: Option<u32>,
     pub session: Option<u32>,
     pub is_kernel_thread: bool,
-    /// [`Process::uid`](crate::model::Process::uid).
+    /// See [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
-    /// Whether the pid belongs to a process, rather than to a thread.
+    /// Whether the pid belongs to a process and not to a thread.
     pub is_process: Option<bool>,
-    /// The out-of-memory killer's adjustment; −1000 means never kill.
+    /// Adjustment of the out-of-memory killer. −1000 protects the process.
     pub oom_score_adj: Option<i32>,
-    /// Program file, without the ` (deleted)` suffix of a replaced file.
+    /// Path of the program file, without the ` (deleted)` suffix of a replaced file.
     pub executable: Option<Arc<str>>,
-    /// [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
+    /// See [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
     pub executable_is_roots: Option<bool>,
     pub comm: Option<Arc<str>>,
     pub command: Option<Arc<[Arc<str>]>>,
-    /// The variables of [`Process::environment`](crate::model::Process::environment).
+    /// See [`Process::environment`](crate::model::Process::environment).
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// GPU device files that the process holds open; `None` if its descriptors may not be read.
+    /// GPU device files that the process holds open. `None` if its descriptors cannot be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 
 impl Guarded {
-    /// Whether the process handles no signals until SIGCONT. This excludes a traced process (`t`), which its tracer
-    /// resumes.
+    /// Returns whether the process handles no signals until SIGCONT. A traced process (`t`) does not match, because its
+    /// tracer can resume it.
     pub fn is_stopped(&self) -> bool {
         self.state == Some('T')
     }
@@ -65,15 +65,15 @@ impl Guarded {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ourselves {
     pub pid: u32,
-    /// Effective user id, which the kernel checks when a process sends a signal.
+    /// Effective user id, which the kernel checks when gpumem sends a signal.
     pub uid: u32,
     pub session: Option<u32>,
     pub ancestors: Vec<u32>,
-    /// Whether gpumem may signal other users' processes (`CAP_KILL`).
+    /// Whether gpumem has `CAP_KILL` and can signal other users' processes.
     pub may_signal_others: bool,
-    /// The pid namespace of these pids.
+    /// Pid namespace of these pids.
     pub pid_namespace: Option<PidNamespace>,
-    /// The boot to which start ticks refer.
+    /// Boot that start times refer to.
     pub boot_id: Option<Arc<str>>,
 }
 
@@ -87,7 +87,7 @@ pub struct ListedProcess {
     pub session: Option<u32>,
 }
 
-/// Reads a process now. `None` if it does not exist. Fails if stat cannot be read. Other unreadable values are
+/// Reads a process, or returns `None` if it does not exist. Fails if stat cannot be read. Other unreadable values are
 /// `None` in the result.
 pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
     let path = || roots.proc.join(pid.to_string()).join("stat");
@@ -119,7 +119,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         ..Guarded::default()
     };
-    // Reading argv takes the memory map's lock, which a process in uninterruptible sleep may hold.
+    // A process in state D can hold the lock of its memory map.
     let has_memory = !stat.is_exiting && stat.state != 'D';
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
         let uid = number(&content, b"Uid:");
@@ -147,7 +147,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     Ok(Some(guarded))
 }
 
-/// Reads how a process handles signals now; `None` if it does not exist or its status is incomplete.
+/// Reads which signals a process catches and blocks. Returns `None` if the process does not exist.
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
@@ -155,8 +155,8 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     parse_signal_masks(&content)
 }
 
-/// Reads gpumem's own process. Fails if its own stat cannot be read, because the processes that must be spared are
-/// then unknown.
+/// Reads gpumem's own process. Fails if its stat cannot be read, because the ancestors that must be spared are then
+/// unknown.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
@@ -184,12 +184,12 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     })
 }
 
-/// Reads the state of a process: R S D T t Z X I. `None` if it does not exist.
+/// Reads the state of a process: R S D T t Z X I. Returns `None` if the process does not exist.
 pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
-/// Whether a process has exited, including all of its threads; `false` if it does not exist.
+/// Returns whether all threads of a process have exited, or `false` if the process does not exist.
 pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     let is_zombie = |stat: &Stat<'_>| {
         matches!(stat.state, 'Z' | 'X' | 'x') && stat.threads.is_none_or(|threads| threads <= 1)
@@ -197,7 +197,7 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     read_stat(roots, pid, is_zombie) == Some(true)
 }
 
-/// Whether a process is a descendant of another, by parent links; `false` if a link cannot be read.
+/// Returns whether `ancestor` is an ancestor of `pid`, or `false` if a parent cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
     std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS).any(|pid| pid == ancestor)
@@ -209,14 +209,14 @@ fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Optio
     parse_stat(&content).as_ref().map(part)
 }
 
-/// Whether a status includes `CAP_KILL`; `false` if it is incomplete.
+/// Returns whether the effective capabilities in a status file include `CAP_KILL`.
 fn may_kill(status: &[u8]) -> bool {
     field(status, b"CapEff:")
         .and_then(|set| u64::from_str_radix(set, 16).ok())
         .is_some_and(|set| set >> CAP_KILL & 1 == 1)
 }
 
-/// Lists all processes. One that starts or exits during the call may be missing.
+/// Lists all processes. A process that starts or exits during the call can be missing.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     let mut all = Vec::new();
     read_each(roots, |pid, stat| {
@@ -231,7 +231,7 @@ pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     Ok(all)
 }
 
-/// Reads the stat of all processes, like [`read_all`].
+/// Calls `each` with the pid and the stat of each process.
 pub(in crate::host) fn read_each(
     roots: &Roots,
     mut each: impl FnMut(u32, &Stat<'_>),
@@ -251,8 +251,8 @@ pub(in crate::host) fn read_each(
     Ok(())
 }
 
-/// Reads the kernel function in which a thread in uninterruptible sleep waits. `None` if there is no such thread;
-/// `"?"` if the kernel hides the function from a caller other than root.
+/// Reads the kernel function that blocks a thread in state D. Returns `None` if no thread is in state D, and `"?"` if
+/// the kernel hides the function from unprivileged users.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
     for task in fs::read_dir(tasks).ok()?.take(MAX_THREADS).flatten() {
@@ -277,7 +277,7 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// Returns the first word of a status line. An incomplete line is ignored.
+/// Returns the first word of a line in a status file. Ignores an incomplete line.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// Creates process 7 with this state and status.
+    /// Creates process 7.
     fn process_seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// The program runs as another account, with libraries or a signal chosen by the caller.
+    /// A set-uid program must not be influenced by the variables of its caller.
     #[test]
     fn set_uid_programs_ignore_the_callers_variables() {
         let folder = tempfile::tempdir().unwrap();
@@ -382,7 +382,7 @@ mod tests {
                 command.uid(65534);
             }
             let mut child = command.spawn().unwrap();
-            // The environment is set up only after the kernel has closed the file that `spawn` waits for.
+            // `spawn` returns before exec has set up the new environment.
             let read = std::iter::repeat_with(|| read_guarded(&Roots::default(), child.id()))
                 .map(|read| read.unwrap().unwrap())
                 .find(|read| read.environment.is_some())

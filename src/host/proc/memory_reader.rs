@@ -1,11 +1,11 @@
-//! Reads the files in /proc that need the lock of a process's memory (argv, environment, maps), in a child that can
-//! be abandoned.
+//! Reads cmdline, environ and maps in a child process that can be abandoned, because these files need the lock of the
+//! target process's memory map.
 //!
-//! A process can cause its lock to be held forever. For example, it maps a file on its user's own file system that
-//! never answers. Another process reads that page through `/proc/PID/mem`, and one of the first process's threads
-//! waits to map a page. Reading these files then blocks as well, although the first thread sleeps as usual. So a
-//! child reads them. If it does not answer in time, gpumem kills and abandons it, and avoids that process for a
-//! while. With file capabilities, gpumem reads the files itself, because a child would also get the capabilities.
+//! A malicious process can cause its lock to be held forever. For example, it maps a file on a FUSE file system that
+//! never answers. A second process reads that page through `/proc/PID/mem`, and a thread of the first process waits to
+//! map a page. Reading these files then blocks, although the first thread is in an ordinary sleep. If the child does
+//! not answer in time, gpumem kills and abandons it, and avoids the target for some minutes. With file capabilities,
+//! gpumem reads the files itself, because a child would also get the capabilities.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -27,19 +27,19 @@ use rustix::net::{
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::proc::folder::Folder;
 
-/// The argument that starts gpumem as a reading child.
+/// Argument that starts gpumem as a reading child.
 const ARGUMENT: &str = "__read";
-/// Names of the files. The last one is a list.
+/// Names of the files. Only the last file is a list (see [`Folder::read_list`]).
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// Maximum wait for an answer. The kernel may have to read pages from a disk.
+/// Maximum wait for an answer. The kernel can have to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Maximum wait for a child to start. Generous, because only a busy machine delays it.
+/// Maximum wait for a child to start, which takes long only on a busy machine.
 const STARTS: Duration = Duration::from_secs(20);
 /// How long to avoid a process that did not answer.
 const PAUSE: Duration = Duration::from_secs(300);
-/// After this many abandoned children, all of the user's processes are avoided.
+/// Maximum number of abandoned children per user. At the limit, all processes of the user are avoided.
 const MAX_PER_USER: usize = 4;
-/// Size of a request: a byte limit for each file. One request covers all files of a process, because a round trip
+/// Size of a request: a byte limit for each file. A single request covers all files of a process, because a round trip
 /// takes longer than the kernel takes to write a file.
 const REQUEST_BYTES: usize = NAMES.len() * 8;
 /// Size of an answer's header: an error number and a length for each file.
@@ -47,7 +47,7 @@ const HEAD_BYTES: usize = NAMES.len() * 8;
 /// Number of bytes of an answer that are read together with its header.
 const SHORT_BYTES: usize = 8 << 10;
 
-/// The content of each file, in the order of [`NAMES`].
+/// Content of each file, in the order of [`NAMES`].
 pub(super) type Contents = [Result<Vec<u8>, Errno>; NAMES.len()];
 
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
@@ -58,7 +58,8 @@ struct Reader {
     abandoned: Vec<AbandonedChild>,
 }
 
-/// An abandoned child, with the inode number (unique to the process) and the owner of the folder that it was reading.
+/// An abandoned child, and the inode number and owner of the folder that it was reading. The inode number identifies a
+/// process.
 #[derive(Debug)]
 struct AbandonedChild {
     child: Child,
@@ -67,12 +68,12 @@ struct AbandonedChild {
     at: Instant,
 }
 
-/// While this value exists, a child reads these files. Dropping it ends the child. A child that outlived gpumem would
-/// remain a zombie in a container whose first process does not reap children.
+/// While this value exists, a child reads the files. Dropping the value ends the child. In a container whose first
+/// process does not reap children, a child that outlived gpumem would remain a zombie.
 #[derive(Debug)]
 pub struct ReadingChild(());
 
-/// Makes a child read these files from now on. The program must call [`serves_memory`] first.
+/// Makes a child read the files from now on. The program must have called [`serves_memory`] before.
 pub fn read_memory_by_child() -> ReadingChild {
     if !has_gained_rights() {
         *READER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader::default());
@@ -82,7 +83,7 @@ pub fn read_memory_by_child() -> ReadingChild {
 
 impl Drop for ReadingChild {
     fn drop(&mut self) {
-        // If the reader is locked, a thread is still waiting for an answer that may never arrive.
+        // If the reader is locked, a thread is waiting for an answer that may never arrive.
         let reader = READER.try_lock().ok().and_then(|mut reader| reader.take());
         if let Some((mut child, _)) = reader.and_then(|reader| reader.child) {
             let _ = child.kill();
@@ -91,7 +92,7 @@ impl Drop for ReadingChild {
     }
 }
 
-/// If the arguments start a reading child, serves requests until the parent exits, and returns `true`.
+/// Serves requests until the parent exits and returns `true` if the arguments start a reading child.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|argument| argument == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
@@ -101,8 +102,8 @@ pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     is_child
 }
 
-/// Reads each file in a process's folder up to its limit in bytes, through the child. `None` if the caller has to
-/// read the files itself.
+/// Lets the child read the files in a process's folder, each up to its limit in bytes. Returns `None` if the caller
+/// must read the files itself.
 pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Contents> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
     let reader = reader.as_mut()?;
@@ -122,7 +123,7 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
             Some(child) => child,
-            // Without a child, the caller reads the files itself.
+            // If no child can be started, the caller reads the files itself.
             None => start().ok()?,
         };
         match ask(&mut socket, folder, limits) {
@@ -132,7 +133,7 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let mut child = child;
-                // A blocked child may survive SIGKILL.
+                // A blocked child can survive SIGKILL.
                 let _ = child.kill();
                 reader.abandoned.push(AbandonedChild { child, inode, uid, at: Instant::now() });
                 return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
@@ -149,12 +150,12 @@ fn start() -> io::Result<(Child, UnixStream)> {
     ours.set_read_timeout(Some(STARTS))?;
     ours.set_write_timeout(Some(ANSWERS))?;
     let mut child = Command::new("/proc/self/exe")
-        // A process listing should show what the child belongs to.
+        // Process listings must show that the child belongs to gpumem.
         .arg0("gpumem")
         .arg(ARGUMENT)
         .env_clear()
         .current_dir("/")
-        // Signals from the terminal's keys, such as Ctrl-C, must not reach the child.
+        // Signals of the terminal's keys, such as Ctrl-C, must not reach the child.
         .process_group(0)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -206,10 +207,9 @@ fn ask(
     Ok(contents)
 }
 
-/// Answers requests until the parent exits.
 fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Reports that the child has started.
+    // Report that the child has started.
     socket.write_all(&[0])?;
     let mut content = Vec::new();
     loop {

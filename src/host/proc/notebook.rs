@@ -1,9 +1,10 @@
-//! Recognises a Jupyter kernel, and the program that runs it, from argv alone.
+//! Recognises a Jupyter kernel, and the program that runs it, from argv alone. `jupyter` reads files and asks the
+//! server.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in any of its arguments. If ID is
-//! a UUID, it is the kernel's id in the server's API. Programs that run a notebook from first cell to last
-//! (papermill, nbconvert) give the file another name and keep no history; only the parent's argv shows which program
-//! it is. This module reads no files: `jupyter` reads files and asks the server.
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in one of its arguments. If ID is a
+//! UUID, it is the kernel's id in the server's API. Programs that run a notebook from the first cell to the last
+//! (papermill, nbconvert) give the file another name and disable the history. Only the parent's argv shows which
+//! program runs the notebook.
 
 use std::sync::Arc;
 
@@ -23,31 +24,30 @@ const LAUNCHERS: [&str; 7] = [
 
 const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
 
-/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as in every Databricks stack trace.
+/// The script is `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as stack traces of Databricks show.
 const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
-/// The module of marimo's kernels with a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
+/// Module of marimo's kernels with a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
 
-/// The argument that Python's multiprocessing adds to a spawned process (CPython:
-/// `Lib/multiprocessing/spawn.py`).
+/// Argument that Python's multiprocessing adds to a spawned process (CPython: `Lib/multiprocessing/spawn.py`).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// The option with which nbclient, and so papermill and nbconvert, disables a kernel's history (nbclient:
-/// `NotebookClient.create_kernel_manager`).
+/// nbclient disables a kernel's history with this option, and so do papermill and nbconvert, which use nbclient
+/// (`NotebookClient.create_kernel_manager`).
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
 /// Flags that take a connection file.
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// Programs with which users inspect, copy or delete a connection file.
+/// Programs that users run to inspect, copy or delete a connection file.
 const READERS: [&str; 16] = [
     "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
     "tail", "vi", "vim",
 ];
 
-/// Recognises a kernel by its argv; `None` for other programs, including a kernel's clients (`--existing`).
+/// Returns the kernel that argv starts, or `None` for other programs, including clients of a kernel (`--existing`).
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let is_reader =
         arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
@@ -65,8 +65,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         if name == "--existing" {
             return None;
         }
-        // Some languages' kernels have no flag for the file: IJulia takes it as an argument, IRkernel after
-        // `--args`.
+        // Kernels of some languages have no flag for the file: IJulia takes it as an argument, IRkernel after `--args`.
         let is_kernels = |name| is_uuid(name) || is_from_vscode(name);
         if !is_reader && kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
@@ -87,7 +86,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    // A file name that only kernels use, or any file name if the program runs only kernels.
+    // Accept any file name only if the program is a kernel launcher.
     let connection_file = named.or(any.filter(|_| launcher.is_some()));
     if launcher.is_none() && connection_file.is_none() {
         return None;
@@ -106,7 +105,8 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_none()
         && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
     {
-        // A program that starts a kernel for a notebook passes the ports, so a user started this one.
+        // A program that starts a kernel for a notebook passes a connection file or ports, so a user started this
+        // kernel.
         Some("ipykernel")
     } else {
         None
@@ -119,14 +119,14 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Whether a process may be marimo's kernel. Python spawns it like any other process, so only its parent's argv can
-/// identify it (`parse_child_of_marimo`).
+/// Returns whether a process can be a kernel of marimo. Python spawns marimo's kernels like any other process, so only
+/// the parent's argv can identify them ([`parse_child_of_marimo`]).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
-/// Recognises a process spawned by marimo as a kernel, from its parent's argv: `marimo edit notebook.py`. `None` if
-/// the parent is not a marimo editor. (`marimo run` runs notebooks in its own threads.)
+/// Recognises a process spawned by marimo as a kernel, from its parent's argv, such as `marimo edit notebook.py`.
+/// Returns `None` if the parent is not a marimo editor. `marimo run` runs notebooks in threads.
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     let (program, arguments) = parse_program(parent)?;
     if program != "marimo" {
@@ -145,8 +145,8 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Finds the program that runs a notebook from first cell to last, and the notebook, from argv: `papermill in.ipynb
-/// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` for an unknown program.
+/// Returns the program that runs a notebook from the first cell to the last, and the notebook: `papermill in.ipynb
+/// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. An unknown program is `batch`.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, arguments) = parse_program(arguments).unwrap_or(("", &[]));
     let application = match program {
@@ -161,7 +161,7 @@ pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str
     (application, notebook)
 }
 
-/// Recognises a console that starts kernels itself without serving them; `None` for any other program.
+/// Returns the console that argv starts, or `None` for other programs. Consoles start kernels without a server.
 pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match parse_program(arguments)?.0 {
         "jupyter-console" | "jupyter_console" => "jupyter-console",
@@ -171,7 +171,8 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
-/// Recognises a kernel server that does not write its address to a file; `None` for any other program.
+/// Returns the kernel server that argv starts if that server does not write its address to a file, or `None` for other
+/// programs.
 pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match parse_program(arguments)?.0 {
         "voila" | "jupyter-voila" => "voila",
@@ -203,15 +204,15 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     )
 }
 
-/// Returns the program that argv starts, and its arguments. This is a script or module rather than Python itself, and
-/// `nbconvert` for `jupyter nbconvert`.
+/// Returns the program that argv starts, and its arguments. For Python, the program is the script or module. For
+/// `jupyter nbconvert`, it is `nbconvert`.
 fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
     if program(at(index)?).starts_with("python") {
         index += 1;
         while at(index)?.starts_with('-') {
-            // Python options with a separate value; `-m` ends the options.
+            // Python options whose value is a separate argument. `-m` and `-c` end the options.
             let option = at(index)?;
             index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
             if matches!(option, "-m" | "-c") {
@@ -230,25 +231,22 @@ fn with_application(name: &str) -> Jupyter {
     Jupyter { application: Some(name.into()), ..Jupyter::default() }
 }
 
-/// Returns the last part of a path, without `.py`.
 fn program(path: &str) -> &str {
     let name = file_name(path);
     name.strip_suffix(".py").unwrap_or(name)
 }
 
-/// Returns the ID in `…/kernel-ID.json`.
 fn kernel_name(path: &str) -> Option<&str> {
     file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
-/// Whether VS Code has chosen this ID. It starts kernels without a server: `v2-4711AbCd`, `v3…` (vscode-jupyter:
-/// `kernelProcess.node.ts`).
+/// Returns whether VS Code chose this ID, such as `v2-4711AbCd` or `v3…`. VS Code starts kernels without a server
+/// (vscode-jupyter: `kernelProcess.node.ts`).
 fn is_from_vscode(name: &str) -> bool {
     let version = name.strip_prefix('v');
     version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether the text has the format of Jupyter's kernel ids.
 pub(in crate::host) fn is_uuid(text: &str) -> bool {
     let mut groups = text.split('-');
     let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -281,7 +279,7 @@ mod tests {
             format!("python3 -m colab_kernel_launcher -f {file}"),
             format!("xpython -f {file}"),
             format!("python -m ipykernel --IPKernelApp.connection_file={file}"),
-            // Julia, R, C++, Rust, Haskell, Scala, Deno, .NET.
+            // Julia, R, C++, Rust, Haskell, Scala, Deno, .NET
             format!("/opt/julia/bin/julia -i --project=@. /p/IJulia/src/kernel.jl {file}"),
             format!("/usr/lib/R/bin/exec/R --no-echo -e IRkernel::main() --args {file}"),
             format!("/opt/conda/bin/xcpp -f {file} -std=c++17"),
@@ -297,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_a_uuid_has_no_id() {
-        // Started by VS Code.
+        // VS Code starts a kernel like this.
         let file = "/tmp/kernel-v2-4711AbCd.json";
         assert_eq!(
             kernel(&format!("python -m ipykernel_launcher -f {file}")),
@@ -322,7 +320,7 @@ mod tests {
                 format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
                 Some("vscode"),
             ),
-            // Started by papermill 2.7, nbconvert 7.17 and nbclient 0.11.
+            // papermill 2.7, nbconvert 7.17 and nbclient 0.11 start a kernel like this.
             (format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"), Some("batch")),
             (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
             (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),
@@ -347,7 +345,7 @@ mod tests {
         assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
         assert_eq!(kernel("python train.py kernel-3x3.json"), None);
         assert_eq!(kernel("python train.py --size kernel-v.json"), None);
-        // Clients of a kernel.
+        // Clients of a kernel are not kernels.
         let file = format!("/run/kernel-{ID}.json");
         assert_eq!(kernel(&format!("jupyter-console --existing {file}")), None);
         assert_eq!(kernel(&format!("jupyter-qtconsole --existing={file}")), None);

@@ -1,5 +1,5 @@
-//! Finds the process that started another process. This is its parent, unless the parent has only adopted it. Also
-//! recognises processes that adopt orphans.
+//! Finds the process that started another process: its parent, unless the parent has adopted it. Recognises processes
+//! that adopt orphans.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ impl ReadParent {
         }
     }
 
-    /// Records the parent as starter, unless it adopts orphans. A container's first process may do so and yet have
-    /// started a server's worker. A recorded starter is kept after the parent has changed.
+    /// Records the parent as the starter unless it adopts orphans. A recorded starter remains after the parent has
+    /// changed. The first process of a container adopts orphans, but can also have started a server's worker.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();
@@ -44,10 +44,8 @@ impl ReadParent {
     }
 }
 
-/// Describes the process with this pid as a parent. `None` if it does not exist or is not visible. `content` is a
-/// buffer.
-///
-/// argv is omitted if reading it might block (see `entry`).
+/// Reads a parent for display. Returns `None` if it does not exist or is not visible. `content` is a reusable buffer.
+/// Omits argv if reading it can block (see `entry`).
 fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
@@ -62,11 +60,11 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         parent_is_reaper: None,
     };
     if has_memory {
-        // One extra byte shows whether argv is longer than the limit.
+        // One additional byte shows whether argv exceeds the limit.
         let read = folder.read(c"cmdline", content, CMDLINE_BYTES + 1);
         parent.command = read.ok().and_then(|()| parse_cmdline(content));
     }
-    // The parent is an engine and also a server's worker. If the server dies, engine and workers are orphaned
+    // The parent is an engine that a server started. If the server exits, the engine and its workers become orphans
     // together.
     if let Some(command) = &parent.command
         && is_worker_command(command)
@@ -77,22 +75,21 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     Some(parent)
 }
 
-// When a process dies, its children go to the nearest ancestor that requested orphans (`PR_SET_CHILD_SUBREAPER`,
-// prctl(2)), or else to the first process of their pid namespace. The kernel shows a namespace's first process: the
-// last number of its `NSpid` is 1 (pid_namespaces(7)). It does not show subreapers, so they are recognised by name.
+// When a process exits, its children go to the nearest ancestor that requested orphans (`PR_SET_CHILD_SUBREAPER`,
+// prctl(2)), or else to the first process of their pid namespace. The kernel shows which process is first: the last
+// number of its `NSpid` is 1 (pid_namespaces(7)). The kernel does not show subreapers, so they are recognised by name.
 
-/// Short names (the kernel keeps 15 bytes) of programs that adopt orphans or usually run as a namespace's first
-/// process.
+/// Short names of programs that adopt orphans or usually run as the first process of a namespace.
 const NAMES: [&[u8]; 13] = [
-    // systemd, and each user's systemd --user (systemd: src/core/main.c).
+    // systemd and its user instances (systemd: `src/core/main.c`).
     b"systemd",
     b"init",
     b"upstart",
-    // One per container, or per pod (containerd: the shim's README; conmon: src/conmon.c).
+    // A process per container or pod (containerd: README of the shim; conmon: `src/conmon.c`).
     b"containerd-shim",
     b"conmon",
     b"conmonrs",
-    // First processes of containers; tini with -s adopts orphans even if it is not the first process.
+    // First processes of containers. `tini -s` also adopts orphans when it is not the first process.
     b"tini",
     b"docker-init",
     b"dumb-init",
@@ -103,8 +100,8 @@ const NAMES: [&[u8]; 13] = [
     b"runit",
 ];
 
-/// Whether the process with this pid adopts orphans; `None` if unknown, for example for a parent outside this pid
-/// namespace. `content` is a buffer.
+/// Returns whether a process adopts orphans, or `None` if unknown, as for a parent outside this pid namespace.
+/// `content` is a reusable buffer.
 pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     if pid == 1 {
         return Some(true);
@@ -114,14 +111,14 @@ pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     is_reaper(&parse_status(content))
 }
 
-/// Whether the process with this pid has the name of a program that adopts orphans and starts no workers of its own.
+/// Returns whether a process has the name of a program that adopts orphans and starts no workers itself.
 fn is_init(pid: u32, proc: &Path, content: &mut Vec<u8>) -> bool {
     let folder = Folder::open(proc, pid).ok();
     let read = folder.and_then(|folder| folder.read(c"status", content, STATUS_BYTES).ok());
     read.and_then(|()| parse_status(content).name).is_some_and(|name| NAMES.contains(&name))
 }
 
-/// Whether a process adopts orphans, from its status; `None` if the status is incomplete.
+/// Returns whether a process adopts orphans, or `None` if its status is incomplete.
 fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);

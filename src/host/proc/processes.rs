@@ -1,9 +1,7 @@
-//! Keeps the table of watched processes, with the last known values of each.
+//! Stores the watched processes by pid, with the last known values of each (`entry`).
 //!
-//! Each sample opens a process's folder and reads stat through it. A different start time under the same pid means
-//! another process. All other data is read through the same folder.
-//!
-//! This file maps pids to processes; `entry` describes one process.
+//! Each sample opens a process's folder and reads stat through it. A different start time with the same pid means that
+//! the pid was reused. All other files are read through the same open folder.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -21,17 +19,17 @@ pub struct Processes {
     content: Vec<u8>,
 }
 
-/// The result of [`Processes::sample`]. Each requested pid is in exactly one list.
+/// Result of [`Processes::sample`]. Each requested pid is in exactly one list.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessSample {
     pub processes: Vec<Process>,
-    /// Pids without a process. This is normal, because a process may exit between two samples.
+    /// Pids without a process. A process can exit at any time between two samples.
     pub gone: Vec<u32>,
     pub unreadable: Vec<(u32, HostError)>,
 }
 
 impl Processes {
-    /// Creates an empty table. The boot time is read once, so that start times do not change when the clock is set.
+    /// Creates an empty table. The boot time is read only here, so that setting the clock does not change start times.
     pub fn new(roots: Roots) -> Self {
         Self {
             entries: HashMap::new(),
@@ -40,16 +38,16 @@ impl Processes {
         }
     }
 
-    /// Whether the machine had GPU device files, or gpumem held one open, at the last check (twice a minute). If not,
-    /// every process's `gpu_files` is unknown.
+    /// Returns whether, at the last check, the machine had GPU device files or gpumem held one open. If not,
+    /// `gpu_files` of all processes is unknown. The check is repeated twice a minute.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
 
-    /// Reads the processes with these unique pids, and drops all others.
+    /// Reads the processes with these unique pids and removes all others from the table.
     ///
-    /// `boottime_ns` is the current time, in nanoseconds since boot (`Clocks::boottime_ns`). CPU use is measured
-    /// since the previous call.
+    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). CPU use is measured since
+    /// the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut old_entries = std::mem::take(&mut self.entries);
@@ -89,12 +87,12 @@ impl Processes {
         sample
     }
 
-    /// Returns the CPU time of a process and of its reaped children, as of the last sample.
+    /// Returns the CPU time of a process and its reaped children at the last sample.
     pub fn ticks(&self, pid: u32) -> Option<Ticks> {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }
 
-    /// Sets each process's listening relatives, using the process tree of `holders`, which the caller has updated.
+    /// Sets the listening relatives of each process. The caller must have updated the process tree of `holders`.
     pub fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -104,7 +102,7 @@ impl Processes {
         self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Reads one process. `entry` is its current entry, if any, and is replaced if the pid was reused.
+    /// Reads one process. `entry` is its current entry, which is replaced if the pid was reused.
     fn read_process(
         &mut self,
         pid: u32,
@@ -122,11 +120,11 @@ impl Processes {
         };
         match folder.read(c"stat", &mut self.content, STAT_BYTES) {
             Ok(()) => {}
-            // The kernel opens the folder of a hidden process, too (proc(5), hidepid).
+            // The kernel lets gpumem open the folder of a hidden process (proc(5), hidepid).
             Err(errno) if is_gone(errno) && !self.around.sees_all => {
                 return Err(HostError::Hidden { path });
             }
-            // The folder existed, so the process has exited since.
+            // The process has exited since its folder was opened.
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => return Err(HostError::Read { path, errno }),
         }

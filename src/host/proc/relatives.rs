@@ -1,12 +1,12 @@
-//! Finds listening processes that are related to a watched process, which may be serving through them.
+//! Finds listening processes related to a watched process, which can serve requests through them.
 //!
-//! The program that accepts requests often does not hold the GPU memory itself. It may be a front end that starts
-//! workers, a service that starts an engine, or a container's first process. So twice a minute, sockets are read
-//! for a process's ancestors within its session, its descendants, and the other processes of its service or
-//! container. The purpose of a listening socket is not judged here.
+//! The program that accepts requests often does not hold the GPU memory. It can be a front end that starts workers, a
+//! service that starts an engine, or the first process of a container. Twice a minute, this module reads the sockets of
+//! a process's ancestors within its session, of its descendants, and of other processes in its service or container. It
+//! does not judge the purpose of a socket.
 //!
-//! These processes, and the ancestors' other descendants in the session, form the process's job. A process outside
-//! the job that is connected to one of the sockets is a client.
+//! These processes, and the other descendants of the ancestors within the session, form the process's job. A process
+//! outside the job that is connected to one of the sockets is a client.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -34,12 +34,12 @@ const MOST_LISTED: usize = 16;
 /// Maximum number of bytes read from a cgroup's process list, enough for about a thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
 
-/// Mount points of cgroups, below the root: the unified hierarchy, or the memory hierarchy.
+/// Mount points relative to [`Roots::root`] of the cgroup v2 hierarchy and the v1 memory hierarchy.
 const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    /// Results of this sample, shared by all watched processes. `None` if the process does not exist.
+    /// Results of this sample, shared by all watched processes. `None` for processes that do not exist.
     seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }
@@ -47,7 +47,7 @@ pub(in crate::host) struct Relatives {
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
-    /// Inode numbers of all its sockets.
+    /// Inode numbers of all sockets of the process.
     inodes: Arc<[u64]>,
     listens: Option<RelativeSockets>,
 }
@@ -90,7 +90,8 @@ impl Surroundings {
         }
     }
 
-    /// Finds the listening relatives and the clients of the process and its relatives, which are kept from `before`.
+    /// Finds the listening relatives of a process, and the clients of the process and its relatives. Keeps the clients
+    /// in `before`.
     fn find_job(
         &mut self,
         process: &Process,
@@ -119,7 +120,7 @@ impl Surroundings {
             let find = |pid: u32, addresses: &[Arc<str>], before: Option<&[Arc<str>]>| {
                 let folder = Folder::open(&self.roots.proc, pid).ok()?;
                 let mut clients = self.listening.clients(&folder, addresses, &sockets);
-                // A client that has disconnected still counts as one.
+                // A client remains known after it has disconnected.
                 let is_left = |address: &&Arc<str>| addresses.contains(address);
                 for address in before.unwrap_or_default().iter().filter(is_left) {
                     let clients = clients.get_or_insert_default();
@@ -148,7 +149,8 @@ impl Surroundings {
         }
     }
 
-    /// Finds the listening relatives, and the topmost ancestor in the process's session, or else the process itself.
+    /// Returns the listening relatives, and the topmost ancestor in the process's session, or the process itself if it
+    /// has none.
     fn find_relatives(&mut self, process: &Process, tree: &Tree) -> (Vec<Relative>, u32) {
         let mut top = process.pid;
         let mut found: Vec<Relative> = Vec::new();
@@ -167,9 +169,9 @@ impl Surroundings {
             }
         };
         for pid in tree.ancestors(process.pid) {
-            // A login, a terminal program and a scheduler start each process in its own session. A session that
-            // began outside this pid namespace has no number here (0 in proc_pid_stat(5)). An ancestor without a
-            // number is in the same session, because a session that began below it would have one.
+            // Logins, terminal programs and schedulers start each process in a separate session. A session that began
+            // outside this pid namespace has number 0 (proc_pid_stat(5)). All processes with number 0 are in the same
+            // session, because a session that began further down would have a number.
             match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens);
@@ -191,7 +193,7 @@ impl Surroundings {
         (found, top)
     }
 
-    /// Reads a process's sockets, once per sample; `None` if the process does not exist.
+    /// Reads the sockets of a process once per sample. Returns `None` if the process does not exist.
     fn scan_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         if let Some(seen) = self.relatives.seen.get(&pid) {
             return seen.clone();
@@ -226,7 +228,7 @@ impl Surroundings {
         };
         let mut command = None;
         if has_memory {
-            // One extra byte shows whether argv is longer than the limit.
+            // One additional byte shows whether argv exceeds the limit.
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
@@ -235,7 +237,7 @@ impl Surroundings {
     }
 }
 
-/// Whether all processes in a process's cgroup belong to one service or container.
+/// Returns whether all processes in the cgroup belong to one service or container.
 fn has_cgroup_of_its_own(process: &Process) -> bool {
     let is_service = process
         .systemd_unit
@@ -245,7 +247,7 @@ fn has_cgroup_of_its_own(process: &Process) -> bool {
 }
 
 fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
-    // A path that begins with `/..` is outside this cgroup namespace, and is not visible.
+    // A path that begins with `/..` is outside this cgroup namespace and is not visible.
     let cgroup = process.cgroup.as_deref().filter(|path| {
         path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
     });
@@ -296,7 +298,7 @@ mod tests {
             }
         }
 
-        /// Adds a process that holds this socket.
+        /// Adds a process that holds the socket with this inode number.
         fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
             self.proc.stat(pid, &StatLine { ppid, session, ..StatLine::ASLEEP });
             self.proc.put(pid, "cmdline", format!("program{pid}\0-x\0"));
@@ -336,7 +338,7 @@ mod tests {
     #[test]
     fn those_of_its_line_and_of_its_session_are_looked_at() {
         let mut fake = Fake::new();
-        // A terminal's server, a shell, a listening front end, the process, its listening child.
+        // A terminal server, a shell, a listening front end, the process, its listening child.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 70, 1);
         fake.process(71, 70, 70, 8);
@@ -351,13 +353,13 @@ mod tests {
                 (73, Relation::Descendant, nine.to_owned()),
             ]
         );
-        // Relatives are read again after half a minute, not before.
+        // Relatives are read again only after half a minute.
         fs::remove_file(fake.proc.proc.join("71/fd/3")).unwrap();
         fake.now_ns += VALID_NS - 1;
         assert_eq!(fake.relatives(&process(72)).len(), 2);
         fake.now_ns += 1;
         assert_eq!(fake.relatives(&process(72)), [(73, Relation::Descendant, nine.to_owned())]);
-        // Another process with the same pid.
+        // The pid is reused by another process.
         let other = Process { start_ticks: Some(8), ..process(72) };
         assert_eq!(fake.relatives(&other).len(), 1);
         let unknown = Process { pid: 72, ..Process::default() };
@@ -369,7 +371,7 @@ mod tests {
     #[test]
     fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
         let mut fake = Fake::new();
-        // The session began outside, and a server further up started another session inside.
+        // The session began outside the namespace. A server further up started another session inside.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 0, 1);
         fake.process(71, 70, 0, 8);

@@ -1,10 +1,10 @@
-//! Finds listening processes by matching the sockets among a process's descriptors against the kernel's tables in
-//! `/proc/PID/net`, which belong to its network namespace.
+//! Finds listening processes. Compares the sockets of a process with the tables in `/proc/PID/net`, which contain the
+//! sockets of its network namespace.
 //!
-//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts
-//! another line. So a process can forge entries, and the table proves nothing. [`holds_listener`] must return
-//! proof, so it reads TCP only. For a Unix socket, the kernel reports the listener's pid to the connecting process
-//! (SO_PEERCRED).
+//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts another
+//! line. A process can therefore forge entries, so the table proves nothing. [`holds_listener`] must return proof, so
+//! it reads only TCP. For a Unix socket, the kernel reports the listener's pid to the connecting process
+//! (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,33 +19,34 @@ use crate::host::proc::folder::{Folder, if_readable};
 /// Maximum number of bytes read from a table, enough for thousands of sockets.
 const TABLE_BYTES: usize = 1 << 20;
 
-/// How long a table is valid. Even with few connections, the kernel walks its whole hash table (7 ms for both
-/// tables on a machine with 24 GiB). The table has to expire, because a namespace's number may be reused.
+/// How long a table is valid. To build a table, the kernel walks a whole hash table, even if there are few connections:
+/// 7 ms for both TCP tables on a machine with 24 GiB. The table must expire, because the number of a namespace can be
+/// reused.
 const VALID_NS: u64 = 60_000_000_000;
 
-/// Maximum number of network namespaces with valid tables. Any user may create namespaces, and each needs a walk.
+/// Maximum number of network namespaces with valid tables. Any user can create namespaces, and each needs a walk.
 /// Beyond this limit, the listening addresses of a process are unknown.
 pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
 /// Maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
 
-/// Maximum number of connections remembered for a network namespace. If there are more, a process without a known
-/// client may have one.
+/// Maximum number of connections stored for a network namespace. If there are more, it is unknown whether a process has
+/// clients, unless a client was found.
 const MOST_CONNECTIONS: usize = 2_048;
 
-/// The first of the kernel's ephemeral ports (`ip_local_port_range`).
+/// First of the kernel's default ephemeral ports (`ip_local_port_range`).
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
-/// Whether the process is in gpumem's own network namespace; `None` if unknown.
+/// Returns whether a process is in gpumem's network namespace, or `None` if that is unknown.
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
     Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
 }
 
-/// Whether this process holds the socket that a connection to `address` from its network namespace would reach. Check
-/// this before sending a secret, and again once connected. `Some(false)` if another process might receive the
-/// connection, or no process would. `None` if its descriptors may not be read, or there are too many sockets.
+/// Returns whether a process holds the socket that a connection to `address` from its network namespace would reach.
+/// Call this function before sending a secret, and again after connecting. Returns `Some(false)` if the connection
+/// would reach another process or none, and `None` if descriptors cannot be read or there are too many sockets.
 pub(in crate::host) fn holds_listener(
     roots: &Roots,
     folder: &Folder,
@@ -57,8 +58,7 @@ pub(in crate::host) fn holds_listener(
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
         takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
-    // The kernel prefers sockets bound to the exact address (`__inet_lookup_listener` in Linux's
-    // `net/ipv4/inet_hashtables.c`).
+    // The kernel prefers sockets bound to the exact address (`__inet_lookup_listener` in `net/ipv4/inet_hashtables.c`).
     if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
         takers.retain(|(reach, _)| *reach == Reach::Exact);
     }
@@ -71,8 +71,7 @@ pub(in crate::host) fn holds_listener(
     }
 }
 
-/// Counts the open connections to the ports on which this process listens. Closing connections do not count. `None`
-/// if unknown.
+/// Counts the established connections to the ports that a process listens on. Returns `None` if the number is unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
     let held = read_held(folder, &roots.dev).ok()?.sockets?;
     if held.is_partial {
@@ -89,7 +88,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     let mut count = 0;
     for name in [c"net/tcp", c"net/tcp6"] {
         let mut content = Vec::new();
-        // If the table is too long to read, the number is unknown.
+        // If the table exceeds the limit, the number is unknown.
         match folder.read_list(name, &mut content, TABLE_BYTES) {
             Ok(()) if content.len() < TABLE_BYTES => {}
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
@@ -102,9 +101,9 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     Some(count)
 }
 
-/// Parses the local port of an established connection.
+/// Returns the local port of an established connection.
 fn parse_established(line: &[u8]) -> Option<u16> {
-    /// As in the kernel's `include/net/tcp_states.h`.
+    /// From the kernel's `include/net/tcp_states.h`, in hexadecimal.
     const ESTABLISHED: &str = "01";
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let (_, port) = fields.nth(1)?.split_once(':')?;
@@ -113,7 +112,7 @@ fn parse_established(line: &[u8]) -> Option<u16> {
     is_established.then_some(port)
 }
 
-/// Listening sockets by network namespace, read on demand and valid for a minute.
+/// Listening sockets by network namespace, read on demand.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
@@ -130,12 +129,12 @@ struct Tables {
 struct Inodes {
     places: Vec<(u64, Bound)>,
     is_whole: bool,
-    /// Connections that involve a listening port, from the same table.
+    /// Connections to or from a listening port, read from the same table.
     connections: Vec<Connection>,
     has_all_connections: bool,
 }
 
-/// A TCP connection. The inode is 0 if no process holds the socket.
+/// A TCP connection. The inode number is 0 if no process holds the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Connection {
     local: SocketAddr,
@@ -143,17 +142,17 @@ struct Connection {
     inode: u64,
 }
 
-/// The address of a listening socket, in the order of reporting: services use low ports, a library's own sockets
-/// use high ports or a path.
+/// Address of a listening socket. The order determines which addresses are reported first: services use low ports, but
+/// libraries' internal sockets use high ports or a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),
-    /// A path; empty if the socket has no name. An abstract name begins with `@`.
+    /// A path. Empty if the socket has no name. An abstract name begins with `@`.
     Unix(Arc<str>),
 }
 
 impl Bound {
-    /// Returns how a connection to this address may reach the socket; `None` if it cannot.
+    /// Returns how a connection to this address can reach the socket, or `None` if it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -185,7 +184,7 @@ pub(in crate::host) struct Listens {
 }
 
 impl Listening {
-    /// Starts a sample and drops expired tables.
+    /// Starts a sample and removes expired tables.
     pub(in crate::host) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
@@ -213,7 +212,7 @@ impl Listening {
                 .namespaces
                 .entry(namespace)
                 .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
-            // Cheapest table first.
+            // The table of Unix sockets is the cheapest to read.
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
@@ -241,9 +240,10 @@ impl Listening {
 }
 
 impl Listening {
-    /// Returns the TCP addresses in `addresses` to which a process outside the job is, or recently was, connected.
-    /// `folder` is a process that listens there; `job` has the sockets of all processes of its job. Uses the tables
-    /// that [`read`](Self::read) fills, so call that first. `None` if there are too many connections to know.
+    /// Returns the TCP addresses in `addresses` that have a client: a process outside the job that is or recently was
+    /// connected. `folder` belongs to the process that listens there, and `job` contains the sockets of all processes
+    /// of the job. Uses the tables that [`read`](Self::read) has filled. Returns `None` if there are too many
+    /// connections to know.
     pub(in crate::host) fn clients(
         &self,
         folder: &Folder,
@@ -259,7 +259,7 @@ impl Listening {
             inodes.extend(ends);
             has_all &= table.has_all_connections;
         }
-        // Both ends of a connection within the machine are in the table.
+        // The table contains both ends of a connection within the machine.
         let is_of_the_job = |connection: &Connection| {
             let other = inodes.get(&(connection.remote, connection.local));
             other.is_some_and(|inode| job.contains(inode))
@@ -275,7 +275,7 @@ impl Listening {
                 if connection.inode != 0 {
                     return is_it(connection.local) && !is_of_the_job(connection);
                 }
-                // Either end remembers a closed connection for a minute, but not which process it belonged to.
+                // The kernel remembers a closed connection for a minute, but not which process held the socket.
                 let is_local = connection.remote.ip().is_loopback();
                 (is_it(connection.local) || is_it(connection.remote))
                     && (address.port() < FIRST_CHOSEN_PORT || !is_local)
@@ -290,7 +290,7 @@ impl Listening {
     }
 }
 
-/// Reads the number of a process's namespace, as in `net:[4026531840]`.
+/// Parses the number of a namespace from a link target such as `net:[4026531840]`.
 pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
@@ -300,14 +300,14 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) ->
     number.ok()?
 }
 
-/// How a listening socket receives connections to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// Bound to this address.
+    /// The socket is bound to this address.
     Exact,
-    /// Bound to all addresses.
+    /// The socket is bound to all addresses.
     Any,
-    /// Bound to all IPv6 addresses. It accepts IPv4, too, unless IPV6_V6ONLY is set, which the table does not show.
+    /// The socket is bound to all IPv6 addresses. It also accepts IPv4 unless `IPV6_V6ONLY` is set, which the table
+    /// does not show.
     Perhaps,
 }
 
@@ -315,9 +315,9 @@ enum Reach {
 enum SocketLine {
     /// Inode number and address.
     Listens(u64, Bound),
-    /// A pending connection; older kernels list these among the listening sockets.
+    /// A pending connection. Older kernels list pending connections among the listening sockets.
     Other,
-    /// The kernel lists connections after all listening sockets (`tcp_get_idx` in Linux's `net/ipv4/tcp_ipv4.c`).
+    /// The kernel lists connections after all listening sockets (`tcp_get_idx` in `net/ipv4/tcp_ipv4.c`).
     Connected(Connection),
 }
 
@@ -337,7 +337,7 @@ impl SocketTable {
         };
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
-            // The table is missing if the kernel lacks the protocol, or if the process has exited.
+            // The table is missing if the kernel lacks the protocol or the process has exited.
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             read => read?,
         }
@@ -373,7 +373,7 @@ impl SocketTable {
         Ok(Inodes { places, is_whole, connections, has_all_connections })
     }
 
-    /// Parses a line; `None` for the heading and for unknown formats.
+    /// Parses a line. Returns `None` for the heading and for unknown formats.
     fn parse(self, line: &[u8]) -> Option<SocketLine> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),
@@ -384,7 +384,7 @@ impl SocketTable {
 
 /// Parses `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`.
 fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
-    /// As in the kernel's `include/net/tcp_states.h`.
+    /// From the kernel's `include/net/tcp_states.h`.
     const SYN_RECEIVED: u8 = 3;
     const LISTEN: u8 = 10;
     let line = std::str::from_utf8(line).ok()?;
@@ -430,12 +430,12 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// Parses `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
 ///
-/// Only stream sockets count, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in every
-/// process with a context.
+/// Ignores sockets other than stream sockets, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`)
+/// in every process with a context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
-    /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
+    /// `__SO_ACCEPTCON` (`include/uapi/linux/net.h`).
     const ACCEPTS: u32 = 1 << 16;
-    /// `SOCK_STREAM`, as printed.
+    /// `SOCK_STREAM` as the kernel prints it.
     const STREAM: &str = "0001";
     let mut rest = line;
     let mut field = || {

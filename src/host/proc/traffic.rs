@@ -1,8 +1,8 @@
-//! Counts bytes over TCP connections. No file in /proc counts recv(2) and send(2), but the kernel's socket
-//! diagnostics count them for each socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
+//! Counts bytes transferred over TCP connections. The files in /proc do not count recv(2) and send(2), but the kernel's
+//! socket diagnostics count them for each socket (sock_diag(7), `tcp_info` in `include/uapi/linux/tcp.h`).
 //!
-//! The query is made in the process's network namespace. If gpumem may not enter that namespace, as for another
-//! user's container, the count is unknown.
+//! The kernel answers for the network namespace of the caller. If gpumem may not enter a process's namespace, as for
+//! another user's container, the count is unknown.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
@@ -18,14 +18,14 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{MAX_NAMESPACES, read_namespace, shares_network};
 
-/// How long a namespace's result is valid. This is less than the time between two full reads of a process.
+/// How long the result for a namespace is valid: less than the time between two visits to a process.
 const VALID_NS: u64 = 20_000_000_000;
 
-/// Maximum number of connections read in a namespace: a fifth of a second's work. Users can open more; then the
-/// traffic of the namespace's processes is unknown.
+/// Maximum number of connections read in a namespace, which takes a fifth of a second. If users open more, the traffic
+/// of all processes in the namespace is unknown.
 const MAX_CONNECTIONS: usize = 128 << 10;
 
-/// Bytes acknowledged and received, by the socket's inode number.
+/// Bytes acknowledged and received, by inode number of the socket.
 pub(in crate::host) type BySocket = HashMap<u64, u64>;
 
 #[derive(Debug, Default)]
@@ -40,8 +40,8 @@ pub(in crate::host) struct SocketBytes {
 }
 
 impl Traffic {
-    /// Adds the bytes over the sockets of this process to `sum`. Fails with `NOBUFS` if there are more connections
-    /// or namespaces than the limit, and with another error if the namespace may not be entered.
+    /// Adds the bytes over a process's sockets to `sum` and returns the total. Fails with `NOBUFS` if connections or
+    /// namespaces exceed a limit, and with another error if gpumem may not enter the namespace.
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
@@ -82,7 +82,8 @@ impl Traffic {
     }
 }
 
-/// Queries a process's namespace, on a separate thread if it is not gpumem's own.
+/// Queries the network namespace of a process. Entering a namespace affects the whole thread, so it needs a separate
+/// one.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table(MAX_CONNECTIONS);
@@ -96,7 +97,7 @@ fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-/// Reads all connections in this thread's namespace. Fails with `NOBUFS` if there are more than `limit`.
+/// Reads all connections in the namespace of this thread. Fails with `NOBUFS` if there are more than `limit`.
 fn read_table(limit: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =
@@ -118,7 +119,7 @@ fn read_table(limit: usize) -> io::Result<BySocket> {
     Ok(sockets)
 }
 
-/// From `linux/netlink.h` and `linux/inet_diag.h`.
+/// `SOCK_DIAG_BY_FAMILY` and other constants of `linux/netlink.h` and `linux/inet_diag.h`.
 const BY_FAMILY: u16 = 20;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -130,7 +131,7 @@ const SOCKET_BYTES: usize = 72;
 fn request(family: AddressFamily) -> [u8; 72] {
     const REQUEST_DUMP: u16 = 0x301;
     const TCP: u8 = 6;
-    /// Established, or closed by the peer; states of `net/tcp_states.h`.
+    /// Connections that are established or closed by the peer: `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`.
     const CONNECTED: u32 = 1 << 1 | 1 << 8;
     let mut message = [0; 72];
     message[..4].copy_from_slice(&72u32.to_ne_bytes());
@@ -160,7 +161,7 @@ fn parse(mut answers: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Parses an `inet_diag_msg` and its attributes: inode number and bytes.
+/// Parses the inode number and the bytes from an `inet_diag_msg` and its attributes.
 fn parse_socket(answer: &[u8]) -> Option<(u64, u64)> {
     let inode = u32_at(answer, SOCKET_BYTES - 4)?;
     let mut attributes = answer.get(SOCKET_BYTES..)?;
@@ -197,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks the kernel's counts for a real connection.
+    /// The kernel's counts for a real connection must match the bytes sent.
     #[test]
     fn bytes_of_a_connection_are_counted_by_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -219,7 +220,7 @@ mod tests {
             };
             [0, 1].map(add).map(Result::unwrap)
         };
-        // Sent bytes are counted once acknowledged, including a connection's first packet.
+        // Sent bytes are counted once acknowledged. The first packet of a connection adds one byte.
         assert_eq!(carried(0), [1, 0]);
         let sent = [7; 100_000];
         sender.write_all(&sent[..60_000]).unwrap();
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn traffic_beyond_the_connection_limit_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The kernel returns about a hundred connections at a time.
+        // The kernel returns about a hundred connections in each message.
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _open: Vec<_> = (0..300).map(|_| (open(), listener.accept().unwrap())).collect();
         assert_eq!(read_table(500), Err(Errno::NOBUFS));

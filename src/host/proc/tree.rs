@@ -1,16 +1,16 @@
-//! The process tree of the whole machine, and the activity of a watched process's family: its descendants and the
-//! other members of its process group.
+//! The process tree of the machine, and the activity of each watched process's family: its descendants and the other
+//! members of its process group.
 //!
-//! Some processes only wait for their children (rollouts, loaders, compilers), or at either end of a pipe (`prep.py |
-//! infer.py`). So the family's work is attributed to the process. A shell with job control gives each pipeline its
-//! own group; a script and all processes that it starts form one group. A parent changes only when a process appears
-//! or a parent dies. `holders` lists /proc every five seconds anyway. After a listing, one stat file is read for each
-//! process that is new or has lost its parent. A sample reads one stat file for each family member that is not
+//! Some processes only wait for their children (rollouts, loaders, compilers) or for the other end of a pipe (`prep.py
+//! | infer.py`). The work of the family is therefore attributed to the process. A shell with job control starts each
+//! pipeline in a separate group, whereas a script and all processes that it starts form one group. A parent changes
+//! only when a parent exits. `holders` lists /proc every five seconds. After a listing, this module reads one stat file
+//! for each process that is new or has lost its parent. A sample reads one stat file for each family member that is not
 //! watched. The family's I/O is read twice a minute.
 //!
-//! The CPU time of an exited child is not lost: the process that reaped it has the time in its own stat (fields 16
-//! and 17). If no process reaps the child, because its parent ignores SIGCHLD, the kernel drops the time. Then the
-//! last sampled time is used.
+//! The CPU time of an exited child is not lost: the process that reaped the child has it in fields 16 and 17 of its
+//! stat. If the parent ignores SIGCHLD, no process reaps the child and the kernel drops the time. The last sampled time
+//! is used then.
 
 use std::sync::Arc;
 
@@ -24,21 +24,20 @@ use crate::model::process::Descendants;
 
 const MAX_DESCENDANTS: usize = 4096;
 
-/// Maximum number of other process-group members that are read, lowest pids first. Otherwise, a thousand ranks in one
-/// group would be read a thousand times each.
+/// Maximum number of process-group members that are read, lowest pids first. Without this limit, each rank in a group
+/// of a thousand would cause all others to be read.
 const MAX_PER_GROUP: usize = 64;
 
 const MAX_ANCESTORS: usize = 16;
 
 const IO_NS: u64 = 30_000_000_000;
 
-/// Indexes all processes by parent, child and group.
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
     own_pid: u32,
     nodes: HashMap<u32, Node>,
-    /// Children by parent, without kernel threads.
+    /// Pids of children by parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     groups: HashMap<u32, Vec<u32>>,
     /// CPU time of family members at the last sample, by pid.
@@ -60,10 +59,10 @@ struct Node {
 #[derive(Debug)]
 struct Sum {
     start_ticks: u64,
-    /// The process itself, its descendants, and the other members of its process group.
+    /// The process itself, its descendants, and the other members of its process group, in this order.
     family: Vec<u32>,
     ticks: u64,
-    /// CPU time already counted for members that exited but had not been reaped by the last sample. If the parent was
+    /// CPU time that was counted for exited members but that no process had reaped by the last sample. If a parent was
     /// read just before its child exited, the parent's next value includes this time.
     owed_ticks: u64,
     result: Arc<Descendants>,
@@ -94,7 +93,7 @@ impl Tree {
         let mut content = [0; STAT_BYTES];
         for &ProcEntry { pid, inode } in listing {
             let old_node = old_nodes.get(&pid).filter(|_| is_same(pid)).copied();
-            // The children of an exited process have a new parent.
+            // When a process exits, its children get a new parent, so their stat is read again.
             let node = old_node.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
                 let stat = read_stat(proc, pid, &mut content)?;
                 Some(Node {
@@ -127,13 +126,13 @@ impl Tree {
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// Returns a process's descendants, children first, up to `MAX_DESCENDANTS`.
+    /// Returns the descendants of a process, at most [`MAX_DESCENDANTS`]. Parents precede their children.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut descendants: Vec<u32> = Vec::new();
         if !self.children.contains_key(&pid) {
             return descendants;
         }
-        // Reused pids may make a process look like its own ancestor.
+        // After pids were reused, a process can appear to be its own ancestor.
         let mut visited = HashSet::from_iter([pid]);
         let mut next = Some(pid);
         let mut at = 0;
@@ -146,14 +145,13 @@ impl Tree {
         descendants
     }
 
-    /// Returns a process's ancestors, nearest first, without the first process, up to `MAX_ANCESTORS`.
+    /// Returns at most [`MAX_ANCESTORS`] ancestors of a process, nearest first, without process 1.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
     }
 
-    /// Fills in the activity of each process's family. It remains unknown if /proc cannot be read or was never
-    /// listed.
+    /// Fills in the activity of each process's family, which is unknown if /proc cannot be read or was never listed.
     pub(in crate::host) fn fill(
         &mut self,
         proc: Option<&Folder>,
@@ -187,11 +185,11 @@ impl Tree {
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
             let descendants = family.clone();
-            // gpumem's own work does not belong to the script that started it.
+            // gpumem's work must not be attributed to the script that started gpumem.
             let is_other = |pid: &&u32| !descendants.contains(pid) && **pid != self.own_pid;
             let other_members = group.into_iter().flatten().filter(is_other);
             family.extend(other_members);
-            // The members of a group are read with the first of its watched processes.
+            // Only the first watched process of a group reads the other members.
             let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
             let unread = if is_read { &family[..=count] } else { &family[..] };
             for &pid in unread {
@@ -256,8 +254,8 @@ impl Tree {
         Changes { used: used.collect(), ended: ended.map(|(&pid, &last)| (pid, last)).collect() }
     }
 
-    /// Returns the CPU time that the family, and its children that have since exited, used since the last sample. For
-    /// the first sample, this is their total CPU time. Also returns the new `owed_ticks`.
+    /// Returns the CPU time that the family and its exited children used since the last sample, and the new
+    /// `owed_ticks`. In the first sample, the CPU time is the total since the processes started.
     fn newly_used(
         &self,
         last: Option<&Sum>,
@@ -280,7 +278,7 @@ impl Tree {
         }
         let last_sum = last.filter(|_| !changes.ended.is_empty());
         for pid in last_sum.iter().flat_map(|sum| sum.family.iter().skip(1)) {
-            // An adopted process has not exited, so its time is not in any parent's total.
+            // A process adopted by another parent still runs, so no process has reaped its time.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|node| node.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
@@ -297,15 +295,15 @@ impl Tree {
     }
 }
 
-/// Changes between two samples, by pid. Unchanged processes are absent.
+/// Changes between two samples, by pid, without unchanged processes.
 struct Changes {
-    /// CPU time of a process, and of its reaped children, since the last sample.
+    /// CPU time of the process and of its reaped children since the last sample.
     used: HashMap<u32, (u64, u64)>,
-    /// CPU time, at the last sample, of processes that have exited since.
+    /// CPU time at the last sample of processes that have exited since.
     ended: HashMap<u32, Ticks>,
 }
 
-/// Returns the CPU time that a process, and its reaped children, have used since `last`.
+/// Returns the CPU time of a process and of its reaped children since `last`.
 fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     let last = last.copied().unwrap_or_default();
     (
@@ -314,7 +312,7 @@ fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     )
 }
 
-/// Reads the current stat of the process with this pid; `None` if the process does not exist.
+/// Reads the stat of a process. Returns `None` if the process does not exist.
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)

@@ -1,10 +1,10 @@
 //! Measures the CPU time and the file and network I/O of a job: the given processes and all processes that work for
 //! them. The difference between two readings shows whether the job worked in between.
 //!
-//! Unlike `tree`, which follows every watched process at little cost, this module reads all values now, so the result
-//! is current. A job includes the processes' descendants and the other members of their process groups. It also
-//! includes helpers that have left: processes that belonged to the job at an earlier reading, and later orphans of
-//! the same user with the inherited environment.
+//! `tree` follows all watched processes at little cost. This module instead reads all values when called, so the result
+//! is current. A job includes the descendants of the given processes and the other members of their process groups. It
+//! also includes helpers that are no longer connected with them: processes that belonged to the job at an earlier
+//! reading, and orphans of the same user that inherited the environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::host::proc::traffic::{BySocket, Traffic};
 
 const MAX_MEMBERS: usize = 4096;
-/// Maximum number of orphans whose environment is read. Users may start any number of them.
+/// Maximum number of orphans whose environment is read. Users can start any number of orphans.
 const MAX_ORPHANS: usize = 256;
-/// Maximum length of an environment to compare; a longer one is treated as unknown.
+/// Maximum number of bytes read from an environment. A longer environment is treated as unknown.
 const ENVIRONMENT_BYTES: usize = 128 << 10;
-/// Maximum CPU wait that is counted as work, as a multiple of the running time. On a busy machine, a process that
+/// Maximum CPU wait that is counted as work, as a multiple of the running time. On a busy machine, even a process that
 /// only polls waits each time.
 const MAX_WAIT_RATIO: f64 = 10.0;
 /// Variables that a shell sets for each program.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
-/// The usage of a job up to one point in time.
+/// Resource usage of a job up to the time when it was read.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobUsage {
     read_ns: u64,
-    /// All processes of the machine. A process that joins the job later is compared with its earlier values.
+    /// All processes of the machine. The usage of a process that joins the job later is compared with its value here.
     machine: Arc<BTreeMap<u32, Listed>>,
     job: BTreeMap<u32, JobMember>,
-    /// Bytes transferred over the job's connections, which its processes share.
+    /// Bytes transferred over the job's sockets, which its processes can share.
     sockets: BySocket,
 }
 
@@ -52,7 +52,7 @@ struct Listed {
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct JobMember {
-    /// Time spent waiting for a CPU. On a less busy machine the process would have run.
+    /// Time spent waiting for a CPU. On a less busy machine, the process would have run.
     wait_seconds: f64,
     io_bytes: u64,
 }
@@ -61,7 +61,7 @@ struct JobMember {
 pub struct JobWork {
     pub seconds: f64,
     pub cpu_seconds: f64,
-    /// Bytes read and written, and transferred over TCP connections.
+    /// Bytes read and written, and bytes transferred over TCP connections.
     pub bytes: u64,
 }
 
@@ -84,7 +84,7 @@ impl JobUsage {
             own_ticks = own_ticks.saturating_add(new_ticks);
             reaped_ticks = reaped_ticks
                 .saturating_add(ticks.reaped_ticks.saturating_sub(before_ticks.reaped_ticks));
-            // The I/O of an older process before it joined the job is unknown.
+            // If an older process joined the job after the first reading, its earlier I/O is unknown.
             let last = match last_ticks {
                 None => JobMember::default(),
                 Some(_) => before.job.get(pid).copied().unwrap_or(*member),
@@ -97,7 +97,7 @@ impl JobUsage {
             let bytes_before = before.sockets.get(inode).copied().unwrap_or_default();
             bytes = bytes.saturating_add(bytes_now.saturating_sub(bytes_before));
         }
-        // A parent that reaps a child takes over its CPU time, most of which may be old.
+        // A parent that reaps a child adds the child's CPU time to its own, although most of that time can be old.
         for pid in before.job.keys().filter(|&&pid| before.start_of(pid) != self.start_of(pid)) {
             let ticks = before.machine.get(pid).map(|listed| listed.ticks).unwrap_or_default();
             ended_ticks =
@@ -115,7 +115,6 @@ impl JobUsage {
         self.machine.get(&pid).map(|listed| listed.ticks.start)
     }
 
-    /// Creates the usage of one process that started in tick 0.
     #[cfg(test)]
     pub fn of_one(pid: u32, seconds: f64, cpu_ticks: u64, io_bytes: u64) -> Self {
         let ticks = Ticks { start: 0, own_ticks: cpu_ticks, reaped_ticks: 0 };
@@ -154,8 +153,8 @@ impl<'a> UsageReader<'a> {
         Self { roots, read_ns: read_clocks().boottime_ns, machine: Arc::new(machine), children }
     }
 
-    /// Reads the usage of the job of these processes, given as pid and start ticks. `before` is an earlier reading
-    /// of the same job.
+    /// Reads the usage of the job of these processes, given as pids and start ticks. `before` is an earlier reading of
+    /// the same job.
     pub fn read(&self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
         let start_of = |pid: u32| self.machine.get(&pid).map(|listed| listed.ticks.start);
         let is_alive = |(pid, start): &&(u32, u64)| start_of(*pid) == Some(*start);
@@ -164,7 +163,7 @@ impl<'a> UsageReader<'a> {
         let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
         let is_of_group =
             |listed: &Listed| listed.process_group.is_some_and(|group| groups.contains(&group));
-        // gpumem and its own children do not belong to a script's job.
+        // A script's job does not include gpumem and its children.
         let own_pid = std::process::id();
         let is_own = |pid: u32, listed: &Listed| pid == own_pid || listed.ppid == Some(own_pid);
         let of_groups = self
@@ -202,7 +201,7 @@ impl<'a> UsageReader<'a> {
         }
     }
 
-    /// Finds orphans started by one of these processes, identified by their user and environment.
+    /// Finds orphans that one of these processes started. They have the same user and inherited the environment.
     fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
         let origins: Vec<(u64, Origin)> = named
             .iter()
@@ -235,7 +234,7 @@ impl<'a> UsageReader<'a> {
         helpers.map(|(pid, _)| *pid).collect()
     }
 
-    /// Reads a process's user and environment, which identify its helpers; `None` if either is unknown.
+    /// Reads the user and environment of a process, which identify its helpers. Returns `None` if either is unknown.
     fn origin(&self, pid: u32) -> Option<Origin> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         let mut content = Vec::new();
@@ -275,23 +274,21 @@ impl<'a> UsageReader<'a> {
 
 type Origin = (u32, BTreeSet<Vec<u8>>);
 
-// Parses `/proc/PID/io`: how much a process has read and written.
-//
-// The file counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It does
-// not count send(2) and recv(2) (proc_pid_io(5)); `traffic` counts those. Only root and the process's owner may read
-// the file.
+// `/proc/PID/io` counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It
+// does not count send(2) and recv(2) (proc_pid_io(5)), which `traffic` counts. Only root and the process's owner may
+// read the file.
 
-/// Maximum number of bytes read from the file, which has seven lines.
+/// Maximum number of bytes read from `/proc/PID/io`, which has seven lines.
 pub const IO_BYTES: usize = 512;
 
-/// Returns the total number of bytes read and written; `None` if either is missing.
+/// Returns the total number of bytes read and written, or `None` if either number is missing.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
     field(content, "rchar:")?.checked_add(field(content, "wchar:")?)
 }
 
 fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    // A line without its newline may lack digits.
+    // A line without a newline can lack digits.
     let mut lines = text.split_inclusive('\n');
     let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
     value.trim().parse().ok()
@@ -302,10 +299,9 @@ mod tests {
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
-    /// The process whose job is read. It is a child of a shell.
+    /// Pid and start ticks of the process whose job is read. It is the child of a shell.
     const TRAINER: (u32, u64) = (70, 500);
 
-    /// Creates a process with this parent, start, user, environment and CPU ticks.
     fn put(fake: &FakeProc, pid: u32, line: &StatLine, uid: u32, environment: &str) {
         fake.stat(pid, line);
         fake.put(pid, "status", format!("Tgid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
@@ -376,7 +372,7 @@ mod tests {
             "unknown without the earlier reading"
         );
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 3.0);
-        // Another process with the same pid is not confused with it.
+        // A process that reuses the pid must not be mistaken for the earlier process.
         fake.stat(80, &stat_line(1, 900, 300));
         assert_eq!(read(&fake, Some(&before)).since(&before).cpu_seconds, 0.0);
     }
@@ -388,12 +384,12 @@ mod tests {
         fake.put(80, "io", "rchar: 1000\nwchar: 500\n");
         fake.put(70, "schedstat", "0 1000000000 0\n");
         let before = read(&fake, None);
-        // The process has since reaped a child, whose CPU time is older.
+        // The process has since reaped a child that used its CPU time before the first reading.
         std::fs::remove_dir_all(fake.folder(80)).unwrap();
         fake.stat(70, &StatLine { waited: 5050, ..stat_line(60, 500, 110) });
         fake.put(70, "io", "rchar: 10\nwchar: 5\n");
         fake.put(70, "schedstat", "0 3000000000 0\n");
-        // A child started since then.
+        // Another child has started since.
         put(&fake, 81, &stat_line(70, 700, 40), 1000, "");
         fake.put(81, "io", "rchar: 100\nwchar: 0\n");
         let used = read(&fake, Some(&before)).since(&before);

@@ -1,8 +1,8 @@
-//! Visits a watched process to read everything except stat. `entry` decides when a visit is due.
+//! Visits a watched process: reads all files except stat. `entry` decides when a visit is due.
 //!
-//! Open files, sockets, I/O and cgroup are read at each visit. Owner, program, working directory, argv, environment
-//! and libraries rarely change unless the process executes another program. They are read at the first visit after
-//! exec and at every tenth visit.
+//! Each visit reads open files, sockets, I/O and the cgroup. Owner, program, working directory, cmdline, environ and
+//! maps rarely change unless the process executes another program. They are read at each visit during the first minute
+//! after exec, and then at every tenth visit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
 
-/// A program younger than this may still be loading its libraries, so each visit reads everything.
+/// A program younger than this can still be loading its libraries, so each visit reads all files.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 /// Interval between visits to a young program.
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// For older programs, one visit in this many reads everything.
+/// Number of visits to an older program until one reads all files.
 const VISITS_TO_ALL: u32 = 10;
 
 /// Maximum number of bytes read from `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
-/// The thread through which a process's files and memory are read: the first thread, or another live one.
+/// The thread whose folder shows the process's files and memory: the first thread, or another if the first has exited.
 #[derive(Clone, Copy)]
 pub(in crate::host) struct LiveThread<'a> {
     pub folder: &'a Folder,
@@ -45,8 +45,8 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads the data that is due through the process's folder, but its memory only if this cannot block. Fails if
-    /// the process is gone, or gpumem is out of descriptors.
+    /// Reads the files that are due. Skips files that need the lock of the memory map if reading them can block. Fails
+    /// if the process has exited or gpumem has run out of file descriptors.
     pub(in crate::host) fn visit(
         &mut self,
         entry: &mut ProcessEntry,
@@ -98,17 +98,17 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads argv, environment and libraries.
+    /// Reads cmdline, environ and maps.
     fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
-        // Read once per program, since it changes only if the process overwrites it.
+        // The environment changes only if the process overwrites it, so it is read once per program.
         let looks_at_environment = process.environment.is_none();
         let [command, environment, maps] = folder.read_memory([
-            // One extra byte shows whether argv is longer than the limit.
+            // One additional byte shows whether argv exceeds the limit.
             CMDLINE_BYTES + 1,
             if looks_at_environment { ENVIRON_BYTES } else { 0 },
             MAPS_BYTES,
         ]);
-        // A process that has begun to exit has no argv, so the old value is kept.
+        // cmdline of an exiting process is empty. The old value remains.
         if let Some(command) = if_readable(command)?.and_then(|bytes| parse_cmdline(&bytes))
             && process.command.as_ref() != Some(&command)
         {
@@ -119,7 +119,7 @@ impl Surroundings {
             let read = if_readable(environment)?;
             process.environment = read.and_then(|bytes| parse_own_environ(&bytes, folder));
         }
-        // If the maps may no longer be read, the old value is kept.
+        // If the kernel denies access to maps, the old values remain.
         if let Some(maps) = if_readable(maps)? {
             let loaded = loaded(&maps, process.command.as_deref().unwrap_or_default());
             set(&mut process.framework, loaded.framework);
@@ -129,7 +129,6 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads the owner of the process.
     fn read_owner(
         &mut self,
         process: &mut Process,
@@ -145,11 +144,11 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads the paths of the program file and of the working directory.
+    /// Reads the path of the program file and the name of the working directory.
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
-            // The process has begun to exit; the old value is kept.
+            // The process is exiting, so the old value remains.
             Err(errno) if is_gone(errno) => {}
             link => {
                 set(&mut process.executable, if_readable(link)?.as_deref());
@@ -164,7 +163,7 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads the process's open files, and its I/O.
+    /// Reads open files, sockets and I/O.
     fn read_files(
         &mut self,
         entry: &mut ProcessEntry,
@@ -178,7 +177,7 @@ impl Surroundings {
         if process.listening_on != listening.on {
             process.listening_on = listening.on;
         }
-        // A kernel may lack this file. Other files show whether the process is gone.
+        // The kernel can lack this file. Other files show whether the process has exited.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         let inodes = files.sockets.map(|sockets| sockets.inodes).unwrap_or_default();
@@ -186,7 +185,7 @@ impl Surroundings {
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
         process.io_bytes = match by_sockets {
             Err(Errno::NOBUFS) => None,
-            // If the namespace may not be entered, only file I/O is counted.
+            // If gpumem may not enter the network namespace, only file I/O is counted.
             by_sockets => by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0))),
         };
         let gpu_files = files.gpu_files.filter(|_| self.has_gpu_device_files);
@@ -197,7 +196,8 @@ impl Surroundings {
     }
 }
 
-/// Whether a cgroup of the unified hierarchy is frozen; `None` if it is not in this hierarchy, or outside the root.
+/// Returns whether a cgroup is frozen, or `None` if it is not in the cgroup v2 hierarchy or outside the cgroup
+/// namespace.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     let is_outside = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
@@ -207,7 +207,7 @@ fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     frozen.map(|frozen| frozen.trim() == "1")
 }
 
-/// Sets a text. An equal value is kept, because it is shared.
+/// Replaces a text only if it changed, because samples share it.
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);

@@ -117,7 +117,7 @@ fn all_available_values_are_read() {
 fn unreadable_values_are_unknown() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
-    // A file in place of a folder, or a folder in place of a file, cannot be read either.
+    // Use a file instead of a folder and folders instead of files, which even root cannot read.
     fake.put(70, "fd", "");
     for name in ["status", "cmdline", "maps", "exe", "cwd"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();
@@ -159,10 +159,10 @@ fn cpu_use_is_measured_between_two_samples() {
     for (ticks, now_ns, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
         (500 + hz, 4 * SECOND, 0.0),
-        // Sampled again without delay: unchanged.
+        // A second sample at the same time keeps the old value.
         (500 + 9 * hz, 4 * SECOND, 0.0),
         (500 + 12 * hz, 5 * SECOND, 300.0),
-        // Neither time nor CPU time runs backwards.
+        // Neither time nor CPU time can decrease.
         (500, 2 * SECOND, 300.0),
         (600, 6 * SECOND, 0.25 * 10_000.0 / hz as f64),
     ] {
@@ -189,7 +189,7 @@ fn a_reused_pid_is_another_process() {
     assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
 
-    // The pid is reused, with a sample in between.
+    // A sample finds no process before the pid is reused.
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
     fake.stat(70, &StatLine { start: 100, ..TRAIN });
@@ -216,7 +216,7 @@ fn rarely_changing_values_are_read_when_due() {
     assert!(processes.entries.is_empty(), "other processes are dropped");
     processes.sample(&[70], 35 * SECOND);
 
-    // The name or the stack shows that the process runs another program.
+    // A changed name or stack address shows that the process runs another program.
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "a) (b", ..TRAIN });
     let process = only_process(processes.sample(&[70], 36 * SECOND));
@@ -265,7 +265,7 @@ fn argv_of_an_old_program_is_read_at_every_tenth_visit() {
     assert_eq!(program(3600).as_deref(), Some("one"));
     fake.put(70, "cmdline", "two\0");
     let read_again = (3601..4200).find(|&second| program(second).as_deref() == Some("two"));
-    // Ten visits. The first one follows after less than the interval of 30 s.
+    // A full read follows after ten visits. The first interval is shorter than 30 s.
     assert!((3600 + 270..=3600 + 300).contains(&read_again.unwrap()), "{read_again:?}");
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "renamed", ..TRAIN });
@@ -303,7 +303,7 @@ fn memory_of_a_process_stuck_in_a_driver_is_not_read() {
     let process = only_process(processes.sample(&[70], 61 * SECOND));
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
-    // Known values are kept.
+    // The known values remain while the process is stuck.
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     assert_eq!(words(&only_process(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
@@ -322,7 +322,7 @@ fn an_exiting_process_keeps_its_values() {
     let before = only_process(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
-    // The memory map and the files are gone, and then the executable.
+    // An exiting process first loses its memory map and files, then the link to its executable.
     for name in ["cmdline", "maps"] {
         fake.put(70, name, "");
     }
@@ -354,22 +354,23 @@ fn leaders_and_adopting_parents_are_checked() {
     fake.put(60, "status", named("bash", 60));
     fake.put(61, "status", named("systemd", 61));
 
-    // A worker of a group whose leader is gone.
+    // The leader of the worker's group has exited.
     let worker = StatLine { group: 69, ..TRAIN };
     assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
-    // The session's leader exits, too.
+    // The leader of the session exits, too.
     fs::remove_dir_all(fake.proc.join("60")).unwrap();
     assert_eq!(relations(worker, 2).2, Some(false));
-    // A leader outside this pid namespace, and an existing parent.
+    // Both leaders and the parent are outside this pid namespace.
     let outside = StatLine { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
-    // A container's first process adopts orphans, whatever its name. So do init and a user's systemd.
+    // The first process of a container adopts orphans whatever its name, and so do init and the systemd of a user.
     fake.put(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
         let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
-    // The parent changed between samples, and only a process that adopts orphans can become a parent later.
+    // The parent changed between samples. Only a process that adopts orphans can become the parent of a running
+    // process.
     fake.put(62, "status", named("anything", 62));
     fake.put(60, "status", named("bash", 60));
     assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
@@ -409,7 +410,7 @@ fn a_hidden_process_is_not_reported_as_gone() {
     let fake = machine(false);
     fs::remove_dir(fake.proc.join("1")).unwrap();
     fake.stat(70, &StatLine { group: 69, ..TRAIN });
-    // The kernel opens the folder of a hidden process, but nothing in it can be read.
+    // The kernel lets gpumem open the folder of a hidden process, but not read files in the folder.
     fs::create_dir(fake.proc.join("72")).unwrap();
     let sample = table(&fake).sample(&[70, 71, 72], SECOND);
     assert_eq!(sample.processes[0].group_leader_alive, None);
@@ -445,7 +446,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples a real process until it matches. The deadline only limits a failing test.
+/// Samples a real process until it matches. The deadline is reached only if the test fails.
 fn sample_until(
     processes: &mut Processes,
     pid: u32,
@@ -479,7 +480,7 @@ fn a_real_child_keeps_its_identity() {
     let folder = std::env::current_dir().unwrap();
     assert_eq!(first.working_directory.as_deref(), folder.file_name().unwrap().to_str());
     assert_eq!(first.threads, Some(1));
-    // The child may already have used a tick.
+    // The child can already have used a tick.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
     // The kernel counts small sizes inexactly.
     assert!(first.rss_bytes.is_some());
@@ -531,7 +532,7 @@ fn processes_that_share_a_cpu_wait_for_it() {
     let mut first = rustix::thread::CpuSet::new();
     first.set(0);
     for process in &spinning {
-        // The test may not be allowed to use CPU 0. Then both share a CPU with other processes.
+        // If the test may not use CPU 0, both processes compete with others for a CPU, and the result is the same.
         let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&process.0)), &first);
     }
     let mut processes = Processes::new(Roots::default());
@@ -570,7 +571,7 @@ fn a_visit_does_not_read_a_reused_pid() {
     fake.put(7, "cmdline", "train\0");
     let mut processes = table(&fake);
     only_process(processes.sample(&[7], SECOND));
-    // The process has died, and its pid is reused by the time of the visit.
+    // The process has exited, and its pid has been reused before the visit.
     fake.end(7);
     fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
     fake.put(7, "cmdline", "stranger\0");
@@ -588,7 +589,7 @@ fn the_adoption_of_an_orphan_is_detected() {
         }
     }
 
-    // The shell starts a child, prints its pid, and waits for input.
+    // The shell starts a child, prints the child's pid, and waits for input.
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 600 >/dev/null & echo $!; read line"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -635,7 +636,7 @@ fn a_change_of_user_is_detected() {
     let mut processes = Processes::new(Roots::default());
     sample_until(&mut processes, child.pid(), |process| process.uid == Some(0));
     child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    // Half a minute later each time, so that a full read is due.
+    // Advance the time by half a minute, so that a visit is due.
     let mut later = read_clocks().boottime_ns;
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {

@@ -15,7 +15,7 @@ fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
     }
 }
 
-/// The kernel prints addresses in native byte order.
+/// Formats an address as the kernel does, in native byte order.
 fn word(bytes: [u8; 4]) -> String {
     format!("{:08X}", u32::from_ne_bytes(bytes))
 }
@@ -111,7 +111,7 @@ impl Fake {
         fake
     }
 
-    /// Adds a process with these sockets, in these network and mount namespaces.
+    /// Adds a process that holds these sockets. `namespaces` contains its network and mount namespaces.
     fn process(&self, pid: u32, sockets: &[u64], namespaces: [u64; 2]) {
         for name in ["fd", "net"] {
             fs::create_dir_all(self.folder(pid).join(name)).unwrap();
@@ -152,13 +152,13 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (tcp(&loopback, 8889, "0A", 7), false),
         (tcp(&loopback, 8888, "01", 7), false),
         (String::new(), false),
-        // A connection to loopback would not reach the socket.
+        // A connection to loopback does not reach the socket.
         (tcp(&other, 8888, "0A", 7), false),
-        // The connection might reach the other process.
+        // A connection can reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Both sockets belong to the process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
-        // Another process listens on another network.
+        // The other process listens on an address of another network.
         (tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9), true),
     ] {
         fake.table(70, "tcp", &lines);
@@ -175,11 +175,11 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let all6 = word([0; 4]).repeat(4);
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
-        // Another process that listens on all other addresses receives no connection.
+        // A process that listens on all other addresses receives no connection.
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
-        // The same address written as IPv6.
+        // The other process is bound to the exact address, written as IPv6.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // The socket may or may not accept IPv4.
+        // The other socket can accept IPv4.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -212,7 +212,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!([shares(70), shares(71)], [Some(true), Some(false)]);
     fs::remove_file(fake.proc.join("71/ns/net")).unwrap();
     assert_eq!(shares(71), None);
-    // More sockets than the limit.
+    // The table exceeds the limit.
     let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
     fake.table(72, "tcp", &other.repeat(TABLE_BYTES / other.len() + 1));
     assert_eq!(fake.holds(72, port), None);
@@ -226,7 +226,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
     }
     let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
     fake.table(70, "tcp", &line);
-    // Reading this table would give a wrong answer.
+    // gpumem must not read the table again, because this process is in the same network namespace.
     fake.table(71, "tcp", &tcp(&word([127, 0, 0, 1]), 9, "0A", 8));
     let mut listening = Listening::default();
     let has = |listening: &mut Listening, pid| {
@@ -264,7 +264,7 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     let folder = fake.opened(70);
     let held = read_held(&folder, &fake.dev).unwrap();
     let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
-    // CUDA's socket is not listed.
+    // CUDA's socket must not be listed.
     let on = listens.on.unwrap();
     assert_eq!(
         on.iter().map(|place| &**place).collect::<Vec<_>>(),
@@ -292,10 +292,10 @@ fn a_connected_process_outside_the_job_is_a_client() {
         (end(there, 50_000), "01", 21, None, true),
         (end(here, 50_000), "01", 21, Some(99), true),
         (end(here, 50_000), "01", 21, Some(5), false),
-        // A closed connection, remembered by either end.
+        // Either end can remember a closed connection.
         (end(here, 50_000), "06", 0, None, true),
         (end(here, 50_000), "06", 0, Some(0), true),
-        // Not accepted yet.
+        // The connection has not been accepted.
         (end(there, 50_000), "03", 0, None, false),
     ] {
         let listens = tcp(&word([0; 4]), 8000, "0A", 3);
@@ -329,7 +329,7 @@ fn closed_connections_to_a_port_chosen_by_the_kernel_are_no_clients() {
     let held = read_held(&folder, &fake.dev).unwrap();
     let on = listening.read(&folder, held.sockets.as_ref()).unwrap().on.unwrap();
     assert_eq!(listening.clients(&folder, &on, &[3].into()), Some(Vec::new()));
-    // The limit is reached: there may be others.
+    // The limit is reached, so a client can be missing.
     let one = format!("0: {own} {other} 01 0:0 0:0 0 0 0 3 1\n");
     let job = format!("0: {other} {own} 01 0:0 0:0 0 0 0 3 1\n");
     fake.table(

@@ -25,7 +25,7 @@ impl Fake {
         fake
     }
 
-    /// Adds a process that has used `ticks`, and has reaped children that used `reaped`.
+    /// Adds a process. `ticks` is its CPU time, and `reaped` the CPU time of its reaped children.
     fn put(&self, pid: u32, ppid: u32, ticks: u64, reaped: i64) {
         self.proc.stat(pid, &StatLine { ppid, ticks, waited: reaped, ..StatLine::ASLEEP });
     }
@@ -38,13 +38,13 @@ impl Fake {
         Folder::list(&self.proc.roots.proc).unwrap()
     }
 
-    /// Moves the folder away, so that the next one with this pid has another inode number.
+    /// Moves the folder away, so that the next process with this pid has another inode number.
     fn replace(&self, pid: u32) {
         let old = self.proc.roots.proc.join(format!("old-{pid}"));
         fs::rename(self.proc.folder(pid), old).unwrap();
     }
 
-    /// Returns the descendants' totals at the next listing, five seconds later.
+    /// Lists the processes five seconds later and returns the totals of their descendants.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
@@ -94,7 +94,7 @@ fn cpu_time_of_descendants_is_summed() {
     fake.put(72, 71, 1050, 0);
     fake.assert_used(70, 2, 200.0, 13.5);
     fake.assert_used(70, 2, 0.0, 13.5);
-    // Totals also change between two listings. A new process is counted at the next one, with all of its CPU time.
+    // Totals also change between two listings. The next listing finds a new process and counts all of its CPU time.
     fake.put(72, 71, 1150, 0);
     fake.put(73, 72, 100, 0);
     assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
@@ -126,7 +126,7 @@ fn activity_of_the_process_group_is_included() {
     assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
     put(&fake, 80, 80, 400, 9000);
     assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
-    // Only part of a large group is read: here 80 and 62 others, in addition to the process itself.
+    // Only a part of a large group is read: 80 and 62 others, besides the process itself.
     for pid in 200..400 {
         put(&fake, pid, 80, 100, 0);
     }
@@ -140,15 +140,15 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
-    // The child used 100 more ticks before it exited, and 70 reaped it. The grandchild has another parent.
+    // Child 71 used 100 more ticks and exited, and 70 reaped it. The grandchild has another parent now.
     fake.end(71);
     fake.put(72, 1, 400, 0);
     fake.put(70, 1, 0, 1100);
     fake.assert_used(70, 0, 20.0, 15.0);
-    // A child that was never sampled.
+    // 70 has reaped a child that was never sampled.
     fake.put(70, 1, 0, 1600);
     fake.assert_used(70, 0, 100.0, 20.0);
-    // Two generations in one listing.
+    // A child and a grandchild exit between two listings.
     fake.put(73, 70, 100, 0);
     fake.put(74, 73, 100, 0);
     fake.assert_used(70, 2, 40.0, 22.0);
@@ -156,14 +156,14 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // A child that exited after its parent was read, but before it was read itself.
+    // The child exits after its parent was read and before it is read itself.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);
     fake.assert_used(70, 0, 0.0, 33.0);
     fake.put(70, 1, 0, 1900 + 1000);
     fake.assert_used(70, 0, 0.0, 33.0);
-    // No process reaped this child. The last sampled time is kept, and the sum never decreases.
+    // No process reaps this child. The last sampled time remains, and the sum never decreases.
     fake.put(75, 70, 100, 0);
     fake.assert_used(70, 1, 20.0, 34.0);
     fake.end(75);
@@ -185,7 +185,7 @@ impl Fake {
         pids.iter().map(read).collect()
     }
 
-    /// Returns the result of a sample one second later for the first of these processes.
+    /// Takes a sample one second later and returns the result for the first of these processes.
     fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
         let mut processes = self.read(pids);
@@ -206,7 +206,7 @@ fn cpu_time_before_adoption_is_not_counted_for_the_new_parent() {
         fake.put(80, 1, ticks, 0);
         fake.sample(&[70, 80]);
     }
-    // The parent has died, and the other process adopts orphans.
+    // The parent has exited, and the other process adopts orphans.
     fake.replace(80);
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;
@@ -229,7 +229,7 @@ fn a_reused_pid_is_another_process_in_the_tree() {
     fake.replace(71);
     fake.proc.stat(71, &StatLine { start: 9, ticks: 5000, ..StatLine::ASLEEP });
     fake.assert_used(70, 0, 0.0, 10.0);
-    // This applies to a watched process, too.
+    // A reused pid of a watched process must be detected, too.
     let reused = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&reused));
     let mut processes = [reused];

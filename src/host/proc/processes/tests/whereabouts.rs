@@ -1,4 +1,4 @@
-//! Tests with a fake /proc: where a process runs, its starter, and its environment.
+//! Tests where a process runs, its starter and its environment, with a fake /proc.
 
 use super::*;
 use crate::model::process::Parent;
@@ -71,7 +71,7 @@ fn the_owner_follows_the_cgroup_but_the_environment_is_kept() {
     assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
-    // Another program has another environment.
+    // The process executes a program with another environment.
     fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
     let process = only_process(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
@@ -87,7 +87,7 @@ fn the_environment_of_a_stuck_process_is_not_read() {
     fake.stat(70, &TRAIN);
     assert!(only_process(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
-    // A stuck parent's argv is not read either.
+    // argv of a stuck parent is not read either.
     fake.stat(60, &StatLine { state: 'D', ..SHELL });
     let parent = only_process(table(&fake).sample(&[70], SECOND)).parent.unwrap();
     assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
@@ -116,7 +116,7 @@ fn the_first_parent_remains_the_starter() {
 #[test]
 fn an_adopter_or_a_later_process_is_not_the_starter() {
     let fake = with_parent();
-    // The child is first seen after the shell has exited.
+    // gpumem sees the child only after the shell has exited.
     fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
     fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
@@ -136,7 +136,7 @@ fn device_files_of_the_current_process_reveal_the_driver() {
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     assert!(!table(&fake).has_gpu_device_files());
-    // A container without device files, in which gpumem has nevertheless opened NVML.
+    // A container without device files where gpumem has nevertheless opened NVML.
     symlink("90", fake.proc.join("self")).unwrap();
     fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
     let mut processes = table(&fake);
