@@ -3,20 +3,24 @@
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// Breakdown of a GPU's memory, in bytes. The parts add up to the total, give or take a MiB.
+/// Breakdown of a GPU's memory, in bytes. The parts add up to the total, except for rounding of up
+/// to a MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Memory reserved for the driver and firmware. `None` with memory info v1, which counts it as used.
+    /// Memory reserved for the driver and firmware, or `None` with memory info v1, which includes
+    /// it in used memory.
     pub reserved_bytes: Option<u64>,
-    /// Memory of the listed processes, or `None` if the memory of any of them is unknown.
+    /// Memory of the listed processes, or `None` if the memory of one of these processes is
+    /// unknown.
     pub process_bytes: Option<u64>,
-    /// Memory in use that no listed process holds. `Err` explains why it is unknown.
+    /// Memory in use that no listed process holds, or the reason why the amount is unknown.
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Smaller amounts may be contexts and rounding: up to 259 MiB on a desktop (captures of drivers 590 to 610).
+/// Minimum unattributed memory that is reported. Contexts and rounding account for up to 259 MiB on
+/// a desktop (captures of drivers 590 to 610).
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
@@ -25,12 +29,13 @@ impl Balance {
     }
 }
 
-/// Names of GPUs that share system memory, for drivers that do not report this.
+/// Names of GPUs that share system memory. Some drivers do not report the sharing.
 const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Whether the GPU shares system memory, which may be in use even if no process uses the GPU.
+    /// Returns whether the GPU shares system memory, which may be in use even if no process uses
+    /// the GPU.
     pub fn is_unified(&self) -> bool {
         let has_unified_name = || {
             let name = self.name.as_deref();
@@ -39,7 +44,7 @@ impl Gpu {
         self.numa_node.is_some() || self.memory_unavailable.is_some() || has_unified_name()
     }
 
-    /// Whether the GPU is known to be partitioned into MIG instances.
+    /// Returns whether the GPU is known to be partitioned into MIG instances.
     pub fn is_divided(&self) -> bool {
         let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
         self.mig_mode == Some(true)
@@ -47,7 +52,7 @@ impl Gpu {
             || self.processes.iter().flatten().any(has_instance)
     }
 
-    /// Splits the GPU's memory by holder. `None` if the memory is unknown.
+    /// Splits the GPU's memory by holder. Returns `None` if the memory is unknown.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();
@@ -74,14 +79,15 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Bytes in use on GPUs for which NVML lists no process; `None` if not worth mentioning. In a container, other
-    /// containers' processes may hold them.
+    /// Returns the bytes in use on GPUs for which NVML lists no process, or `None` if the amount is
+    /// not worth mentioning. In a container, processes of other containers may hold the memory.
     pub fn unlisted_bytes(&self) -> Option<u64> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)
     }
 
-    /// Like [`Gpu::balance`]. In a container, NVML lists only visible processes, so unattributed memory is unknown.
+    /// Like [`Gpu::balance`], but unattributed memory is also unknown if NVML does not list all
+    /// processes, as in a container.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

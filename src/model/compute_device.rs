@@ -15,7 +15,7 @@ pub struct ComputeDevice<'a> {
 }
 
 impl PartialEq for ComputeDevice<'_> {
-    /// Compares which devices these are, not their state.
+    /// Compares the devices' identities, not their states.
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
@@ -26,7 +26,8 @@ impl<'a> ComputeDevice<'a> {
         (self.gpu.index, self.mig.map(|mig| (mig.index, mig.uuid.clone())))
     }
 
-    /// Returns the MIG devices of a partitioned GPU, which CUDA cannot use as a whole, or else the GPU itself.
+    /// Returns the MIG devices of a partitioned GPU, which CUDA cannot use as a whole, or otherwise
+    /// the GPU itself.
     pub fn all_of(gpu: &'a Gpu) -> impl Iterator<Item = Self> {
         let is_partitioned = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
         let whole = (!is_partitioned).then_some(Self { gpu, mig: None });
@@ -34,7 +35,7 @@ impl<'a> ComputeDevice<'a> {
         whole.into_iter().chain(parts)
     }
 
-    /// Returns the UUID as in `CUDA_VISIBLE_DEVICES`: `GPU-…` or `MIG-…`.
+    /// Returns the UUID in the form that `CUDA_VISIBLE_DEVICES` accepts: `GPU-…` or `MIG-…`.
     pub fn uuid(&self) -> Option<&'a Arc<str>> {
         self.mig.map_or(self.gpu.uuid.as_ref(), |mig| mig.uuid.as_ref())
     }
@@ -46,12 +47,13 @@ impl<'a> ComputeDevice<'a> {
         }
     }
 
-    /// Total memory, in bytes. For a MIG device, this is the memory of its GPU instance.
+    /// Returns the total memory, in bytes. For a MIG device, this is the memory of its GPU
+    /// instance.
     pub fn total_bytes(&self) -> Option<u64> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }
 
-    /// Memory that can be allocated, in bytes; `None` while the GPU does not answer.
+    /// Returns the memory that can be allocated, in bytes, or `None` while the GPU does not answer.
     pub fn free_bytes(&self) -> Option<u64> {
         let free = match self.mig {
             None => self.gpu.free_bytes(),
@@ -60,7 +62,7 @@ impl<'a> ComputeDevice<'a> {
         free.filter(|_| self.gpu.stale_seconds.is_none())
     }
 
-    /// The device's rows in the process list; `None` if the list was not read.
+    /// Returns the device's rows in the process list, or `None` if the list was not read.
     pub fn processes(&self) -> Option<impl Iterator<Item = &'a GpuProcess>> {
         let mig = self.mig;
         let is_here = move |row: &&GpuProcess| {
@@ -73,8 +75,8 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Whether `typed` names this device: its GPU's index, model name or UUID, its own UUID, or GPU:DEVICE (`0:3`).
-    /// Part of a model name or a prefix of a UUID is enough.
+    /// Returns whether `typed` names this device by its GPU's index, model name or UUID, by its own
+    /// UUID, or as GPU:DEVICE (`0:3`). A part of a model name or a prefix of a UUID is sufficient.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {
@@ -85,7 +87,8 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Why a new program cannot use the device, even with enough free memory. Ignores claims.
+    /// Returns why a new program cannot use the device even if enough memory is free. Ignores
+    /// claims.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {

@@ -1,9 +1,10 @@
-//! A GPU's device file, `/dev/nvidiaN`: N is the GPU's minor number, which may differ from its index.
+//! Names of device files. The N of `/dev/nvidiaN` is the GPU's minor number, which can differ from
+//! its index.
 
 use super::program::file_name;
 use super::{Gpu, Process};
 
-/// Returns the N of `nvidiaN`, or `None` for another file of the driver.
+/// Returns the N of `nvidiaN`, or `None` for any other name.
 pub fn minor_number(name: &str) -> Option<u32> {
     name.strip_prefix("nvidia")?.parse().ok()
 }
@@ -13,19 +14,21 @@ pub fn minor_number_of(path: &str) -> Option<u32> {
 }
 
 impl Gpu {
-    /// The path of the GPU's device file. Uses the index if NVML does not report the minor number.
+    /// Returns the path of the GPU's device file. Uses the index if NVML does not report the minor
+    /// number.
     pub fn device_file(&self) -> String {
         format!("/dev/nvidia{}", self.device_number())
     }
 
-    /// Whether the process has the GPU's device file open; `None` if its files cannot be read.
+    /// Returns whether the process has the GPU's device file open, or `None` if its files cannot be
+    /// read.
     pub fn is_open_in(&self, process: &Process) -> Option<bool> {
         let number = Some(self.device_number());
         let mut files = process.gpu_files.as_ref()?.iter();
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
-    /// Whether a process that NVML does not list on this GPU may hold memory there; see
+    /// Returns whether a process that NVML does not list on this GPU may hold memory there. See
     /// [`Process::may_hold_gpu_memory`].
     pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
         Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
@@ -37,11 +40,12 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether the process has the driver's memory management file open. Every process with a context has it open, as
-    /// does every process forked from one. A process that only queries NVML does not.
+    /// Returns whether the process has the driver's memory management file open, or `None` if the
+    /// process's files cannot be read. Every process with a GPU context, and every process forked
+    /// from one, has the file open. A process that only queries NVML does not.
     ///
-    /// The file is `nvidia-uvm` on Linux. The drivers of WSL and Jetson use a single file for everything. `None` if
-    /// the process's files cannot be read.
+    /// The file is `nvidia-uvm` on Linux. The drivers of WSL and Jetson use a single file for all
+    /// purposes.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))

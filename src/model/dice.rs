@@ -1,11 +1,10 @@
-//! Seeded random numbers for tests, so that a failure is reproducible.
+//! Seeded random numbers for tests, so that a failure can be reproduced.
 
-/// A small generator (xorshift, G. Marsaglia 2003). Its state must not be 0.
+/// A small generator (xorshift, G. Marsaglia 2003). The state must not be 0.
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Creates a generator. Small seeds work as well.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }

@@ -1,8 +1,8 @@
-//! Makes text from untrusted sources safe for terminals, mail and logs, on one line.
+//! Makes text from untrusted sources safe to display on one line of a terminal, mail or log.
 //!
-//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters that reorder or hide
-//! other text. Such characters are written as `\n`, `\e` or `\u{…}`. No character is dropped, so different names
-//! never look the same. Escaping is idempotent.
+//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters
+//! that reorder or hide other text. Such characters are written as `\n`, `\e` or `\u{…}`. No
+//! character is dropped, so different names never look the same. Escaping is idempotent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::json::is_hostile;
 
 /// Escapes control characters (C0, C1, DEL) and the invisible characters of [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is plain. A scan of its bytes is the fastest check.
+    // Nearly all text is printable ASCII, and scanning bytes is the fastest way to recognise it.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);

@@ -1,9 +1,10 @@
-//! Groups processes that belong together into families.
+//! Groups related processes into families.
 //!
-//! A family may be killed as a whole, so it must be one job. A common parent, login, terminal, container or notebook
-//! server is not enough: two programs typed into one shell are two families, as are two notebook kernels. Each
-//! [`Tie`] is a kind of evidence that links the members of a family. Ambiguous evidence is ignored. All members are
-//! processes in the snapshot; an unresolved process is in no family.
+//! A family may be killed as a whole, so it must be a single job. A common parent, login, terminal,
+//! container or notebook server is not enough: two programs typed into one shell are two families,
+//! as are two notebook kernels. Each [`Tie`] is a kind of evidence that links the members of a
+//! family. Ambiguous evidence is ignored. All members are processes in the snapshot. An unresolved
+//! process belongs to no family.
 //!
 //! Pure: this module does no I/O and sends no signals. Callers show a family before they kill it.
 
@@ -17,19 +18,19 @@ mod joining;
 
 use joining::{Joining, is_dead};
 
-/// Evidence that joins the members of a family.
+/// Kind of evidence that links the members of a family.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
-    /// The same process group, from one shell command line or one script.
+    /// Same process group: one shell command line, or one script.
     ProcessGroup,
-    /// The same session, whose leader is a member.
+    /// Same session. Its leader is a member.
     Session,
-    /// The same Slurm step, or the same service or container, whose first process is a member.
+    /// Same Slurm step, or same service or container whose first process is a member.
     Cgroup,
-    /// Ranks of the same run: torchrun, DeepSpeed, MPI, a Slurm step, a Ray job.
+    /// Ranks of the same run of torchrun, DeepSpeed, MPI, Slurm or Ray.
     Run,
     Parent,
-    /// The members hold a GPU's device files, and a dead member is still listed on that GPU.
+    /// The members have a GPU's device file open, and a dead member is still listed on that GPU.
     GpuFiles,
 }
 
@@ -46,16 +47,17 @@ impl Tie {
     }
 }
 
-/// Processes that belong together. A process without relatives is its own family.
+/// A group of related processes. A process without relatives is a family, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// `family:PID` of the oldest member. Stays the same while that process is listed, dead or alive.
+    /// `family:PID` of the oldest member. The id stays the same while that process is listed, dead
+    /// or alive.
     pub id: Arc<str>,
-    /// The members' pids, ascending. Includes a dead process if other members hold its memory.
+    /// The members' pids, ascending. They can include a dead process that started other members.
     pub members: Vec<u32>,
-    /// Empty for a single process.
+    /// Evidence that links the members. Empty for a single process.
     pub ties: BTreeSet<Tie>,
-    /// The process that started the family, if known. It is not a member.
+    /// Process outside the family that started it, if known.
     pub launcher: Option<Arc<Parent>>,
     pub user: Option<Arc<str>>,
 }
@@ -63,7 +65,7 @@ pub struct Family {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
     pub pid: u32,
-    /// Depth in the tree; 0 for a root.
+    /// Depth in the tree. A root has depth 0.
     pub depth: usize,
 }
 
@@ -80,19 +82,19 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.finish()
 }
 
-/// Returns the family that contains this process.
 pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
     families.iter().find(|family| family.members.binary_search(&pid).is_ok())
 }
 
 impl Family {
-    /// Returns the members as a tree, parents first. A dead member precedes the processes of its group or session.
+    /// Returns the members as a tree, parents first. A dead process is the parent of the processes
+    /// in its group or session.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
-    /// Like [`tree`](Self::tree), with a fast lookup by pid. Searching the snapshot for each of a thousand members
-    /// would take as long as building the rest of a table.
+    /// Like [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for
+    /// each of a thousand members would take as long as building the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();
@@ -111,7 +113,8 @@ impl Family {
         }
         let mut tree = Vec::with_capacity(members.len());
         let mut visited = BTreeSet::new();
-        // In a recording, processes can be each other's parents. No root leads to them, so they become roots.
+        // In a recording, processes can be each other's parents. Such a cycle has no root, so start
+        // with any member.
         let rest = members.iter().map(|&(pid, _)| pid);
         for root in roots.iter().map(|&(_, pid)| pid).chain(rest) {
             let mut due = vec![(root, 0)];

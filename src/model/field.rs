@@ -1,7 +1,7 @@
-//! The table of fields: each fact about a row, the field's names, and how to read its value.
+//! The table of fields: the facts about a row, with their names and how their values are read.
 //!
-//! The [selector](super::selector) parser and its help use this table. A match is true, false or unknown; unknown
-//! counts as neither. A resolved process without a known container is known to have none.
+//! The [selector](super::selector) parser and its help use this table. A match is true, false or
+//! unknown. A resolved process without a known container is known to be in no container.
 //!
 //! [`gpu`] is a separate table of values of a whole GPU.
 
@@ -21,7 +21,7 @@ pub use read::{GROUPED, GroupName, SortValue, is_called};
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 
-/// The fields of a row, in the order of the columns.
+/// Fields of a row, in the order of the columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
     /// GPU or MIG device, by NVML index.
@@ -29,10 +29,8 @@ pub enum Field {
     Pid,
     User,
     Memory,
-    /// Memory on this GPU as a share of the GPU's memory.
     MemoryPercent,
     History,
-    /// Utilization of the GPU's multiprocessors, in percent.
     SmPercent,
     /// CPU utilization, in percent of one core.
     CpuPercent,
@@ -45,12 +43,12 @@ pub enum Field {
     /// Time since the process started, in seconds.
     Runtime,
     Framework,
-    /// The container, pod, job or unit that the process runs in.
+    /// Container, pod, job or unit in which the process runs.
     Place,
     Finding,
     Command,
     Name,
-    /// The notebook, if the process is its kernel.
+    /// Notebook whose kernel the process is.
     Notebook,
     Container,
     Pod,
@@ -62,10 +60,11 @@ pub enum Field {
 }
 
 pub const UNKNOWN: &str = "-";
-/// Shown for a value that this GPU or driver does not report. `ps` explains it below its tables.
+/// Placeholder for a value that the GPU or driver does not report. `ps` explains the placeholder
+/// below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
-/// Every field, in column order. Widths leave room for the sort mark after the heading.
+/// All fields, in column order. The widths leave room for the sort mark after the heading.
 pub const FIELDS: [FieldSpec; 25] = {
     use Notation::{Bytes, BytesOrShare, Number, OneOf, Percent, Seconds, Text};
     [
@@ -209,7 +208,7 @@ pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     columns
 };
 
-/// The screen's columns, most important first. A narrow terminal drops them from the end.
+/// Columns of the screen, most important first. A narrow terminal drops columns from the end.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -235,7 +234,7 @@ pub const SORTED: [Field; count(&FIELDS, false)] = {
     fields
 };
 
-/// Counts the screen's columns, or the fields that `ps` sorts by.
+/// Counts the columns of the screen or, unless `on_screen`, the fields by which `ps` can sort.
 const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < fields.len() {
@@ -249,7 +248,7 @@ const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     count
 }
 
-/// State names as typed and shown, and the kernel's letters.
+/// Names of states that users type and see, with the kernel's letters.
 const STATES: [(&str, char); 10] = [
     ("running", 'R'),
     ("sleeping", 'S'),
@@ -264,7 +263,7 @@ const STATES: [(&str, char); 10] = [
 ];
 const KINDS: [&str; 4] = ["compute", "graphics", "mps", "other"];
 const TRAITS: [&str; 2] = ["mine", "unlisted"];
-/// A value of `finding:` that matches any finding.
+/// Value of `finding:` that matches any finding.
 const ANY: &str = "any";
 
 fn state_names() -> Vec<&'static str> {
@@ -282,7 +281,7 @@ pub fn state_name(letter: char) -> Option<&'static str> {
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
-/// Parses a single state letter, case-sensitively: `T` is stopped and `t` is traced, as in ps.
+/// Parses a single state letter. Case matters: `T` is stopped and `t` is traced, as in ps.
 fn state_letter(value: &str) -> Option<char> {
     let mut chars = value.chars();
     let letter = chars.next()?;
@@ -291,7 +290,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Checks that the field can have this value. `Err` lists the possible values.
+    /// Returns an error with the possible values if the field cannot have this value.
     pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
@@ -308,11 +307,12 @@ impl FieldSpec {
 impl Field {
     pub fn spec(self) -> &'static FieldSpec {
         let at = FIELDS.iter().position(|spec| spec.field == self);
-        // A test checks that every field has a line.
+        // A test checks that the table contains every field.
         &FIELDS[at.unwrap_or_default()]
     }
 
-    /// Returns the value as a number, in the unit of the field's notation. `None` if it is unknown or not a number.
+    /// Returns the value as a number in the unit of the field's notation, or `None` if the value is
+    /// unknown or not a number.
     pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
         let process = row.process.ok();
         match self {
@@ -332,8 +332,8 @@ impl Field {
         }
     }
 
-    /// Returns the text of a table cell; the caller escapes and shortens it. `None` if the value is unknown, or for
-    /// fields that are charts or long texts.
+    /// Returns the text of a table cell, which the caller must escape and shorten. Returns `None`
+    /// if the value is unknown, or if the field is a chart or a long text.
     pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
         let process = row.process.ok();
         match self {
@@ -370,12 +370,13 @@ impl Field {
     }
 }
 
-/// Formats a finding briefly: `IDLE 29m`, `ORPHAN 29m +1` if there are others, `IDLE 29m kept` if `reap` skips it.
+/// Formats a finding briefly: `IDLE 29m`, with ` +1` if the process has another finding, and `
+/// kept` if `reap` skips it.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
-    // Show only the largest unit; the message has the exact duration.
+    // Keep only the largest unit, because the message contains the exact duration.
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));

@@ -1,4 +1,4 @@
-//! A finding: what a rule concluded, the evidence, and the actions that it offers.
+//! A finding: the conclusion of a rule, its evidence, and the actions that it offers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -44,21 +44,22 @@ pub enum KindSubject {
     Gpu,
 }
 
-/// Under which conditions `reap` kills the processes of a finding.
+/// Condition under which `reap` kills the processes of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// By default, unless other kinds are requested. Also unattended, by a rule with `action = "reap"`.
+    /// By default, unless other kinds are requested. Without confirmation, if the rule has `action
+    /// = "reap"`.
     Always,
-    /// If the kind or the rule is named. Also unattended, by a rule with `action = "reap"`.
+    /// If the kind or the rule is named. Without confirmation, if the rule has `action = "reap"`.
     Configured,
-    /// Only if the kind or the rule is named, because waiting may be the purpose of a server.
+    /// Only if the kind or the rule is named, because the process may hold the memory on purpose.
     Named,
-    /// Never, because it is uncertain which process is the cause, or because killing it would not help.
+    /// Never, because the cause is uncertain, or because killing the process would not help.
     Never,
 }
 
-/// Each line declares a kind: its name, its subject, and when `reap` kills the processes. The rest of a kind is in
-/// its file in `rules`.
+/// Declares the kinds. A line contains the kind's name, its subject, and when `reap` kills the
+/// processes. The rest of a kind is in its file in `rules`.
 macro_rules! kinds {
     ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
         /// Kind of finding. Kinds are declared in order of urgency. If one process has several equally severe
@@ -72,10 +73,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds, in order of declaration.
+            /// All kinds, in the order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// Name of the kind in reports and configurations.
+            /// Returns the name of the kind in reports and configurations.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -125,19 +126,20 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether a rule of this kind may kill processes without confirmation by a person.
+    /// Returns whether a rule of this kind can kill processes without confirmation.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Whether findings of this kind are about memory that is held while the GPU is unused.
+    /// Returns whether findings of this kind report memory that is held while the GPU is unused.
     pub const fn is_unused(self) -> bool {
         use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Whether processes with this kind of finding can be asked to release memory. An idle process keeps running. On
-    /// a nearly full GPU, even a busy process may handle a signal that requests release.
+    /// Returns whether a process with this kind of finding can be asked to release memory. An idle
+    /// process keeps running. On a nearly full GPU, even a busy process may handle a signal that
+    /// requests a release.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -273,14 +275,13 @@ pub struct FindingProcess {
     pub user: Option<Arc<str>>,
     /// The process's argv.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Full identity of the process.
     #[serde(skip)]
     pub identity: Identity,
 }
 
 impl FindingProcess {
-    /// Describes a process for a finding. A process that has exited keeps its former names but has no start, because
-    /// another process may have its pid.
+    /// Describes a process for a finding. A process that has exited keeps its former names, but has
+    /// no start, because another process may have its pid.
     pub fn of(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
@@ -341,27 +342,30 @@ pub struct Undecided {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// Makes the process release memory and keep running, if the snapshot shows that its libraries support this.
+    /// Command that makes the process release memory and keep running. Present if the snapshot
+    /// shows that its libraries support a release.
     pub release: Option<String>,
     pub kill: Option<String>,
 }
 
-// The evidence of a finding consists of the facts that the rule observed. Names include units; unknown numbers are
-// `null`. Each kind defines its facts and their wording in its file in `rules`. The shared part is here, so that
-// modules independent of `rules` can use findings as plain data.
+// The evidence of a finding consists of the facts that the rule observed. Names include units, and
+// unknown numbers are `null`. Each kind defines its facts and their wording in its file in `rules`.
+// The common part is in this file, so that modules independent of `rules` can use findings as plain
+// data.
 
-/// The facts of one kind, serialized as `evidence`.
+/// Facts of one kind, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// Formats the facts on one line. Contains names chosen by a process: escape it for a terminal.
+    /// Formats the facts on one line. The text can contain names that a process chose, so a caller
+    /// must escape it for a terminal.
     fn words(&self) -> String;
 
-    /// Returns when a GPU's memory will be used up, if the facts show that.
+    /// Returns when the GPU's memory will be used up, if the facts show it.
     fn forecast(&self) -> Option<Exhaustion> {
         None
     }
 }
 
-/// Forecast of when a GPU's memory will be used up if growth continues.
+/// Forecast of when a GPU's memory will be used up if it continues to grow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Exhaustion {
     pub free_bytes: u64,
@@ -388,12 +392,10 @@ impl Evidence {
         }
     }
 
-    /// See [`KindEvidence::words`].
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// See [`KindEvidence::forecast`].
     pub fn forecast(&self) -> Option<Exhaustion> {
         self.forecast
     }

@@ -1,19 +1,21 @@
 //! JSON without characters that control a terminal, are invisible, or reorder the text around them.
 //!
-//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. Other control
-//! characters and invisible characters would be printed as they are, so `cat` or an editor would show different text.
-//! This module escapes them, too (`\u202e`), and parsers still read the same string. `escape` does the same for text.
+//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. It
+//! prints other control characters and invisible characters unchanged, so `cat` or an editor would
+//! show a different text. This module escapes them, too (`\u202e`). Parsers still read the same
+//! string. `escape` does the same for text.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Result;
 
-/// Whether a character is dangerous to display:
+/// Returns whether a character is dangerous to display:
 /// - it controls the terminal;
-/// - it is invisible and hides or reorders other text (bidirectional controls, zero-width characters, line
-///   separators, fillers, tags);
-/// - it changes the width of another character in some terminals only (variation selectors, skin tones).
+/// - it is invisible and hides or reorders other text (bidirectional controls, zero-width
+///   characters, line separators, fillers, tags);
+/// - it changes the width of another character in some terminals only (variation selectors, skin
+///   tones).
 pub fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -29,11 +31,11 @@ pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map(harmless)
 }
 
-/// Serializes an indented document with a newline at its end.
+/// Serializes an indented document that ends with a newline.
 ///
 /// # Errors
 ///
-/// Fails like serde_json: on a number that JSON cannot represent, or on a map key that is not text.
+/// Returns the error of serde_json, for example if a map key is not text.
 pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
@@ -42,14 +44,14 @@ pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 ///
 /// # Errors
 ///
-/// Fails like serde_json. In that case nothing is appended.
+/// Returns the error of serde_json and appends nothing.
 pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<()> {
     let before = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, value) {
         bytes.truncate(before);
         return Err(error);
     }
-    // Nearly all documents are ASCII and need no change.
+    // Nearly all documents are ASCII, which needs no change.
     if bytes[before..].iter().any(|&byte| byte >= 0x7f)
         && let Ok(text) = String::from_utf8(bytes.split_off(before))
     {
@@ -58,9 +60,11 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Escapes hostile characters. They occur only within strings, so the whole document can be scanned.
+/// Escapes hostile characters. They occur only within strings, so the whole document can be
+/// searched for them.
 fn harmless(json: String) -> String {
-    // serde_json writes line feeds between values and escapes them within strings.
+    // serde_json escapes control characters within strings. The line feeds that it writes between
+    // values must stay.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
     if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
         return json;
@@ -82,7 +86,6 @@ fn harmless(json: String) -> String {
 mod tests {
     use super::*;
 
-    /// C0, DEL, C1, direction marks, joiners, separators, a byte order mark, a tag, a variation selector.
     const HOSTILE: &str = "\u{1}\n\u{7f}\u{85}\u{9b}31m\u{61c}\u{200b}\u{200d}\u{200e}\u{202e}\u{2028}\
          \u{2029}\u{2066}\u{2069}\u{feff}\u{fe0f}\u{e0041}\u{3164}\"\\";
 

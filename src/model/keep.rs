@@ -1,8 +1,9 @@
-//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, its program, or being a server.
+//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, its program,
+//! or being a server.
 //!
-//! `GPUMEM_KEEP` is a date or time until which the process must not be killed. An unclear value protects it without
-//! limit. `rules::exemption::kept_by` combines the reasons. The guard in `reclaim` checks each reason separately,
-//! because a policy may skip some.
+//! `GPUMEM_KEEP` is a date or time until which the process must not be killed. A value that gpumem
+//! cannot parse protects the process forever. `rules::exemption::kept_by` combines the reasons. The
+//! guard in `reclaim` checks each reason separately, because a policy can skip some reasons.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -22,19 +23,20 @@ use crate::units::Span;
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 /// Values that disable `GPUMEM_KEEP`.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// UTC offset, in hours, of the time zone where a day ends last. `GPUMEM_KEEP=DATE` does not name a time zone.
+/// UTC offset, in hours, of the time zone in which a day ends last. `GPUMEM_KEEP=DATE` names no
+/// time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeepEnd {
     No,
     Until(Time),
-    /// Keep without limit.
     Always,
 }
 
 impl KeepEnd {
-    /// Parses an RFC 3339 time, a word, or a date. `2026-12-01` lasts until that day has ended in every time zone.
+    /// Parses an RFC 3339 time, a word, or a date. A date lasts until its day has ended in every
+    /// time zone.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -110,7 +112,8 @@ impl KeptBy {
 }
 
 impl fmt::Display for KeptBy {
-    /// Contains a reason that other people wrote: escape it for a terminal.
+    /// The text can contain a reason from the configuration, so a caller must escape it for a
+    /// terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = match self.until() {
             Some(until) => format!(" until {}", until.local()),
@@ -137,9 +140,9 @@ impl fmt::Display for KeptBy {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
     pub identity: Identity,
-    /// The exemption covers only findings of these kinds, and of `rules`. If both are empty, it covers all findings.
+    /// Exempt kinds of findings. If `kinds` and `rules` are empty, all findings are exempt.
     pub kinds: Vec<Kind>,
-    /// The exemption covers only findings of these rules, and of `kinds`.
+    /// Rules whose findings are exempt, in addition to `kinds`.
     pub rules: Vec<Arc<str>>,
     pub reason: Arc<str>,
     /// End of the exemption; `None` if unlimited.
@@ -147,13 +150,13 @@ pub struct Exempt {
 }
 
 impl Exempt {
-    /// Whether the process is exempt regardless of the finding.
+    /// Returns whether the process is exempt regardless of the finding.
     pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
         let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
         !is_limited && self.is_in_force(process, now)
     }
 
-    /// Whether the process is exempt from being killed for this finding.
+    /// Returns whether the process is exempt from being killed for this finding.
     pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
         let about = finding.process.as_ref();
         let is_from = (self.kinds.is_empty() && self.rules.is_empty())
@@ -168,8 +171,9 @@ impl Exempt {
 }
 
 impl Process {
-    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. It lasts at most `longest` from the process's
-    /// start, which the owner cannot forge. If the start is unknown, no limit applies.
+    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. It lasts at most `longest`
+    /// from the start of the process, because the owner cannot forge the start. If the start is
+    /// unknown, there is no limit.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();
@@ -178,7 +182,7 @@ impl Process {
         (!is_over).then_some(KeptBy::Owner { user, until })
     }
 
-    /// Whether the maximum duration of the owner's `GPUMEM_KEEP`, if any, is over.
+    /// Returns whether the maximum duration of the owner's `GPUMEM_KEEP`, if any, is over.
     pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
         self.keep_limit(longest).is_some_and(|limit| now >= limit)
     }

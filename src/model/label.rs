@@ -1,9 +1,8 @@
-//! Short names shared by all views: for a process's container, job or unit, its role in the Multi-Process Service,
-//! its part of a GPU, and its open GPU files.
+//! Short names that several views show: for a process's container, job or unit, its role in the
+//! Multi-Process Service, its part of a GPU, and its open GPU files.
 //!
-//! Tables and the screen share these names without depending on each other. Processes and clusters choose the text,
-//! so this module limits its length, and the writer escapes it. `rules` decides how to judge a daemon or an unlisted
-//! holder.
+//! Processes and clusters choose the text, so this module limits its length, and the writer escapes
+//! it. `rules` judges daemons and unlisted holders.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -12,22 +11,23 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// Maximum length of a name, in characters; longer names are cut.
+/// Maximum length of a name, in characters. Longer names are cut.
 const NAME_CHARS: usize = 40;
-/// Number of characters shown of an id, as in docker.
+/// Number of characters of an id that are shown, as in docker.
 const ID_CHARS: usize = 12;
-/// Maximum number of files that are named; the rest are only counted.
+/// Maximum number of files that are named. The text only states the number of other files.
 const FILES_NAMED: usize = 3;
-/// The kernel's limit for a short name, in bytes.
+/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
-/// The programs of the Multi-Process Service (NVIDIA's MPS documentation).
+/// Names of the programs of the Multi-Process Service (NVIDIA's MPS documentation).
 const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// Returns the most specific of the process's pod, job, container and unit: `pod:train/bert-0`, `job:812.0`,
-    /// `docker:bert`, `vllm.service`. `None` in a login session, or if unknown.
+    /// Returns the most specific of the process's pod, job, container and unit: `pod:train/bert-0`,
+    /// `job:812.0`, `docker:bert`, `vllm.service`. Returns `None` in a login session, or if the
+    /// place is unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
             let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
@@ -60,14 +60,15 @@ impl Process {
         };
         let unit = || {
             let unit = self.systemd_unit.as_deref()?;
-            // The user column already shows who is logged in.
+            // The user column already shows the user of a login.
             let is_login = unit.starts_with("user@") || unit.starts_with("session-");
             (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
         };
         pod.or_else(job).or_else(container).or_else(unit)
     }
 
-    /// Returns the pid, followed by the pid in the process's own namespace: `4242 (17)`.
+    /// Returns the pid, followed by the pid in the process's pid namespace if that differs: `4242
+    /// (17)`.
     pub fn pid_text(&self) -> String {
         match self.namespace_pid {
             Some(own) => format!("{} ({own})", self.pid),
@@ -75,7 +76,7 @@ impl Process {
         }
     }
 
-    /// Returns the framework and its version, as far as known: `pytorch 2.9.1`.
+    /// Returns the framework and, if known, its version: `pytorch 2.9.1`.
     pub fn framework_text(&self) -> Option<String> {
         let name = head(self.framework.as_deref()?, NAME_CHARS);
         Some(match self.framework_version.as_deref() {
@@ -84,7 +85,8 @@ impl Process {
         })
     }
 
-    /// Returns the role in the Multi-Process Service: for servers and daemons by program, for clients by NVML's list.
+    /// Returns the role in the Multi-Process Service. Servers and daemons are recognised by their
+    /// program, clients by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -98,7 +100,8 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // The server and the daemon have the same truncated short name, so without argv they cannot be distinguished.
+        // The short names of the server and the control daemon are truncated to the same text.
+        // Without argv, the two cannot be distinguished.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -107,7 +110,8 @@ impl Process {
 }
 
 impl Host {
-    /// Warns that the unreadable processes may include a holder. `None` if all were read, or if there was no scan.
+    /// Returns a warning that the unreadable processes may include a holder, or `None` if all
+    /// processes were read or there was no scan.
     pub fn unread_text(&self) -> Option<String> {
         let processes = match self.unread_processes? {
             0 => return None,
@@ -121,7 +125,8 @@ impl Host {
 }
 
 impl MigDevice {
-    /// Names the device as containers do: `0:3` is device 3 of GPU 0. Falls back to instance ids: `0:gi9/ci0`.
+    /// Returns the device's name as containers write it: `0:3` is device 3 of GPU 0. Without an
+    /// index, the name contains instance ids: `0:gi9/ci0`.
     pub fn name_on(&self, gpu: u32) -> String {
         match self.index {
             Some(index) => format!("{gpu}:{index}"),
@@ -154,7 +159,7 @@ impl Gpu {
         })
     }
 
-    /// Names the GPU or an instance on it: `0`, `0:3`, `0:gi9/ci0`.
+    /// Returns the name of the GPU or of an instance on it: `0`, `0:3`, `0:gi9/ci0`.
     pub fn part_name(&self, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
         match self.mig_device(gpu_instance, compute_instance) {
             Some(device) => device.name_on(self.index),
@@ -164,11 +169,11 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Processes whose open files suggest that they hold GPU memory although NVML lists them on no GPU. Excludes
-    /// monitors and the driver's daemons, which hold no memory.
+    /// Returns the processes whose open files suggest that they hold GPU memory although NVML lists
+    /// them on no GPU. Excludes monitors and the driver's daemons, which hold no memory.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // Sized in advance, because this runs for every sample.
+        // Allocate the set once, because this function runs for every sample.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
@@ -178,14 +183,15 @@ impl Snapshot {
         })
     }
 
-    /// Lists the GPUs whose device files the process has open: `0-3,6`; empty if there are none.
+    /// Lists the GPUs whose device files the process has open, such as `0-3,6`. The text is empty
+    /// if there are none.
     pub fn held_gpus(&self, process: &Process) -> String {
         let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
-    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's list could not be read, it
-    /// is unknown whether the process is listed.
+    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's process
+    /// list could not be read, the text says that the listing is unknown.
     pub fn holding(&self, process: &Process) -> String {
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files

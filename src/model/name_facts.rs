@@ -1,14 +1,14 @@
-//! Facts that follow from a process's names alone: program, title, starter.
+//! Facts that follow from a process's names alone.
 //!
-//! Matching compares names with hundreds of entries, several times per process and sample. Callers therefore cache
-//! these facts while the names stay the same.
+//! Each process has several names, which are compared with hundreds of entries in every sample.
+//! Callers therefore cache these facts while the names stay the same.
 
 use super::Process;
 use super::names::Hypervisor;
 use super::pool::Pool;
 use super::program::never_killed;
 
-/// Facts from the command line, program file, short name, framework and parent.
+/// Facts derived from the command line, program file, short name, framework and parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
     pub is_display: bool,
@@ -18,7 +18,8 @@ pub struct NameFacts {
     pub looks_like_a_server: bool,
     /// Whether [`Process::mps_role`] finds a role without NVML's list.
     pub has_mps_role: bool,
-    /// Whether the program's name is on the list of [`never_killed`], regardless of who owns its file.
+    /// Whether the program's name is on the list of [`never_killed`], regardless of the owner of
+    /// its file.
     pub is_never_killed: bool,
     pub placeholder: Option<&'static str>,
     pub pool: Option<&'static Pool>,

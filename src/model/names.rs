@@ -23,9 +23,9 @@ pub struct Names {
 #[serde(deny_unknown_fields)]
 pub struct Hypervisor {
     pub programs: Vec<String>,
-    /// For example `KVM`.
+    /// Name of the hypervisor, such as `KVM`.
     pub by: String,
-    /// How to shut a machine down, as an imperative without a full stop.
+    /// How to shut a virtual machine down, as an imperative without a full stop.
     pub words: String,
 }
 
@@ -34,7 +34,7 @@ impl Hypervisor {
         NAMES.hypervisors.iter().find(|hypervisor| is_on(&hypervisor.programs, name))
     }
 
-    /// Describes a process of this hypervisor and how to shut it down.
+    /// Returns advice that says that the process is a virtual machine, and how to shut it down.
     pub fn advice(&self) -> String {
         let (by, words) = (&self.by, &self.words);
         format!("it is a virtual machine ({by}), which a signal would cut off: {words}")

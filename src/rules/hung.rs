@@ -21,8 +21,8 @@
 //! this, but so does a light kernel under `nohup`.
 //!
 //! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or
-//! power rises above half of its former value. No action ends the process, because only its owner
-//! knows what it waits for.
+//! power rises above half of its former value. By default, nothing ends the process, because only
+//! its owner knows what it waits for.
 
 use std::fmt::Write as _;
 

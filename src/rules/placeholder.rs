@@ -4,8 +4,8 @@
 //! reported only while they hold GPU memory, and only after the duration, which excludes short
 //! burn-in tests.
 //!
-//! No action ends a placeholder, because its owner must be asked first. `reclaim::select` also
-//! excludes placeholders from the actions of other findings.
+//! The owner must be asked first, so gpumem ends a placeholder only if the kind is requested.
+//! `reclaim::select` applies this condition to other findings on a placeholder, too.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `server-idle`: an inference server holds memory on a GPU and has received no request.
 //!
 //! The conditions are those of [`idle`], which skips servers and their workers (see `server`). The
-//! server may be needed, so no action ends it.
+//! server may be needed, so gpumem ends it only if the kind is requested.
 
 use super::idle::{self, DEFAULTS, DURATION, IdleEvidence, MAX_CPU_PERCENT, MIN_MEMORY};
 use super::rule::{RuleKind, SEVERITY, Settings};

@@ -5,8 +5,8 @@
 //! restarts the duration.
 //!
 //! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or
-//! uses it only for graphics. No action ends the process, because its owner or scheduler intends to
-//! resume it.
+//! uses it only for graphics. The finding offers no action, because the owner or scheduler of the
+//! process may resume it, but `gpumem reap` includes the process by default.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

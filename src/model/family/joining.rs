@@ -1,8 +1,9 @@
-//! Joins processes into families: first by kernel facts (groups, sessions, parents, dead pids), then by environment
-//! variables that identify runs, then by cgroups.
+//! Joins processes into families: first by facts from the kernel (groups, sessions, parents, dead
+//! pids), then by environment variables that identify runs, then by cgroups.
 //!
-//! Facts such as different users or two notebook kernels prevent joining. If two processes that share a property
-//! cannot belong together, the property joins no other processes either.
+//! Some facts, such as different users or two notebook kernels, exclude that processes belong
+//! together. A property shared by two such processes proves nothing, so it joins no other processes
+//! either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Short names of shells. Processes that a shell started in one session need not belong together.
+/// Short names of shells. The commands that a shell starts in one session need not belong together.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
@@ -25,25 +26,28 @@ type Launcher = (u32, Option<u64>);
 struct Job {
     members: Vec<usize>,
     ties: BTreeSet<Tie>,
-    /// `None` only if the job is a single dead process.
+    /// User of the processes, or `None` if the only process is dead.
     uid: Option<u32>,
     kernel: Option<u32>,
     runs: BTreeMap<RunKey, BTreeSet<Arc<str>>>,
 }
 
 impl Job {
-    /// Whether two jobs may be the same job: they have the same user and at most one notebook kernel.
+    /// Returns whether two jobs may be parts of the same job. They must have the same user and at
+    /// most one notebook kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
-            // A dead process has no known owner. Living processes without a known owner are never joined.
+            // The owner of a dead process is unknown. Living processes with an unknown owner are
+            // never joined.
             (None, Some(_)) | (Some(_), None) => true,
             (None, None) => false,
         };
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Whether both jobs contain the same rank of a run. If so, they are two runs with the same key.
+    /// Returns whether both jobs contain the same rank of a run. If so, they are two runs with the
+    /// same key.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -54,15 +58,16 @@ pub(super) struct Joining<'a> {
     snapshot: &'a Snapshot,
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
-    /// For each process, the index of its job in `jobs`.
+    /// Index into `jobs` for each process.
     job_of: Vec<usize>,
-    /// Starts with one job per process. A job that is joined to another is left empty.
+    /// Initially one job per process. A job that is joined to another one becomes empty.
     jobs: Vec<Job>,
 }
 
 impl<'a> Joining<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        // A pid that is missing from /proc is a dead process only if all pid namespaces are visible.
+        // A pid that is missing from /proc belongs to a dead process only if all pid namespaces are
+        // visible.
         let shows_the_dead = snapshot.host.pid_namespace == Some(PidNamespace::Host);
         let mut processes: Vec<&Process> = snapshot
             .processes
@@ -100,7 +105,8 @@ impl<'a> Joining<'a> {
         &self.jobs[self.job_of[process]]
     }
 
-    /// Joins the jobs of two processes if possible. Records the tie even if both are already in the same job.
+    /// Joins the jobs of two processes if the jobs may be one. Records the tie even if both
+    /// processes are already in the same job.
     fn join(&mut self, one: usize, another: usize, tie: Tie) {
         let (into, from) = (self.job_of[one], self.job_of[another]);
         if into != from {
@@ -123,8 +129,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all processes that share a property, unless two of them cannot be in the same job. In that case the
-    /// property proves nothing about the other processes either.
+    /// Joins all processes that share a property, unless two of them cannot be in the same job. In
+    /// that case, the property proves nothing.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -135,7 +141,8 @@ impl<'a> Joining<'a> {
             .collect();
         let are_other_runs =
             runs.iter().any(|one| runs.iter().any(|another| one.is_disjoint(another)));
-        // A process older than the kernel is its server or an editor; the kernel's own helpers are younger.
+        // A process older than the kernel is its server or an editor. The kernel's own helpers are
+        // younger.
         let kernel = kernels.first().and_then(|&pid| self.index(pid));
         let has_elders = kernel.is_some_and(|kernel| {
             let start_ticks = self.processes[kernel].start_ticks;
@@ -150,8 +157,9 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins living processes that share a key and a user. Workers that outlived their starter are joined only with
-    /// each other, because the rest of their group may be a script that is still working.
+    /// Joins living processes that have the same key and user. Workers that outlived their starter
+    /// are joined only with each other, because the rest of their group may be a script that is
+    /// still working.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -165,15 +173,16 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins process groups. A group comes from one shell command line, or from one script.
+    /// Joins process groups. All processes of a group come from one shell command line or one
+    /// script.
     pub(super) fn join_groups(&mut self) {
         self.join_classes(Tie::ProcessGroup, |process| {
             process.process_group.filter(|&group| group > 0)
         });
     }
 
-    /// Joins sessions. A session is a login, a terminal or a daemon, and may contain many jobs, even after its
-    /// terminal is closed. It is one job only if its leader is part of it.
+    /// Joins sessions. A session is a login, a terminal or a daemon. It can contain many jobs, even
+    /// after its terminal is closed, so it is one job only if its leader is a member.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -186,8 +195,9 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// Joins a process with the member that started it, with two exceptions: a kernel does not belong to its starter,
-    /// and a process that a kernel or shell put into its own session is meant to be independent.
+    /// Joins a process with the member that started it. Notebook kernels are not joined with their
+    /// starter, and neither is a process that a kernel or shell started in a new session, because
+    /// such a process is meant to be independent.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
@@ -209,8 +219,9 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins dead processes with those that they started. The kernel does not reuse a pid while it is the id of a
-    /// group or session, so a process whose group or session is a dead pid was started by that process.
+    /// Joins dead processes with the processes that they started. The kernel does not reuse a pid
+    /// while it is the id of a group or session. If the id of a process's group or session is a
+    /// dead pid, the dead process therefore started it.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;
@@ -253,12 +264,13 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // Without a minor number, the device file would be guessed from the index.
+                // Without a minor number, the name of the device file would be a guess.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 
-    /// Joins the ranks of a run. They have separate sessions and a common launcher, which they can outlive.
+    /// Joins the ranks of a run. Ranks have separate sessions and a common launcher, which may have
+    /// exited.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -288,7 +300,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether these jobs can have the same launcher. Ranks of an earlier run have no launcher, or a different one.
+    /// Returns whether these jobs can have the same launcher. Ranks of an earlier run have a
+    /// different launcher or none.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
         let launchers: Vec<BTreeSet<Launcher>> =
             jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
@@ -296,7 +309,7 @@ impl<'a> Joining<'a> {
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
             1 => all_have,
-            // All are orphans, so only a unique run name can join them.
+            // Without launchers, only a unique run name proves that the ranks belong together.
             0 => names_itself(key),
             _ => false,
         }
@@ -313,10 +326,12 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// Joins cgroups. A cgroup is one job if it is a Slurm step, or if the process that it was created for is a
-    /// member: when that process exits, the kernel or systemd kills the others.
+    /// Joins cgroups. A cgroup is one job if it is a Slurm step, or if the process for which it was
+    /// created is a member. When that process exits, the kernel or systemd kills the other
+    /// processes in the cgroup.
     pub(super) fn join_cgroups(&mut self) {
-        // A process with a terminal was started by a person, so it is not part of the step, service or container.
+        // A person started a process with a terminal, so the process does not belong to the step,
+        // service or container.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -324,7 +339,8 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // The path alone may name a whole slice, because the memory hierarchy may be coarser than systemd's.
+        // The path alone can name a whole slice, because the memory hierarchy can be coarser than
+        // systemd's.
         let cgroup_of = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
@@ -352,7 +368,8 @@ impl<'a> Joining<'a> {
             let processes = || job.members.iter().map(|&index| self.processes[index]);
             let mut members: Vec<u32> = processes().map(|process| process.pid).collect();
             members.sort_unstable();
-            // A dead process led the group or session of the others, so it is the oldest.
+            // A dead process led the group or session of the living members, so it is the oldest
+            // member.
             let oldest = processes().min_by_key(|p| (p.start_ticks.unwrap_or(0), p.pid));
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
@@ -387,7 +404,7 @@ fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
 
-/// Whether NVML lists the pid although no process has it.
+/// Returns whether NVML lists the pid but no process has it.
 pub(super) fn is_dead(process: &Process) -> bool {
     process.unresolved.is_none()
         && process.start_ticks.is_none()
@@ -404,7 +421,8 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// Returns the recorded launcher, or else the parent, unless the parent only adopted the process.
+/// Returns the recorded launcher or, without one, the parent. Returns `None` if the parent has only
+/// adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));
@@ -413,21 +431,23 @@ fn started_by(process: &Process) -> Option<Launcher> {
     (process.parent_is_reaper == Some(false)).then_some((ppid, None))
 }
 
-/// Whether a Slurm step is one job, rather than a shell that people type into.
+/// Returns whether a Slurm step is one job. In other steps, people type commands into a shell.
 fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// Whether a process is the first one in its pid namespace. When it exits, the kernel kills all others there.
+/// Returns whether a process is the first process of its pid namespace. When it exits, the kernel
+/// kills the other processes of the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // Without ids, several containers in one cgroup cannot be distinguished.
+    // Without an id, a container cannot be distinguished from others in the same cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// Whether a process is the main process of a systemd service: it leads its session, and systemd is its parent.
+/// Returns whether a process is the main process of a systemd service. Such a process leads its
+/// session and has systemd as its parent.
 fn is_main_of_a_service(process: &Process) -> bool {
-    // Processes under a unit that hosts other people's programs are unrelated.
+    // Processes of a unit that runs other users' programs are unrelated.
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.container.is_none()
@@ -449,8 +469,8 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut note = |key: RunKey, rank: Option<Arc<str>>| {
         runs.insert(key, rank.into_iter().collect());
     };
-    // Without a rank, the process is not a worker. Without a port, runs cannot be distinguished: people copy
-    // `--rdzv-id=100` from the manual, so the id is not unique.
+    // Only workers have a rank. The id alone does not identify a run, because people copy
+    // `--rdzv-id=100` from the manual, so the port is required.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
         let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
         note(("torch", values(&names)), Some(rank));
@@ -464,24 +484,24 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let job = process.slurm.as_deref().and_then(|slurm| slurm.job_id.clone());
     if let (Some(_), Some(step)) = (value("SLURM_JOB_ID"), value("SLURM_STEP_ID"))
         && is_one_job(&step)
-        // A step with a terminal is a shell that people type into.
+        // A step with a terminal is a shell into which people type commands.
         && process.terminal.is_none()
-        // A process that left the job's cgroup keeps the environment, but is not part of the job. If cgroups are
-        // unknown, the process counts as part of the job.
+        // A process that left the job's cgroup keeps the environment, but does not belong to the
+        // job. If cgroups are unknown, assume that it belongs to the job.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Ray numbers jobs from 1 in each cluster, so the process that started the workers identifies the cluster.
+    // Each Ray cluster numbers its jobs from 1, so ranks also need a common launcher to be joined.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
     runs
 }
 
-/// Whether a run's name is unique, so that two orphans with this name belong to the same run. torchrun names an
-/// unnamed run `none`; Ray and MPI start numbering again.
+/// Returns whether a run's name is unique, so that two orphans with the same name belong to the
+/// same run. torchrun names an unnamed run `none`. Ray and MPI reuse their numbers.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

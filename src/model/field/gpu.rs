@@ -1,7 +1,8 @@
 //! The table of a GPU's values, with their names, units, and positions on the screen and in `ps`.
 //!
-//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the screen then show
-//! it. Memory is not in this table: it is split by holder and has its own columns.
+//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the
+//! screen then show the value. Memory is not in this table, because it is split by holder and has
+//! its own columns.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
@@ -32,34 +33,35 @@ impl FillLevel {
 #[derive(Clone, Copy, Debug)]
 pub struct GpuField {
     pub title: &'static str,
-    /// Whether `ps` aligns the column to the right; the screen always does.
+    /// Whether `ps` aligns the column to the right. The screen always does.
     pub right: bool,
-    /// Order in which `ps` drops columns on a narrow terminal: 1 is dropped first, [`STAYS`] never.
+    /// Position in the order in which `ps` drops columns on a narrow terminal. 1 is dropped first,
+    /// [`STAYS`] never.
     pub gives_way: usize,
-    /// The column heading on the screen; empty if the screen does not show it.
+    /// Column heading on the screen, or an empty text if the screen does not show the value.
     pub heading: &'static str,
-    /// The width on the screen in terminal columns; 0 means as wide as the widest text or heading.
+    /// Width on the screen in terminal columns. With 0, the column is as wide as its widest text.
     pub width: u16,
-    /// Rank on the screen. Values with a higher rank are dropped first.
+    /// Rank on the screen. A narrow terminal drops the highest rank first.
     pub need: usize,
-    /// Minimum terminal width at which the screen shows the value, dimmed, after the charts. With 0, the value is
-    /// always shown, before the name.
+    /// Minimum terminal width at which the screen shows the value, dimmed, after the charts. With
+    /// 0, the value is always shown, before the name.
     pub from_columns: u16,
-    /// The fill level for this value; `None` if unknown or meaningless.
+    /// Returns the fill level, or `None` if it is unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether a high value is a sign of work rather than of strain.
+    /// Whether a high value is a sign of work, not of strain.
     pub is_work: bool,
     label: &'static str,
-    /// Whether a card shows the field if its value is unknown.
+    /// Whether a card shows the value even if it is unknown.
     shown_unknown: bool,
     prefix: &'static str,
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
-    /// The maximum, which the screen shows beside the value.
+    /// Returns the maximum, which the screen shows beside the value.
     most: fn(&Gpu) -> Option<f64>,
 }
 
-/// Default: a right-aligned `ps` column that is never dropped, and not on the screen.
+/// Defaults: a right-aligned `ps` column that is never dropped, and no column on the screen.
 const VALUE: GpuField = GpuField {
     title: "",
     right: true,
@@ -78,7 +80,7 @@ const VALUE: GpuField = GpuField {
     most: |_| None,
 };
 
-/// GPU utilization, the only value that fits into the grid of GPUs.
+/// GPU utilization. The grid of GPUs has room for no other value.
 pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
@@ -145,7 +147,8 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// More values for a card, most important first. Each is shown if it is known and there is room.
+/// Additional values of a card, most important first. A card shows each known value for which there
+/// is room.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -170,7 +173,7 @@ pub const CARD_FIELDS: [GpuField; 3] = [
     },
 ];
 
-/// The values that the screen shows; a narrow terminal drops them from the end.
+/// Returns the values that the screen shows. A narrow terminal drops values from the end.
 pub fn on_screen() -> Vec<&'static GpuField> {
     let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
     let mut shown: Vec<&GpuField> = shown.collect();
@@ -179,17 +182,17 @@ pub fn on_screen() -> Vec<&'static GpuField> {
 }
 
 impl GpuField {
-    /// Formats the value as in `ps`: `34 °C`.
+    /// Formats the value for `ps`: `34 °C`.
     pub fn text(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), None, self.units[0])
     }
 
-    /// Formats the value as on the screen: `34°C` or `52/70 W`.
+    /// Formats the value for the screen: `34°C` or `52/70 W`.
     pub fn short(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
-    /// Formats the value as on a card: `util 37%`. `None` if a card does not show it.
+    /// Formats the value for a card: `util 37%`. Returns `None` if a card does not show the value.
     pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
         let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
         is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))
@@ -253,7 +256,7 @@ mod tests {
         assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));
     }
 
-    /// Two values with one rank would share a position, so ranks are unique and without gaps.
+    /// Two values with the same rank would share a position, and a missing rank would leave a gap.
     #[test]
     fn screen_and_ps_ranks_are_unique() {
         let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();

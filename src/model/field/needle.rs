@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 pub struct Needle {
     typed: String,
     lower: String,
-    /// Has `*` added at both ends, to search within a text. `None` if there are no wildcards.
+    /// Pattern with `*` added at both ends, to search within a text. `None` if the text has no
+    /// wildcards.
     pattern: Option<Vec<Glyph>>,
 }
 
@@ -26,7 +27,8 @@ impl Needle {
         Self { typed, lower, pattern: None }
     }
 
-    /// Builds a needle from characters; `true` marks a quoted one. Outside quotes, `*` and `?` are wildcards.
+    /// Builds a needle from characters with a flag that marks quoted characters. Outside quotes,
+    /// `*` and `?` are wildcards.
     pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
         let glyphs = typed.iter().map(|typed| match typed {
             ('*', false) => Glyph::Any,
@@ -71,7 +73,7 @@ impl Needle {
         text.to_lowercase() == self.lower
     }
 
-    /// Whether a text equals the needle, including case.
+    /// Returns whether a text equals the needle. Case matters.
     pub(super) fn is_exactly(&self, text: &str) -> bool {
         match &self.pattern {
             Some(pattern) => matches(&pattern[1..pattern.len() - 1], text, false),
@@ -102,7 +104,7 @@ impl Needle {
         }
     }
 
-    /// Returns a needle if the word can only mean a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
+    /// Returns a needle if the word can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {
@@ -111,7 +113,7 @@ impl Needle {
         }
     }
 
-    /// Whether a UUID equals the needle or, unless `whole`, begins with it.
+    /// Returns whether a UUID equals the needle or, unless `whole`, begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
         if whole { self.is(uuid) } else { self.begins(uuid) }
     }
@@ -121,7 +123,8 @@ impl Needle {
     }
 }
 
-/// Whether a whole text matches. Only the last `*` is retried, so the cost is at most the product of the lengths.
+/// Returns whether the whole text matches. Only the last `*` is retried, so the time is at most
+/// proportional to the product of the lengths.
 fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
     let is_same = |one: char, other: char| {
         one == other || (ignores_case && one.to_lowercase().eq(other.to_lowercase()))
@@ -147,7 +150,7 @@ fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
             }
             _ => {}
         }
-        // The last star matches one more character.
+        // Retry with one more character for the last `*`.
         let Some((behind, from)) = &mut last_star else { return false };
         if from.next().is_none() {
             return false;

@@ -1,4 +1,5 @@
-//! Reads the value of each field from a row. Avoids allocation, because a selector checks every row.
+//! Reads the values of fields from a row. Allocates as little as possible, because a selector reads
+//! every row.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
-    /// Whether the field is this number. `None` if unknown, or if the field is neither a GPU nor a pid.
+    /// Returns whether the field has this number. Returns `None` if the number is unknown, or if
+    /// the field is neither a GPU nor a pid.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -24,7 +26,8 @@ impl Field {
         }
     }
 
-    /// Whether the field's value equals or contains the needle; `None` if unknown.
+    /// Returns whether the field's value equals or contains the needle, or `None` if the value is
+    /// unknown.
     pub(in crate::model) fn has(
         self,
         row: &ProcessRow<'_>,
@@ -99,21 +102,21 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
 
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // A process's libraries are readable whenever its descriptors are.
+        // gpumem can read a process's libraries if it can read its file descriptors.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
-        // A kernel is recognised by its command line.
+        // A notebook kernel is recognised by its command line.
         Field::Notebook => match &process.jupyter {
             Some(jupyter) => jupyter.notebook_path.is_some(),
             None => process.command.is_some(),
         },
-        // Any user can read a process's container, unit or job.
+        // Every user can read a process's container, unit and job.
         _ => true,
     }
 }
 
-/// Whether the owner's name equals or contains the needle, or the owner's uid equals it. Whole names are
-/// case-sensitive, because two accounts may differ only in case.
+/// Returns whether the owner's name equals or contains the needle, or the owner's uid equals it.
+/// Whole names are compared with their case, because two accounts can differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -129,7 +132,8 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Whether the needle names the row's GPU, or a GPU that the process has open, by UUID, MIG device or name.
+/// Returns whether the needle names the row's GPU, or a GPU that the process has open, by UUID, MIG
+/// device or name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -168,7 +172,7 @@ fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bo
     uuids.into_iter().flatten().any(|uuid| needle.is_uuid_of(uuid, whole))
 }
 
-/// Whether the needle names a GPU or, unless `all` is set, one of its MIG devices.
+/// Returns whether the needle names a GPU or, unless `all` is set, one of its MIG devices.
 pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;
@@ -238,12 +242,13 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// Returns a loaded library other than the framework, by its position in the list.
+/// Returns a loaded library that is not the framework, by its position in the list.
 fn library(process: &Process, position: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(position).map(|name| &**name)
 }
 
-/// Whether a word of the command line contains the needle. A needle with blanks or wildcards may span words.
+/// Returns whether a word of the command line contains the needle. A needle with blanks or
+/// wildcards can span several words.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
     if whole || needle.is_pattern() || needle.typed().contains(' ') {
@@ -288,23 +293,23 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }
 
-/// The fields that `ps` can group by, in the order of the help text.
+/// Fields by which `ps` can group, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Number of digits shown of a container id, as in the commands of container runtimes.
+/// Number of characters of a container id that are shown, as in the commands of container runtimes.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GroupName {
-    /// A name that a process may have chosen: escape it for a terminal.
+    /// A name that a process may have chosen. It must be escaped for a terminal.
     Named(String),
-    /// The row is known to be in no group.
+    /// The row is known to belong to no group.
     None,
     Unknown,
 }
 
 impl Field {
-    /// Returns the value as a group's name, for the fields in [`GROUPED`].
+    /// Returns the value as the name of a group. The field must be in [`GROUPED`].
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
@@ -336,7 +341,7 @@ impl Field {
     }
 }
 
-// Rows are ordered by values, never by formatted text. Unknown values come last in both directions.
+// Rows are sorted by value, never by formatted text. Unknown values come last in both directions.
 
 #[derive(Clone, Debug)]
 pub enum SortValue<'a> {
@@ -348,7 +353,8 @@ pub enum SortValue<'a> {
 }
 
 impl<'a> SortValue<'a> {
-    /// Sort key of a row for a field. The key for findings is the `rank`; rank 0 counts as the largest.
+    /// Returns the sort key of a row for a field. Findings are sorted by `rank`, of which 0 is the
+    /// largest.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text =

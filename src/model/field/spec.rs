@@ -1,51 +1,53 @@
-//! Defines a line in the table of fields, and its builder.
+//! The definition of a field in the table, and its builder.
 
 use super::Field;
 
-/// How a field's typed value is parsed and compared.
+/// How a typed value of a field is parsed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     Text,
-    /// One of these words, or a prefix of one.
+    /// Any of these words, or a prefix of a word.
     OneOf(fn() -> Vec<&'static str>),
-    /// An index, a UUID, a MIG device or the name of a GPU.
+    /// Index, UUID, MIG device or name of a GPU.
     Gpu,
     Number,
     Percent,
     Bytes,
-    /// A size, or a share of the GPU's memory.
+    /// Size, or share of the GPU's memory.
     BytesOrShare,
     Seconds,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
-    /// Names in a selector, the usual one first. A field without names cannot be selected.
+    /// Names in a selector, most common first. A field without names cannot be selected.
     pub names: &'static [&'static str],
     pub example: &'static str,
     pub meaning: &'static str,
     pub notation: Notation,
     pub field: Field,
-    /// The column heading; empty if the field is not a column.
+    /// Column heading, or an empty text if the field is not a column.
     pub title: &'static str,
-    /// Whether the largest value comes first when sorted by this field.
+    /// Whether sorting by this field puts the largest value first.
     pub descending: bool,
     pub right: bool,
-    /// The key after `o` that sorts the screen by this field; a blank if it is not a column there.
+    /// Key that, typed after `o`, sorts the screen by this field. A blank if the screen has no such
+    /// column.
     pub letter: char,
-    /// The width on the screen in terminal columns; 0 means as wide as the widest text.
+    /// Width on the screen in terminal columns. With 0, the column is as wide as its widest text.
     pub width: u16,
-    /// Rank on the screen. Columns with a higher rank are dropped first.
+    /// Rank on the screen. A narrow terminal drops the highest rank first.
     pub need: usize,
-    /// Order in which `ps` drops columns on a narrow terminal: 1 is first, [`STAYS`] is never, 0 means no column.
+    /// Position in the order in which `ps` drops columns on a narrow terminal. 1 is dropped first,
+    /// [`STAYS`] never. 0 means that `ps` has no such column.
     pub gives_way: usize,
-    /// Name and help text for `ps --sort`. Empty if `ps` cannot sort by this field.
+    /// Name and help text for `ps --sort`, or empty texts if `ps` cannot sort by this field.
     pub sort: (&'static str, &'static str),
-    /// Name of the column in options if neither `sort` nor `names` has one; otherwise empty.
+    /// Name of the column in options if `sort` and `names` are empty.
     pub called: &'static str,
 }
 
-/// The `gives_way` of a `ps` column that is never dropped.
+/// `gives_way` of a `ps` column that is never dropped.
 pub const STAYS: usize = usize::MAX;
 
 pub(super) const fn field(
@@ -78,17 +80,17 @@ impl FieldSpec {
         Self { title, ..self }
     }
 
-    /// Makes the field a right-aligned column; `descending` sorts large values first.
+    /// Makes the field a right-aligned column. `descending` sorts large values first.
     pub(super) const fn number(self, title: &'static str, descending: bool) -> Self {
         Self { title, descending, right: true, ..self }
     }
 
-    /// Sets the column's name in options, if it has no other name.
+    /// Sets the name of the column in options, for a field without other names.
     pub(super) const fn called(self, called: &'static str) -> Self {
         Self { called, ..self }
     }
 
-    /// Returns the column's name in options, which is the same for every command.
+    /// Returns the name of the column in the options of all commands.
     pub fn column_name(&self) -> &'static str {
         match (self.sort.0, self.names.first()) {
             ("", None) => self.called,
