@@ -1,7 +1,7 @@
-//! Charts below the table and on pages. Below GPU cards, they show one process; otherwise, they show every GPU.
+//! Charts of memory and utilization over time, below the table and on pages.
 //!
-//! A cell contains two charts side by side: memory and utilization. All charts on a screen cover the same time
-//! span, so that they can be compared. `plot` draws a chart with its labels.
+//! All charts on a screen cover the same time span, so that the user can compare them. `plot` draws
+//! a chart with its labels.
 
 use crate::watch::text;
 use ratatui::buffer::Buffer;
@@ -24,18 +24,19 @@ use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 use crate::watch::layout::{ChartGrid, beside};
 
-/// Idle times below this are not marked, because most processes pause now and then.
+/// Minimum idle time that a caption mentions. Most processes pause for less now and then.
 const UNUSED_SECONDS: f64 = 60.0;
-/// Below this width, the caption omits the command.
+/// Minimum number of columns for a command in a caption.
 const COMMAND_MIN: u16 = 12;
 const NAMED: u16 = 15;
-/// Minimum height of a page with charts.
+/// Minimum height of a page with charts, in lines.
 const PAGE_ROWS_MIN: u16 = 16;
-/// Maximum height of a page's charts.
+/// Maximum height of a row of charts on a page, in lines.
 const PAGE_CELL_ROWS: u16 = 9;
-/// From this width on, a page's four charts are side by side.
+/// Minimum width of a page that places four charts in one row.
 const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart below GPU cards, which only chart GPUs: the selected process, or the first.
+/// Returns the process to chart: the selected process or, if none is selected, the first. Returns
+/// `None` unless the GPUs are drawn as cards, which already chart every GPU.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -67,7 +68,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Returns the number of chart rows on a page, or 0 if too little room would remain for the text.
+/// Returns the height of the charts on a page, or 0 if the page is too short for charts and text.
 pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
     let down = match about {
         _ if height < PAGE_ROWS_MIN => 0,
@@ -85,8 +86,8 @@ pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &
     charts.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
-/// Draws the charts of a process's page: its memory and utilization on the GPU, then on the host (`host`). A finding
-/// is marked on each chart.
+/// Draws a process's memory and utilization on the GPU, then memory and CPU use on the host
+/// (`host`).
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -128,7 +129,8 @@ pub fn draw_process_page(
     charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// Time span of all charts, from the first sample to the displayed sample.
+/// Returns the time span of all charts. The span starts at the earliest stored sample of any GPU
+/// and ends at the displayed sample.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
@@ -140,13 +142,13 @@ pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
-/// History of a GPU or process, drawn as two charts.
+/// The memory and utilization charts of a GPU or process.
 pub struct HistoryCharts<'a> {
-    /// Memory and utilization over time; `None` without history.
+    /// `None` if the history contains no sample.
     pub series: Option<&'a MemorySeries>,
     pub window: ChartWindow,
     pub styles: Styles,
-    /// Marks of a finding on the memory and the utilization chart.
+    /// Marks on the memory chart and on the utilization chart.
     pub marks: [FindingMark; 2],
 }
 
@@ -189,7 +191,7 @@ impl<'a> HistoryCharts<'a> {
         self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
-    /// Draws a process's charts on one GPU. If the process leaks, the caption says when the GPU will be full.
+    /// Draws a process's memory and utilization on one GPU.
     fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let sm = subject.entry.and_then(|entry| entry.sm_percent);
@@ -231,7 +233,7 @@ impl<'a> HistoryCharts<'a> {
         self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
 
-    /// Draws memory and utilization, or only memory if no utilization is known.
+    /// Draws the memory chart and, if utilization is known, the utilization chart.
     fn draw(
         &self,
         [memory_scale, work_scale]: [Option<Scale>; 2],
@@ -271,7 +273,8 @@ impl<'a> HistoryCharts<'a> {
     }
 }
 
-/// Candidate captions for this width, longest first.
+/// Returns the captions that a chart can use, longest first. `plot` draws the longest caption that
+/// fits.
 fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<String> {
     let pid = subject.row.key.identity.pid;
     let gpu = subject.place_on_gpus().unwrap_or_default();
@@ -286,8 +289,8 @@ fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<St
     captions
 }
 
-/// Predicts when this row's leak will fill the GPU. `None` if the finding concerns several GPUs. Also `None` under
-/// MIG, because a GPU's free memory says nothing about its instances.
+/// Predicts when a leak will fill the GPU. Returns `None` if the finding is about several GPUs, or
+/// if the GPU is divided by MIG: free memory of the GPU is then not available to every instance.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

@@ -1,14 +1,14 @@
-//! Columns of the process table, taken from the table of [fields](crate::model::field), and their priority on a
-//! narrow screen.
+//! Columns of the process table: their order, and which of them a narrow screen drops. The table of
+//! [fields](crate::model::field) defines both.
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
 
 impl Column {
-    /// All columns, left to right.
+    /// All columns from left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// All columns, most important first. A narrow screen drops columns from the end of this list.
+    /// All columns from most to least important. A narrow screen drops the last.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
     pub fn by_title(title: &str) -> Option<Self> {
@@ -19,7 +19,8 @@ impl Column {
         Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
-    /// Returns the column `steps` to the right, or to the left if `steps` is negative. Wraps around.
+    /// Returns the column `steps` to the right, or to the left if `steps` is negative. The search
+    /// wraps around.
     pub fn step(self, steps: isize) -> Self {
         let count = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&column| column == self);
@@ -28,7 +29,8 @@ impl Column {
     }
 }
 
-/// The chosen columns, left to right. There is at least one column, and none appears twice.
+/// The columns that the user chose, from left to right. The list is not empty and has no
+/// duplicates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns(Vec<Column>);
 
@@ -39,7 +41,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Creates a choice of columns without duplicates. `None` if there are no columns.
+    /// Removes duplicates from `columns`. Returns `None` if `columns` is empty.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
         let mut chosen = Vec::with_capacity(Column::ALL.len());
         for column in columns {

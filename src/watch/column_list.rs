@@ -1,4 +1,5 @@
-//! Panel for choosing the table's columns. Changes apply to the table immediately.
+//! The panel in which the user chooses the table's columns. The table changes while the user
+//! chooses.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -17,7 +18,7 @@ impl ColumnList {
     fn new(columns: &Columns) -> Self {
         let mut entries: Vec<(Column, bool)> =
             columns.iter().map(|column| (column, true)).collect();
-        // Insert each hidden column after its predecessor in the default order.
+        // List a hidden column after the column that precedes it by default.
         let mut after = 0;
         for column in Column::ALL {
             match entries.iter().position(|(entry, _)| *entry == column) {
@@ -42,15 +43,15 @@ impl ColumnList {
         }
     }
 
-    /// Moves the entry under the cursor, together with the cursor, until it reaches the end of the list.
+    /// Moves the selected entry up or down. The cursor follows.
     fn shift(&mut self, steps: isize) {
         let to = self.cursor.saturating_add_signed(steps).min(self.entries.len() - 1);
         self.entries.swap(self.cursor, to);
         self.cursor = to;
     }
 
-    /// Returns the list's area along the right edge of `screen`, and the first visible entry. The first and last
-    /// screen lines stay free.
+    /// Returns the panel's area at the right edge of the screen, and the index of the first visible
+    /// entry. The panel leaves the first and last lines of the screen free.
     fn visible_area(&self, screen: Rect) -> (Rect, usize) {
         let width = WIDTH.min(screen.width);
         let count = self.entries.len();
@@ -61,7 +62,7 @@ impl ColumnList {
             height: screen.height.saturating_sub(2).min(count as u16 + 1),
         };
         let height = usize::from(area.height.saturating_sub(1));
-        // Keep the cursor in the middle of a long list.
+        // Center the cursor if the list is longer than the panel.
         (area, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 

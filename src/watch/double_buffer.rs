@@ -1,4 +1,4 @@
-//! Double buffering of frames as cells, so that only changed cells are written.
+//! Double buffering: writes only the cells that differ from the previous frame.
 
 use std::io::{self, Write};
 use std::mem;
@@ -13,20 +13,19 @@ use ratatui::style::{Color, Modifier};
 
 use crate::watch::once::codes;
 
-/// Two frames: the displayed frame, and the frame being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
-    // Not `ratatui::Terminal`: it writes to the terminal on drop, panics if the terminal is gone, and hides the
-    // cursor with every frame.
+    // `ratatui::Terminal` is unsuitable: on drop it writes to the terminal and panics if the
+    // terminal is gone, and it hides the cursor with every frame.
     output: W,
     shown: Buffer,
     next: Buffer,
-    /// Whether the output may differ from `shown`, so that the next frame clears it.
+    /// Whether the terminal can differ from `shown`. The next frame then clears the terminal.
     is_unknown: bool,
 }
 
 impl<W: Write> DoubleBuffer<W> {
-    /// Assumes that the output is blank.
+    /// Creates buffers for a blank terminal.
     pub fn new(output: W, area: Rect) -> Self {
         let (shown, next) = (Buffer::empty(area), Buffer::empty(area));
         Self { output, shown, next, is_unknown: false }
@@ -36,15 +35,16 @@ impl<W: Write> DoubleBuffer<W> {
         &mut self.output
     }
 
-    /// Applies a new size; the next frame clears the output and is drawn in full.
+    /// Sets a new size. The next frame clears the terminal and writes every cell.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
         self.next = Buffer::empty(area);
         self.is_unknown = true;
     }
 
-    /// Calls `paint` for the whole frame and writes the changes, if any. Synchronized output (DEC private
-    /// mode 2026) makes them visible together; terminals without it ignore the sequence.
+    /// Calls `paint` to draw the whole frame, and writes the changed cells. Synchronized output
+    /// (DEC private mode 2026) prevents the terminal from showing half a frame; other terminals
+    /// ignore the sequence.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();
@@ -63,7 +63,7 @@ impl<W: Write> DoubleBuffer<W> {
     }
 }
 
-/// Writes cells. The position is written only after a gap, and the style only if it changed.
+/// Writes cells, with a cursor movement only after a gap and a style only where it changes.
 fn write_cells<'a>(
     output: &mut impl Write,
     cells: impl Iterator<Item = (u16, u16, &'a Cell)>,
@@ -106,7 +106,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let (first, after) = text.split_once("\x1b[2;7H").unwrap();
         assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
-        // Only the changed digit (line 2, column 7) is written, followed by the sequences that end the frame.
+        // Only the digit in line 2, column 7 differs.
         let (digit, end) = after.split_at(1);
         assert_eq!(digit, "2");
         assert!(end.ends_with("\x1b[?2026l"), "{text:?}");

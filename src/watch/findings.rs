@@ -1,6 +1,4 @@
-//! The list of findings, worst first, followed by undecided rules and read errors.
-//!
-//! Each finding takes one or two lines. The selected finding is highlighted while the list has the focus.
+//! The panel with the findings, worst first, followed by suspects, undecided rules and read errors.
 
 use std::collections::HashSet;
 
@@ -20,7 +18,7 @@ use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::state::findings::NextCommands;
 
-/// At this width or more, a finding can use a second line for its message.
+/// Minimum width for messages on a second line.
 const WIDE: u16 = 72;
 /// Minimum height of a panel with a title.
 const TITLED: u16 = 4;
@@ -34,12 +32,12 @@ pub struct VisibleFindings {
     pub top: u16,
 }
 
-/// Whether the panel shows the list instead of the selected process.
+/// Whether the panel shows the findings instead of the selected process.
 pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
-/// Returns the visible findings, or `None` if the list is not shown.
+/// Returns the visible part of the list, or `None` if the panel shows a process.
 pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     let area = layout.status;
     if !are_shown(app) {
@@ -51,7 +49,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
         let room = area.height.saturating_sub(used).min(limit);
         used += wrap(&text, area.width, usize::from(room)).len() as u16;
     }
-    // Reserve one line for the notes, unless only one line is left.
+    // Keep a line for notes if more than one line is left.
     let room = usize::from(area.height.saturating_sub(used));
     let has_notes = notes(screenful, layout.gpu_form).next().is_some();
     let kept = usize::from(has_notes && room > 1);
@@ -88,7 +86,8 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // Truncation removes the end of a line, so the call, which few users know, comes after the error.
+        // The panel truncates long lines. The error helps more users than the name of the NVML
+        // call, so the name comes last.
         let source =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -117,12 +116,11 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// At this width or more, severities have their own column.
+/// Minimum width for a column of severities.
 const WIDEST: u16 = 100;
-/// Minimum width of a finding's text. If it would be narrower, the command is omitted.
+/// Minimum width of a finding's text. The command is omitted if the text would be narrower.
 const TEXT_MIN: u16 = 24;
-/// Formats the title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`. The title also reports that there
-/// are no findings, or that a GPU does not answer.
+/// Formats the panel's title, such as `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`.
 pub fn title(app: &App, layout: &Layout) -> String {
     let Some(screenful) = &app.screenful else {
         return String::new();
@@ -183,7 +181,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     for (at, finding) in findings.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
         let is_selected = selected.is_some_and(|(selected, _)| selected == at);
-        // If consecutive findings have the same command, only the last one shows it.
+        // Consecutive findings with the same command show it once, on the last of them.
         let command = commands.first(finding).filter(|command| {
             let next = screenful.findings.get(at + 1).filter(|_| !is_last);
             next.and_then(|next| commands.first(next)) != Some(command)
@@ -199,11 +197,11 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
         }
     }
     let room = usize::from(lines.left());
-    // Every process can be a suspect, so format only what fits.
+    // There can be a note for every process, so format only those that fit.
     let mut notes: Vec<(NoteKind, String)> =
         notes(screenful, layout.gpu_form).take(room + 1).collect();
     if notes.len() > room && screenful.undecided.len() > 1 {
-        // The names of all undecided rules are more useful than detailed reasons for a few.
+        // If not all notes fit, name all undecided rules instead of giving the reasons of a few.
         notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
         notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }
@@ -212,7 +210,6 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Only missing data needs action. The other notes resolve by themselves.
 fn note_style(kind: NoteKind, styles: Styles) -> Style {
     match kind {
         NoteKind::Missing => styles.caution(),
@@ -242,7 +239,7 @@ impl FindingColumns {
     fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
         let typed = findings.iter().filter_map(|finding| commands.first(finding));
         let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
-        // A truncated command is useless, so long commands are omitted.
+        // A command must be copied in full, so leave out a command that would be truncated.
         let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
             let texts = findings.iter().map(|finding| columns(&text(finding)));
@@ -258,7 +255,7 @@ impl FindingColumns {
         }
     }
 
-    /// Draws the finding's text and, if both fit, its command at the end of the line.
+    /// Writes the finding's text and, if there is room, the command at the end of the line.
     fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
         let room = writer.room();
         if self.command == 0 || self.command + TEXT_MIN > room {
@@ -316,7 +313,6 @@ fn memory(finding: &Finding) -> String {
     bytes.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// Returns the PID, or the GPUs if the finding is not about a process.
 fn subject(finding: &Finding) -> String {
     match (&finding.process, &finding.gpus[..]) {
         (Some(process), _) => process.pid.to_string(),

@@ -1,7 +1,7 @@
-//! The GPU panel: a card or a line for each GPU and its MIG devices, or a single line with totals.
+//! The GPU panel: a card or a line for each GPU and its MIG devices, or one line with totals.
 //!
-//! The layout chooses the form; [`hit`] finds the GPU under the mouse, and [`draw`] draws. A GPU that does not
-//! answer keeps its last values, marked `stale`. A GPU that is gone is marked `lost`, with the error.
+//! A GPU that stops answering keeps its last values and is marked `stale`. A GPU whose values could
+//! not be read is marked `lost`, with the error.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -58,7 +58,8 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether all MIG devices fit. If not, none is listed, because a partial list would look complete.
+/// Whether the panel can list all MIG devices. A partial list would look complete, so the panel
+/// lists all or none.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -126,7 +127,7 @@ enum Part {
     Figure(&'static GpuField),
 }
 
-/// Columns that fit on a line, left to right, with their widths. Each column is followed by a blank.
+/// The columns that fit on a line, with their widths. A blank follows each column.
 struct GpuColumns {
     columns: Vec<(Part, u16)>,
     shares: Vec<MemoryShare>,
@@ -165,16 +166,17 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // Most informative column first. If room is short, columns are dropped from the end.
+        // The order in which columns get room: columns at the end are dropped first.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows current memory, so utilization has priority over the memory chart.
+        // The bar already shows the current memory, so the utilization chart gets room before the
+        // memory chart.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
         columns.extend(faint.map(figure));
-        // The blank after the last column can be omitted.
+        // The last column needs no blank after it.
         let mut room = width + 1;
         columns.retain(|&(_, wide)| {
             let fits = wide > 0 && wide < room;
@@ -271,7 +273,7 @@ impl GpuColumns {
                 }
                 Part::Figure(_) if is_stale => {
                     let seconds = gpu.stale_seconds.unwrap_or_default();
-                    // There is no last known utilization, so the mark takes its place.
+                    // A stale GPU has no current utilization, so the mark replaces it.
                     writer.text(&stale_text(seconds), styles.alarm());
                     return;
                 }
@@ -287,7 +289,7 @@ impl GpuColumns {
         }
     }
 
-    /// Draws a MIG device's line. Only memory is reported per device; other figures belong to the GPU.
+    /// Draws a MIG device. NVML reports only the memory of a MIG device; other columns stay empty.
     fn device(
         &self,
         gpu: &Gpu,
@@ -324,7 +326,6 @@ fn used(
     writer.right(&memory_text(memory), width, style);
 }
 
-/// Chooses the style of a figure by the load that it indicates.
 fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     match (field.level)(gpu) {
         None => styles.plain(),
@@ -333,7 +334,7 @@ fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
     }
 }
 
-/// Returns the shares that appear in at least one bar, in order. Free memory has no legend.
+/// Returns the shares that appear in at least one bar, in bar order, without free memory.
 fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
@@ -344,7 +345,7 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 }
 
 const NAME_MIN: u16 = 12;
-/// Below this width, cards show only figures that indicate load, so that the cards in a row match.
+/// Minimum width of a card that shows all figures. Cards in a row then have the same figures.
 const WIDE: u16 = 90;
 /// Widths of a MIG device's index and profile.
 const PART: (u16, u16) = (6, 16);
@@ -358,7 +359,7 @@ struct Card<'a> {
 }
 
 impl Card<'_> {
-    /// Draws the card from top to bottom. Charts get the remaining lines.
+    /// Draws the card. The charts get the lines that remain.
     fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
@@ -381,7 +382,7 @@ impl Card<'_> {
         let (index, name) = (gpu.index.to_string(), name(gpu));
         let is_wide = writer.room() >= WIDE;
         let mut figures = match gpu.stale_seconds {
-            // There is no last known utilization, so the mark takes its place.
+            // A stale GPU has no current utilization, so the mark replaces it.
             Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
             None if is_lost(gpu) => Vec::new(),
             None => figures(gpu, is_wide, styles),
@@ -415,7 +416,7 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// Draws the bar, with the amount of memory to its right.
+    /// Draws the memory bar, with the amount of memory after it.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -437,7 +438,8 @@ impl Card<'_> {
         writer.skip(1).text(&text, style);
     }
 
-    /// Writes the memory figures, which are also the bar's legend.
+    /// Writes the size of each memory share, in the bar's colours: the line is also the bar's
+    /// legend.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
         let Some(shares) = &self.shares.whole else {
@@ -473,7 +475,6 @@ impl Card<'_> {
         self.bar(device.memory, shares.as_ref(), writer);
     }
 
-    /// Draws the charts side by side under their captions. Utilization is drawn only if it is known.
     fn charts(&self, area: Rect, canvas: &mut Buffer) {
         if area.height < CHARTS_ROWS_MIN {
             return;
@@ -482,7 +483,7 @@ impl Card<'_> {
     }
 }
 
-/// The other figures on a card, most informative first.
+/// Returns the figures of a card other than memory, most informative first.
 fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     let judged = gpu::on_screen().into_iter();
     let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
@@ -490,7 +491,7 @@ fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
     judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
 }
 
-/// Summarizes all GPUs: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+/// Formats the totals of all GPUs, such as `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
 pub fn sum(gpus: &[&Gpu]) -> String {
     let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
@@ -515,7 +516,7 @@ fn reason(gpu: &Gpu) -> Option<String> {
     gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
 }
 
-/// Formats memory use as `8.1/45.0 GiB`, with both units if they differ.
+/// Formats memory use, such as `8.1/45.0 GiB`. Both units are written if they differ.
 fn used_of_total(used: u64, total: u64) -> String {
     let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
     match (used.split_once(' '), total.split_once(' ')) {
@@ -533,7 +534,7 @@ pub fn memory_text(memory: Option<Memory>) -> String {
 
 fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
-    // All GPUs here are from NVIDIA, so the vendor's name is redundant.
+    // Every GPU is from NVIDIA, so the vendor's name wastes columns.
     let name = clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64);
     match &gpu.claim {
         Some(claim) => format!("{name}, {claim}"),
@@ -550,7 +551,6 @@ pub fn is_lost(gpu: &Gpu) -> bool {
     gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
 }
 
-/// Explains why the GPU could not be read.
 fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
@@ -559,7 +559,6 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
     }
 }
 
-/// Describes how long the GPU has not answered.
 fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }

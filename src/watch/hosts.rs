@@ -1,7 +1,7 @@
-//! Handles several machines: each has its own screen, and a list shows all of them. A single machine has no list.
+//! The screens of several machines, and the list of machines.
 //!
-//! Every screen keeps judging its machine's samples, even when it is not shown. A hanging machine raises an alarm
-//! on its own screen and does not delay the others.
+//! Every screen judges its machine's samples even while another screen is shown. A machine that
+//! stops answering raises an alarm on its own screen and delays no other screen.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ use crate::reclaim::worker::mailbox::ReclaimHandle;
 use crate::units::{Bytes, Span};
 
 const NAME: u16 = 24;
-/// Minimum and maximum width of the memory bar. The finding takes precedence over the bar.
+/// Minimum and maximum width of the memory bar.
 const BAR: (u16, u16) = (8, 40);
-/// Columns reserved for the finding before a bar is drawn.
+/// Columns that are kept for the finding before the bar gets any.
 const FOUND: u16 = 16;
 const SUM: &str = "GPUS AND MEMORY USED";
 const RECLAIMABLE: u16 = 24;
-/// Screen lines that are not part of the list: two above it and one below.
+/// Screen lines outside the list: two above and one below.
 const AROUND: u16 = 3;
 
 pub(super) struct AppScreen {
@@ -48,12 +48,12 @@ pub(super) struct Stage {
     is_list: bool,
     /// Index of the shown screen, or of the selected line in the list.
     selected: usize,
-    /// First visible line of the list.
+    /// Index of the first visible line of the list.
     first: usize,
 }
 
 impl Stage {
-    /// Creates a stage without screens. The caller adds `count` screens.
+    /// Creates a stage without screens. The caller then adds `count` screens.
     pub(super) fn new(options: &Options, count: usize) -> Self {
         Self {
             screens: Vec::with_capacity(count),
@@ -73,7 +73,7 @@ impl Stage {
         &mut self.screens[self.selected].app
     }
 
-    /// Whether the terminal shows this screen or its line in the list.
+    /// Whether the terminal currently shows the screen, or the list with a line for the screen.
     pub(super) fn shows(&self, screen: usize) -> bool {
         self.is_list || screen == self.selected
     }
@@ -86,7 +86,8 @@ impl Stage {
         update(&mut self.screens[screen].app, event)
     }
 
-    /// Handles a terminal event, or an event for all screens. Returns the effect and the index of its screen.
+    /// Applies a tick or resize to all screens, and any other event to the shown screen or the
+    /// list. Returns the effect and the index of the screen to which it belongs.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
         match event {
@@ -128,7 +129,6 @@ impl Stage {
         }
     }
 
-    /// Requests the commands for the shown screen from its worker.
     pub(super) fn request_commands(&mut self) {
         let Some(screen) = self.screens.get_mut(self.selected).filter(|_| !self.is_list) else {
             return;
@@ -138,7 +138,7 @@ impl Stage {
         }
     }
 
-    /// Time until text on any screen next changes without an event.
+    /// Returns when text on any screen next changes without an event.
     pub(super) fn next_tick(&self) -> Option<Duration> {
         self.screens.iter().filter_map(|screen| screen.app.next_tick()).min()
     }
@@ -170,7 +170,7 @@ impl Stage {
         }
     }
 
-    /// Selects the host on this row, or opens it if it was already selected.
+    /// Selects the machine in this row. A click on the selected machine opens its screen.
     fn click(&mut self, row: u16) -> Option<Effect> {
         let line = usize::from(row.checked_sub(AROUND - 1)?);
         let at = self.first + line;
@@ -184,7 +184,7 @@ impl Stage {
         self.select(at)
     }
 
-    /// Selects the next host with a finding, and wraps around.
+    /// Selects the next machine with a finding. The search wraps around.
     fn select_next_finding(&mut self) -> Option<Effect> {
         let count = self.screens.len();
         let mut next = (1..=count).map(|step| (self.selected + step) % count);
@@ -317,7 +317,7 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the screen is still waiting for the first one.
+/// Whether the newest sample is recent, or the source has reported no trouble before the first.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }
@@ -327,7 +327,6 @@ fn worst(app: &App) -> Option<&Finding> {
     findings.find(|finding| finding.resolved_at.is_none())
 }
 
-/// Summarizes a host's GPUs: `8 GPUs  512.1/640.0 GiB (80%)`.
 fn host_sum(app: &App) -> String {
     let screenful = app.screenful.as_ref();
     screenful
@@ -352,7 +351,7 @@ mod tests {
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
 
-    /// Returns a list of hosts, numbered from 1. Host N has N GPUs, and the last host has not answered.
+    /// Creates a list of `count` machines. Machine N has N GPUs; the last machine has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
             me: crate::model::row::Me::default(),
@@ -443,7 +442,7 @@ mod tests {
     fn a_command_for_a_remote_process_uses_its_exact_name() {
         let mut stage = stage(2, (100, 30));
         press(&mut stage, "<Enter>");
-        // Without the boot ID, the command could only use the PID, which another process might have by then.
+        // Without the boot ID, the command would name the process by PID, which can be reused.
         press(&mut stage, "jx");
         for (at, boot_id) in (1..).zip(["\x1b[2J", "'; id; '", "$(id)", "b00t"]) {
             assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));

@@ -1,4 +1,4 @@
-//! Converts keys, clicks, pastes and resizes of the terminal into events.
+//! The thread that reads keys, clicks, pastes and resizes from the terminal.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
-/// How often to check whether another program needs the keyboard.
+/// Interval at which the thread checks whether another program needs the keyboard.
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Default)]
@@ -21,18 +21,18 @@ pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 enum KeysFor {
     #[default]
     Screen,
-    /// Another program needs the keyboard, but the reading thread has not noticed yet.
+    /// Another program waits for the keyboard. The reading thread has not released it yet.
     Wanted,
     Other,
 }
 
 impl Pausing {
-    /// Runs `work`, which reads the keyboard itself.
+    /// Stops the reading thread from reading the keyboard while `work` runs.
     pub(super) fn while_paused(&self, work: impl FnOnce()) {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // The timeout is needed if the reading thread has ended.
+        // The timeout covers a reading thread that has ended.
         drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;
@@ -50,7 +50,8 @@ impl Pausing {
     }
 }
 
-/// Sends events until the channel closes. `pausing` can lend the keyboard to another program.
+/// Sends events until the channel closes. Does not read the keyboard during
+/// [`Pausing::while_paused`].
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
@@ -66,8 +67,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // In the background, reading fails. In the foreground, either gpumem has only just returned there or the
-            // terminal is gone.
+            // Reads fail in the background. If a read fails in the foreground, the terminal is
+            // gone, unless gpumem has only just moved there: try once more.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -100,18 +101,16 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     }
 }
 
-/// Makes terminal reads fail with `EIO` while this process is in the background. Otherwise SIGTTIN would stop gpumem
-/// when the user types a shell command just after continuing it in the background. A stopped gpumem would react late
-/// to a termination signal.
+/// Makes reads from the terminal fail with `EIO` in the background. By default they raise SIGTTIN,
+/// which stops gpumem; a stopped gpumem reacts to a termination signal only after it is continued.
 fn fail_in_background() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTIN);
-    // Blocking this signal cannot fail.
     let _ = signals.thread_block();
 }
 
-/// Splits an event into keys. Terminals send Alt and a character exactly like Esc followed by that character. No
-/// binding uses Alt, so such an event becomes both keys.
+/// Splits Alt with a character into Esc and the character. Terminals send the same bytes for both,
+/// and no binding uses Alt.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
     let is_second =
         key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
@@ -137,7 +136,7 @@ mod tests {
         let control = KeyModifiers::CONTROL;
         let both = keys(q.code, alt | control);
         assert_eq!(both[1], KeyEvent::new(q.code, control));
-        // Keys with their own escape sequences are not split.
+        // A terminal sends Alt with an arrow key as a single escape sequence.
         assert_eq!(keys(KeyCode::Up, alt), [KeyEvent::new(KeyCode::Up, alt)]);
     }
 }

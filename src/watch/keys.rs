@@ -1,8 +1,7 @@
-//! Key bindings: the context, action and help text of each key.
+//! The table of key bindings. [`action`] looks up keys in it, and the help prints it.
 //!
-//! [`action`] looks keys up in this table, the help prints it, and a click on a hint presses its key. Keys follow
-//! nvitop, nvtop, htop and vi where these agree. No single key kills a process. `update/key.rs` carries out the
-//! actions.
+//! Keys follow nvitop, nvtop, htop and vi where these programs agree. Killing a process always
+//! takes more than one key. `update/key.rs` carries out the actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -19,9 +18,9 @@ pub enum KeyAction {
     Last,
     Left,
     Right,
-    /// Switches between table and findings; in a plan, selects the next scope.
+    /// Moves the focus between table and findings. In a plan, selects the next scope.
     SwitchFocus,
-    /// Explains the selection; in the list of columns, accepts the changes.
+    /// Opens the page about the selection. In the list of columns, accepts the changes.
     Open,
     Tag,
     UntagAll,
@@ -55,7 +54,7 @@ pub enum KeyAction {
     Help,
     Repaint,
     Suspend,
-    /// Goes back one step: closes the open dialog or page, clears the selection, or removes marks and filters.
+    /// Goes back one step: closes a dialog or page, or clears the selection, marks or filters.
     Back,
     Confirm,
     Undo,
@@ -63,13 +62,12 @@ pub enum KeyAction {
     EveryUser,
     Direct,
     PlanAgain,
-    /// Filters by the GPU with this digit. Two digits in quick succession form one number.
+    /// Enters a digit of a GPU's number. Two digits in quick succession form one number.
     Gpu(u8),
     GpuPage,
     Environment,
     Totals,
     Columns,
-    /// Returns to the list of hosts.
     Hosts,
     SwitchColumn,
     ColumnLeft,
@@ -79,13 +77,13 @@ pub enum KeyAction {
     QuitAtOnce,
 }
 
-/// Part of the screen in which keys have their own meaning.
+/// A part of the screen with its own keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Context {
     #[default]
     Main,
     Page,
-    /// The plan, or the batch that carries it out.
+    /// The plan, or its execution.
     Plan,
     Columns,
 }
@@ -94,8 +92,8 @@ pub type Binding = (&'static str, &'static str, KeyAction);
 
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All keys, in the order of the help. Table keys work everywhere, unless a context binds the same key to another
-/// action.
+/// All bindings, in the order of the help. The `Main` keys work in every context that does not bind
+/// the same key itself.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Navigation", LOOK),
     (Context::Main, "Free memory", RECLAIM),
@@ -207,10 +205,10 @@ const COLUMNS: &[Binding] = &[
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
-/// Notation for the ten digit keys in the help.
+/// Name of the ten digit keys in the help.
 const DIGITS: &str = "0-9";
 
-/// Additional keys for the same actions in every context. The help omits them.
+/// Alternative keys for every context. The help omits them.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),
@@ -225,10 +223,10 @@ const ALIASES: [(&str, KeyCode); 8] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     pub context: Context,
-    /// Names of the keys. Clicking the hint presses the first key.
+    /// Names of the keys. A click on the hint presses the first key.
     pub key: &'static str,
     pub word: &'static str,
-    /// On a narrow screen, hints with a high rank are dropped first.
+    /// Hints with a high rank are dropped first on a narrow screen.
     pub rank: u8,
 }
 
@@ -272,7 +270,8 @@ pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// Parses a key name: a character, or a name like `PgDn`, `F9` or `Ctrl-F`, in any case.
+/// Parses the name of a key: a character, or `PgDn`, `F9`, `Ctrl-F` and the like, in upper or lower
+/// case.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
@@ -310,7 +309,7 @@ pub fn named(name: &str) -> Option<KeyEvent> {
 }
 
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
-    // A character already includes Shift.
+    // The character itself already reflects Shift.
     let modifiers = event.modifiers - KeyModifiers::SHIFT;
     let mut key = KeyEvent::new(event.code, modifiers);
     if let KeyCode::Char(c) = event.code
@@ -338,7 +337,8 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// Returns a note for an unbound key. `None` if the event is probably not a key press.
+/// Returns a message about an unbound key. Returns `None` for events that are probably not key
+/// presses.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

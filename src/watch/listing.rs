@@ -1,10 +1,11 @@
-//! Selects and orders the table's rows from a [`Screenful`]: sorted, filtered or as process trees.
+//! Selects and orders the table's rows: sorted, filtered, or as process trees.
 //!
-//! This pure computation runs when a sample arrives or the user's choice changes, not for every frame. A line refers
-//! to a row by index; `view/table.rs` formats its text.
+//! The listing is computed when a sample arrives or the user changes the selection, not for every
+//! frame.
 //!
-//! In a tree, families are sorted by their first members. Within a family, parents come before their children, and
-//! older processes before younger ones. A process whose parent is hidden is attached to its nearest shown ancestor.
+//! In a tree, families are ordered by their first members. Parents precede their children, and
+//! older processes precede younger ones. A process whose parent is hidden hangs below its nearest
+//! visible ancestor.
 
 use std::collections::HashMap;
 
@@ -15,19 +16,19 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// Processes that hold less count as small. On most GPUs, even an empty context holds more.
+/// Processes that hold less memory are small. An empty CUDA context holds more on most GPUs.
 const SMALL_BYTES: u64 = 64 * MIB;
-/// Maximum generations in a tree; limited by the bits in [`ListingLine::rails`].
+/// Maximum number of generations in a tree, limited by the bits of [`ListingLine::rails`].
 const DEEPEST: usize = 31;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Choice {
     pub sort: Sort,
     pub tree: bool,
-    /// Show only the user's own processes. Processes with an unknown owner are hidden too.
+    /// Whether to hide processes of other users, including processes whose owner is unknown.
     pub mine: bool,
     pub only_findings: bool,
-    /// Hide processes that hold less than 64 MiB and have no finding.
+    /// Whether to hide processes that hold less than [`SMALL_BYTES`] and have no finding.
     pub hide_small: bool,
     pub filter: Option<Selector>,
 }
@@ -37,7 +38,6 @@ impl Choice {
         self.mine || self.only_findings || self.hide_small || self.filter.is_some()
     }
 
-    /// Shows all rows again.
     pub fn clear_limits(&mut self) {
         self.mine = false;
         self.only_findings = false;
@@ -45,8 +45,8 @@ impl Choice {
         self.filter = None;
     }
 
-    /// Describes the active limits: `mine, with findings, filter: gpu:0`. `None` without limits. The filter is as
-    /// typed, without escaping.
+    /// Describes the active limits, such as `mine, with findings, filter: gpu:0`. The filter is not
+    /// escaped.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -67,7 +67,6 @@ impl Choice {
     }
 }
 
-/// Whether the process is known to hold little memory and has no finding.
 fn is_small(subject: &Subject<'_>) -> bool {
     let held = subject.row.entry.used_bytes;
     subject.finding.is_none() && held.is_some_and(|bytes| bytes < SMALL_BYTES)
@@ -76,23 +75,23 @@ fn is_small(subject: &Subject<'_>) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListingLine {
     pub row: usize,
-    /// Number of shown generations above; 0 outside trees. If the parent of a family's oldest members is hidden,
-    /// their depth is 1.
+    /// Number of visible ancestors in a tree. The roots of a family whose common parent is hidden
+    /// have depth 1.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// Bit set of the generations above, starting at bit 1, to which a later line is attached.
+    /// Bit set of the ancestors' depths at which another branch follows below this line.
     pub rails: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeBranch {
-    /// A root of a tree, or a line outside trees.
+    /// A root of a tree, or a row outside a tree.
     Root,
-    /// The first of several roots in a family whose parent is hidden.
+    /// The first of several roots whose common parent is hidden.
     First,
-    /// Another line follows at this depth.
+    /// A row that is followed by a sibling.
     Middle,
-    /// The last line at this depth.
+    /// The last sibling.
     Last,
 }
 
@@ -103,7 +102,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Selects and sorts the rows. `courses` contains memory over time; `me` is the user.
+    /// Selects and sorts the rows. `me` is the user who runs gpumem.
     pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
         let mut order = screenful.order(choice.sort, courses);
         if choice.is_limited() {
@@ -119,7 +118,7 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// Returns the line that shows a row. The key may come from another snapshot.
+    /// Returns the index of the line that shows the row. The key can come from an earlier snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
         let is_match = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
@@ -132,7 +131,7 @@ struct Trees<'a> {
     screenful: &'a Screenful,
     families: Vec<Family>,
     family_of: HashMap<u32, usize>,
-    /// The shown rows of each PID, in order.
+    /// The visible rows of each PID, in table order.
     rows_of: HashMap<u32, Vec<usize>>,
     process_of: HashMap<u32, &'a Process>,
 }
@@ -149,7 +148,8 @@ impl<'a> Trees<'a> {
             let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
-        // If several processes share a PID, the first one is used, as in `Snapshot::process`.
+        // `Snapshot::process` returns the first process with a PID, so earlier processes overwrite
+        // later ones.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self { screenful, families, family_of, rows_of, process_of }
@@ -172,7 +172,7 @@ impl<'a> Trees<'a> {
         lines
     }
 
-    /// Adds a family's lines, each below its nearest shown ancestor.
+    /// Appends the lines of a family.
     fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) {
         let start = lines.len();
         if let [pid] = family.members[..] {
@@ -198,7 +198,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Connects the lines of a family. If it has several roots, they are siblings.
+/// Sets how the lines of a family are connected. Several roots become siblings.
 fn connect(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
@@ -206,7 +206,7 @@ fn connect(lines: &mut [ListingLine]) {
             line.depth += 1;
         }
     }
-    // Bit set of the depths at which a later line follows on the same branch. The loop starts at the last line.
+    // Depths at which a line below the current line continues the branch.
     let mut follows = 0u32;
     for line in lines.iter_mut().rev() {
         let bit = 1u32 << line.depth;
@@ -224,7 +224,6 @@ fn connect(lines: &mut [ListingLine]) {
     }
 }
 
-/// Creates a line that is not connected to a tree yet.
 fn root(row: usize, depth: u16) -> ListingLine {
     ListingLine { row, depth, branch: TreeBranch::Root, rails: 0 }
 }

@@ -1,7 +1,5 @@
-//! Divides a GPU's memory into shares, in the order of its bar: in use, suspected, reclaimable, unattributed,
-//! reserved by the driver, free.
-//!
-//! This pure computation runs once per sample, not for every frame. `view/bar.rs` draws the bar.
+//! Divides a GPU's memory by use, for the bar. The division is computed once for each sample, not
+//! for every frame; `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -11,11 +9,11 @@ use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UseVerdict {
-    /// Held by a process, and neither suspected nor reclaimable.
+    /// Held by a process that is neither suspected nor reclaimable.
     InUse,
-    /// Looks unused, but no rule has proved it yet.
+    /// Held by a process that looks unused, though no rule has proved it.
     Suspected,
-    /// Held by a process with a finding that `gpumem reap` selects by default.
+    /// Held by a process that `gpumem reap` selects by default.
     Reclaimable,
 }
 
@@ -24,9 +22,9 @@ pub enum MemoryShare {
     InUse,
     Suspected,
     Reclaimable,
-    /// In use, but held by no listed process.
+    /// Used, but held by no listed process.
     Unattributed,
-    /// In use, but the driver does not report enough to attribute it.
+    /// Used, but the driver reports too little to attribute the memory.
     Unknown,
     Reserved,
     Free,
@@ -35,7 +33,7 @@ pub enum MemoryShare {
 pub const SHARES: usize = MemoryShare::ALL.len();
 
 impl MemoryShare {
-    /// All shares, in the order of a bar, left to right.
+    /// All shares from left to right in a bar.
     pub const ALL: [Self; 7] = [
         Self::InUse,
         Self::Suspected,
@@ -46,7 +44,7 @@ impl MemoryShare {
         Self::Free,
     ];
 
-    /// All shares, most important first, for bars with fewer cells than shares.
+    /// All shares from most to least important. A short bar omits the last.
     const BY_NEED: [Self; 7] = [
         Self::Reclaimable,
         Self::InUse,
@@ -57,7 +55,6 @@ impl MemoryShare {
         Self::Reserved,
     ];
 
-    /// Returns the glyph, the name in a legend, and the meaning in the help.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
@@ -85,8 +82,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width at which every share gets a cell. A shorter bar only guarantees cells for memory that processes
-/// hold.
+/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only memory that
+/// processes hold is sure to get one.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,8 +93,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Divides memory among the rows that hold it. Other used memory is unattributed, or unknown if the driver does
-    /// not report enough.
+    /// Divides used memory among the processes. The remainder is unattributed, or unknown if
+    /// `is_rest_attributable` is false.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -112,7 +109,8 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // NVML can report more process memory than used memory. Reclaimable memory is then reduced first.
+        // NVML can report more process memory than used memory. Reclaimable memory is then reduced
+        // first, so that the bar does not promise too much.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
@@ -141,11 +139,11 @@ impl MemoryShares {
         self.bytes[part as usize]
     }
 
-    /// Whether a share is large enough to appear in the bar.
+    /// Whether the bar and its legend show a share.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
-            // Contexts and rounding leave a little unattributed memory on every machine.
+            // Every machine has a little unattributed memory, from contexts and rounding.
             MemoryShare::Unattributed => bytes >= WORTH_MENTIONING_BYTES,
             _ => bytes > 0,
         }
@@ -157,8 +155,8 @@ impl MemoryShares {
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// Number of cells for each share, `width` in total. Each boundary is rounded. A share that rounds to no cell
-    /// takes one from the largest share, if there is room.
+    /// Returns the number of cells for each share; the sum is `width`. A share that rounds to no
+    /// cell takes a cell from the largest share, if that share has more than one.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {
@@ -171,8 +169,8 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
             }
-            // On a tie, take the cell from the rightmost share; `max_by_key` returns the last maximum. Free memory is
-            // rightmost.
+            // On a tie, `max_by_key` returns the last maximum, so the cell comes from the rightmost
+            // share.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -189,7 +187,6 @@ impl MemoryShares {
     }
 }
 
-/// Takes at most `wanted` from `available`.
 fn take_up_to(available: &mut u64, wanted: u64) -> u64 {
     let taken = wanted.min(*available);
     *available -= taken;
@@ -204,13 +201,13 @@ pub struct GpuShares {
 
 impl GpuShares {
     pub fn new(snapshot: &Snapshot, gpu: &Gpu, rows: &[(GpuProcess, UseVerdict)]) -> Self {
-        // The rest cannot be attributed if a process's memory is unknown, or if `used` includes reserved memory
-        // (memory info v1).
+        // The remainder cannot be attributed if the memory of a process is unknown. The same
+        // applies to version 1 of NVML's memory info, where used memory includes reserved memory.
         let balance = snapshot.balance(gpu);
         let is_rest_attributable = balance.is_some_and(|balance| balance.unattributed.is_ok());
         let rows = || rows.iter().copied();
         let devices = gpu.mig_devices.iter().map(|device| {
-            // Both memory and processes are assigned to GPU instances.
+            // A MIG device and its processes have the same GPU instance.
             let held = rows().filter(|(row, _)| row.gpu_instance_id == device.gpu_instance_id);
             MemoryShares::new(device.memory.as_ref()?, held, false)
         });
@@ -263,14 +260,14 @@ mod tests {
         let shares = parts(&memory(80 * GIB, 79 * GIB + 2, GIB / 2), &rows);
         assert_eq!(shares.cells(64), [60, 1, 1, 0, 0, 1, 1]);
         assert_eq!(shares.cells(2), [1, 0, 1, 0, 0, 0, 0]);
-        // A few MiB of contexts exist on every machine and are not suspicious.
+        // Contexts occupy a few MiB on every machine.
         let little = parts(&memory(80 * GIB, 9 << 20, 0), &[]);
         assert_eq!(little.cells(64), [0, 0, 0, 0, 0, 0, 64]);
         let much = parts(&memory(2000 * GIB, GIB, 0), &[]);
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// For any figures, the cells add up to the width, and an empty share gets no cell.
+    /// Random memory sizes: the cells always add up to the width, and an empty share has no cell.
     #[test]
     fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);

@@ -1,8 +1,8 @@
-//! The interactive terminal screen.
+//! The interactive screen of `gpumem watch`.
 //!
-//! Threads for sampling, keys, signals and reclaiming send events to the main thread over one bounded channel. The
-//! main thread owns the state and the terminal, and redraws when something has changed. A hanging driver therefore
-//! delays only its own figures.
+//! Sampling, keyboard, signals and reclaiming have their own threads, which send events to the main
+//! thread over a bounded channel. The main thread owns the state and the terminal. A hanging driver
+//! therefore delays only its own figures, not the keyboard.
 //!
 //! - [`state`]: the state; [`mod@update`]: how each event changes it, without side effects
 //! - [`layout`]: panel positions, for the mouse and for drawing
@@ -80,24 +80,24 @@ use view_model::Sort;
 pub struct Options {
     pub me: Me,
     pub filter: Option<Selector>,
-    /// Sort column. `None` restores the saved column, or sorts by memory.
+    /// `None` restores the saved sort column, or sorts by memory if none was saved.
     pub sort: Option<Column>,
-    /// Table columns. `None` restores the saved columns, or shows all.
+    /// `None` restores the saved columns, or shows all columns if none were saved.
     pub columns: Option<Columns>,
-    /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
+    /// Sampling interval. An alarm appears when the newest sample is older than three intervals.
     pub interval: Duration,
     pub theme: Theme,
-    /// Playback speed of a recording; 1 is the recorded speed.
+    /// Playback speed of a recording, relative to the recorded speed.
     pub speed: f64,
     pub has_color: bool,
-    /// Restrict output to ASCII, as in a locale that is not UTF-8.
+    /// Whether to draw in ASCII, for a locale that is not UTF-8.
     pub ascii: bool,
-    /// Report clicks and the wheel. Selecting text in the terminal then requires Shift.
+    /// Whether to handle clicks and the wheel. Selecting text in the terminal then requires Shift.
     pub mouse: bool,
 }
 
 impl Options {
-    /// Creates a screen that waits for its first sample from this machine, a recording or a remote host.
+    /// Creates a screen without a sample, for this machine, a recording or a remote host.
     fn start(
         self,
         replay: Option<String>,
@@ -127,11 +127,11 @@ impl Options {
     }
 }
 
-/// State from before the start of the screen, such as the stored history.
+/// History from before the screen started, such as a recording store.
 #[derive(Debug)]
 pub struct Past {
     pub engine: Engine,
-    /// Memory use over the same period.
+    /// Memory and utilization over the period that `engine` covers.
     pub courses: Courses,
 }
 
@@ -141,12 +141,11 @@ impl Past {
     }
 }
 
-/// How the screen ended. The terminal has already been restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchOutcome {
     Quit,
-    /// A signal arrived, or the terminal closed (`SIGHUP`). The program should then exit by that signal:
-    /// `signal_hook::low_level::emulate_default_handler`.
+    /// gpumem received a signal, or the terminal closed (`SIGHUP`). The caller should end gpumem by
+    /// the same signal with `signal_hook::low_level::emulate_default_handler`.
     Signal(i32),
 }
 
@@ -168,50 +167,49 @@ pub enum WatchError {
     },
     #[error("{0}")]
     Source(String),
-    /// A bug. The panic message has already been printed.
+    /// A bug. The panic hook has already printed the message.
     #[error("the {thread} thread panicked; this is a bug in gpumem, please report it")]
     Panicked { thread: &'static str },
 }
 
 enum ThreadMessage {
-    /// An event for the displayed screen.
+    /// For the screen that the terminal shows.
     Event(Event),
-    /// An event for the screen with this index, displayed or not.
+    /// For the screen with this index, whether the terminal shows it or not.
     ForScreen(usize, Event),
     Failed(WatchError),
 }
 
-/// Maximum number of queued messages. If the queue is full, sources wait.
+/// Maximum number of queued messages. Senders block while the queue is full.
 const QUEUE: usize = 4;
-/// How long the worker may take to report its last actions after the screen has closed.
+/// Time limit for reports about unfinished actions after the screen has closed.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Delay before a retry if the terminal has not accepted a frame.
+/// Delay before gpumem offers the rest of a frame to a slow terminal again.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// How long to collect messages before drawing again.
+/// Maximum time to collect messages before the next frame is drawn.
 const BATCH: Duration = Duration::from_millis(8);
 
-/// A source to watch: this machine, a recording or a remote host.
 pub struct Watched {
     pub host: Option<RemoteHost>,
     pub source: Box<dyn Source>,
     pub past: Past,
-    /// Carries out the user's requests.
     pub worker: ReclaimWorker,
 }
 
-/// Shows each source's snapshots until the user quits or a signal ends the screen. Several sources start with a
+/// Shows snapshots until the user quits or a signal ends the screen. Several sources start with a
 /// list of machines.
 ///
-/// The screen starts with the settings in `ui_state`; on return, `ui_state` contains those that the user changed.
-/// After the terminal is restored, each worker receives [`ReclaimRequest::Leave`]. `warn` receives descriptions of
-/// unfinished actions.
+/// The screen starts with the settings in `ui_state`. On return, `ui_state` contains the settings
+/// that the user changed. Each worker receives [`ReclaimRequest::Leave`] after the terminal was
+/// restored; `warn` receives a description of each unfinished action.
 ///
-/// Threads that are blocked in a source or waiting for a key outlive this call. The program should exit soon after.
+/// Threads that are blocked in a source or in a read of the keyboard outlive this call, so the
+/// program should exit soon after.
 ///
 /// # Errors
 ///
-/// Fails without a terminal, or if the only source fails before its first snapshot. After that, a failed source
-/// leaves its last snapshot and the error on the screen.
+/// Returns an error if there is no terminal, or if the only source fails before its first snapshot.
+/// If a source fails later, its screen keeps the last snapshot and shows the error.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,
@@ -237,7 +235,8 @@ pub fn run(
         app.playback.can_rewind = can_rewind;
         app.timeline = Timeline::one_of(count);
         app.restore(ui_state);
-        // The sampling thread can hang in the driver, so sending to it must never block.
+        // The sampling thread can hang in the driver, so this channel is unbounded: sending never
+        // blocks.
         let (control_sender, controls) = channel();
         let (reclaim, requests) = mailbox();
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
@@ -247,7 +246,8 @@ pub fn run(
     let mut reclaiming = Vec::new();
 
     let outcome = terminal::with_screen(options.mouse, |screen| {
-        // Handle signals before the threads start: a signal that arrives now must still restore the terminal.
+        // Handle signals before any thread starts, so that even an early signal restores the
+        // terminal.
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
             spawn("sampling", &sender, move |sender| {
@@ -268,7 +268,7 @@ pub fn run(
     });
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| initial.get(name) != Some(&*value));
-    // Sends fail without a receiver, so no worker can block on the channel.
+    // Without a receiver, sends fail, and no worker can block on a full channel.
     drop(messages);
     for screen in &stage.screens {
         screen.reclaim.send(ReclaimRequest::Leave, Instant::now());
@@ -288,8 +288,8 @@ pub fn run(
     }
 }
 
-/// Runs the main loop: receives messages, carries out effects, and draws when something has changed and the terminal
-/// has accepted the last frame.
+/// Runs the main loop, which handles messages and draws a frame when the state has changed and the
+/// terminal has accepted the previous frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -335,9 +335,10 @@ fn drive(
                 Effect::Stop if signals.should_stop() => stop()?,
                 Effect::Stop => {}
                 Effect::Resume => {
-                    // In the background, the first terminal access would stop gpumem and keep it from exiting.
+                    // In the background, accessing the terminal would stop gpumem.
                     let may_continue = terminal::is_foreground() || signals.must_exit_soon();
-                    // Check again: gpumem may have moved to the foreground.
+                    // The shell can move gpumem to the foreground during `must_exit_soon`, so check
+                    // again.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !may_continue {
@@ -347,7 +348,7 @@ fn drive(
                 Effect::Quit => return Ok(WatchOutcome::Quit),
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
-                // A failed source has no receiver.
+                // The receiver is gone if the source has failed.
                 Effect::Control(control) => drop(stage.screens[index].controls.send(control)),
                 Effect::Reclaim(ask) => stage.screens[index].reclaim.send(ask, Instant::now()),
                 Effect::Hosts => stage.show_list(),
@@ -355,7 +356,7 @@ fn drive(
                     keys.while_paused(|| {
                         run_on_host(stage.app().setup.host.as_ref(), &command, signals);
                     });
-                    // Otherwise, the event for the signal is already on its way.
+                    // After a terminating signal, the queued event ends gpumem.
                     if !signals.must_exit() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     }
@@ -365,17 +366,17 @@ fn drive(
     }
 }
 
-/// Runs a command on a remote host with this terminal. Returns when the user has read the command's output, or when
-/// gpumem must exit.
+/// Runs a command on a remote host with this terminal. Returns after the user has read the output,
+/// or when gpumem must exit.
 fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::restore();
-    // If the terminal is gone, the next write to it reports the error.
+    // Ignore the error: the next frame fails too if the terminal is gone.
     let print = |text: &str| drop(io::stdout().write_all(text.as_bytes()));
     print(&format!("{}\n", host.typed(command)));
     match host.on_terminal(command).spawn() {
         Ok(mut ssh) => {
-            // Until ssh puts the terminal into raw mode, Ctrl-C and Ctrl-Z reach both processes.
+            // Until ssh sets raw mode, Ctrl-C and Ctrl-Z reach gpumem as well as ssh.
             while let Ok(None) = ssh.try_wait() {
                 if signals.must_exit() {
                     drop(ssh.kill().and_then(|()| ssh.wait()));
@@ -402,7 +403,8 @@ fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) 
     }
 }
 
-/// Inserts a tick with the current time before each key, because two digits in quick succession form one number.
+/// Inserts a tick with the current time before each key. Two digits are one number only if the
+/// second follows quickly.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
@@ -419,7 +421,7 @@ fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the next message, and returns a tick if none arrives in time.
+/// Waits for the next message. Returns a tick if no message arrives before the time `tick`.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,
@@ -432,8 +434,8 @@ fn wait(
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
-/// Sends the source's snapshots when they are due and applies controls immediately, until the source fails or the
-/// channel closes.
+/// Sends snapshots when they are due and applies controls immediately, until the source fails or
+/// the channel closes.
 fn sample(
     mut source: Box<dyn Source>,
     controls: &Receiver<Control>,
@@ -489,8 +491,8 @@ fn sample(
     send(Event::SourceFailed(error_with_causes(&error)));
 }
 
-/// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a description of
-/// unfinished actions.
+/// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a
+/// description of the unfinished actions, if any.
 fn handle_requests(
     mut worker: ReclaimWorker,
     requests: &MailboxReceiver,
@@ -507,7 +509,7 @@ fn handle_requests(
             return worker.leave();
         }
         timeout = worker.handle(request, &mut |progress| {
-            // If the main thread has ended, the next request is `Leave`.
+            // A failed send means that the main thread is ending; `Leave` is the next request.
             send(Event::Reclaim(progress));
         });
     }
@@ -524,7 +526,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Starts a thread that sends messages. If it panics, it sends the panic as a message too.
+/// Starts a thread. If the thread panics, the main thread receives a message about the panic.
 fn spawn<T: Send + 'static>(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
@@ -535,7 +537,7 @@ fn spawn<T: Send + 'static>(
         fn drop(&mut self) {
             if thread::panicking() {
                 let error = WatchError::Panicked { thread: self.1 };
-                // If the channel is closed, the program is already exiting.
+                // A closed channel means that gpumem is already exiting.
                 let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }

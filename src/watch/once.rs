@@ -1,7 +1,7 @@
 //! `gpumem watch --once`: draws one frame without a terminal.
 //!
-//! A [`Still`] is the normal screen. The caller passes samples to it, then [`Keys`]. It does not carry out plans or
-//! seek in a recording. `text` and `svg` write the frame.
+//! A [`Still`] is the normal screen, which receives samples and then [`Keys`] from its caller. Keys
+//! that would carry out a plan or seek in a recording are refused.
 
 mod svg;
 
@@ -25,10 +25,10 @@ use crate::watch::state::{App, Effect, Event};
 use crate::watch::text::columns;
 use crate::watch::update::update;
 
-/// Maximum length of the worst finding's message in a description.
+/// Maximum length of the worst finding's message in an SVG's description.
 const MESSAGE_CHARS: usize = 400;
 
-/// Keys to press before the frame is drawn: characters, and names like `<Enter>`.
+/// Keys to press before the frame is drawn: single characters, and names such as `<Enter>`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keys(pub(super) Vec<(String, KeyEvent)>);
 
@@ -63,18 +63,16 @@ impl FromStr for Keys {
     }
 }
 
-/// Explains why a key cannot be used with a still frame.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
-    /// The key leaves the screen.
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves { key: String },
-    /// The key needs a terminal, playback or a worker that carries out plans.
+    /// The key needs a terminal, playback or a worker that acts.
     #[error("{key} has no effect on a still frame; leave it out of --keys")]
     NotStill { key: String },
 }
 
-/// A screen whose events the caller provides.
+/// A screen whose events the caller supplies.
 #[derive(Debug)]
 pub struct Still {
     app: App,
@@ -83,7 +81,7 @@ pub struct Still {
 }
 
 impl Still {
-    /// Creates a screen of `size` (columns, rows) for the recording named `replay`, or for this machine.
+    /// Creates a screen of `size` (columns, rows) for the recording `replay`, or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,
@@ -117,11 +115,11 @@ impl Still {
         }
     }
 
-    /// Presses the keys. The worker makes plans, but never carries one out.
+    /// Presses the keys. The worker makes plans but does not carry them out.
     ///
     /// # Errors
     ///
-    /// Fails if a key's effect cannot be shown in a still frame.
+    /// Returns an error for a key whose effect a still frame cannot show.
     pub fn press(
         &mut self,
         keys: Option<&Keys>,
@@ -174,7 +172,8 @@ impl Still {
         Ok(())
     }
 
-    /// Returns the frame as text without trailing blanks, and with escape sequences if `has_styles` is set.
+    /// Formats the frame as text without trailing blanks, and with escape sequences if `has_styles`
+    /// is set.
     pub fn text(&self, has_styles: bool) -> String {
         write_text(&self.draw(), has_styles)
     }
@@ -211,7 +210,7 @@ impl Still {
     }
 }
 
-/// Writes a frame without invisible blanks at the end of lines.
+/// Formats a frame as text. Blanks at the end of a line are kept only if they are visibly painted.
 pub fn write_text(buffer: &Buffer, has_styles: bool) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::with_capacity(buffer.content.len() * 2);
@@ -246,7 +245,7 @@ fn is_painted(cell: &Cell) -> bool {
     cell.bg != Color::Reset || cell.modifier.intersects(visible)
 }
 
-/// Returns the SGR codes of a cell's style. The caller first writes code 0, which resets the style.
+/// Returns the SGR codes for a cell. The caller must first write code 0 to reset the style.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
@@ -274,7 +273,7 @@ fn color(codes: &mut String, color: Color, base: u8) {
     }
 }
 
-/// Returns the index among the terminal's sixteen colours. Themes use no other colours.
+/// Returns the number of one of the terminal's sixteen colours. Themes use no other colour.
 fn number(color: Color) -> Option<u8> {
     Some(match color {
         Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
@@ -297,7 +296,8 @@ fn number(color: Color) -> Option<u8> {
     })
 }
 
-/// Returns the visible cells of a line, with column and width. The right half of a wide character is skipped.
+/// Returns a line's cells with their columns and widths. The cell after a wide character is
+/// skipped.
 fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
     let mut next = 0;
     line.iter().enumerate().filter_map(move |(at, cell)| {

@@ -1,8 +1,8 @@
-//! Output to the terminal. Writes can block indefinitely, for example if the connection stalls, the user presses
+//! Output to a terminal that can stop accepting bytes: the connection stalls, the user presses
 //! Ctrl-S, or nothing reads from the pseudo-terminal.
 //!
-//! Every wait here has a timeout. Bytes that the terminal has not accepted stay in a buffer. The buffer stays
-//! bounded because callers check [`TerminalOutput::is_behind`] before they draw.
+//! Writes have a timeout. Bytes that the terminal has not accepted wait in a buffer, whose size
+//! stays bounded because callers check [`TerminalOutput::is_behind`] before they draw.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,21 +13,23 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-// `signals` explains why these are not from rustix.
+// rustix cannot represent process groups outside this PID namespace; see `signals`.
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// Time limit for writing a frame. The rest of the frame is written later.
+/// Timeout for a frame. The remaining bytes are written before the next frame.
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time limit for restoring the terminal. Unwritten output is then discarded.
+/// Timeout for restoring the terminal. Bytes that the terminal has not accepted are then discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum size of a write if writes may block. A terminal that polls as ready accepts this much.
+/// Maximum number of bytes in one write that can block. A terminal that polls as writable accepts
+/// that many.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// True if the terminal could not be reopened. Its flags are then shared with the shell, and writes may block.
+    /// True if the terminal could not be reopened. Non-blocking mode would then also affect the
+    /// shell, so writes can block.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -40,8 +42,8 @@ impl TerminalOutput {
             let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
-        // After su, for example, the terminal belongs to another user. It is then writable but cannot be opened by
-        // name. Anyone can open /dev/tty.
+        // After `su`, the terminal belongs to another user and cannot be opened by name. Anyone can
+        // open /dev/tty.
         let session = || getsid(None).map(nix::unistd::Pid::as_raw);
         let is_own_session = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
@@ -60,18 +62,18 @@ impl TerminalOutput {
         !self.lock().is_empty()
     }
 
-    /// Discards pending output and writes these bytes instead, so that they determine the final state of the
+    /// Discards pending output and writes `bytes`, so that `bytes` determine the final state of the
     /// terminal.
     pub(super) fn write_last(&self, bytes: &[u8]) {
-        // A panicked thread, possibly this one, may hold the lock.
+        // A panicked thread, even this thread, can still hold the lock.
         if let Ok(mut pending) = self.pending.try_lock() {
             pending.clear();
         }
-        // If the terminal is gone, the error cannot be shown.
+        // An error means that the terminal is gone, so there is nowhere to report it.
         if self.send(bytes, RESTORE_TIMEOUT).is_ok_and(|sent| sent < bytes.len()) && is_foreground()
         {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
-            // Undo Ctrl-S, which would hold these bytes back.
+            // Undo Ctrl-S, which blocks the output.
             let _ = tcflow(&self.file, Action::OOn);
             let _ = self.send(bytes, FRAME_TIMEOUT);
         }
@@ -81,7 +83,7 @@ impl TerminalOutput {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as the terminal accepts before the timeout. Returns the number of bytes written.
+    /// Writes as many bytes as the terminal accepts before the timeout, and returns their number.
     fn send(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
         let until = Instant::now() + timeout;
         let mut sent = 0;
@@ -108,7 +110,7 @@ impl TerminalOutput {
         Ok(sent)
     }
 
-    /// Waits until the terminal is writable; returns false at the deadline.
+    /// Waits until the terminal is writable. Returns false at the deadline.
     fn is_ready(&self, until: Instant) -> io::Result<bool> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -128,7 +130,6 @@ impl Write for TerminalOutput {
         Ok(bytes.len())
     }
 
-    /// Writes as much pending output as the terminal accepts within `FRAME_TIMEOUT`.
     fn flush(&mut self) -> io::Result<()> {
         let mut pending = self.lock();
         let sent = self.send(&pending, FRAME_TIMEOUT)?;
@@ -137,11 +138,11 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Whether gpumem may change the terminal now. In the background, an attempt would stop gpumem, and the shell has
-/// already set its own terminal modes.
+/// Whether gpumem may change the terminal. In the background, changes would stop gpumem; the shell
+/// has already set its own modes.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
-        // A terminal of another session has no job control.
+        // A terminal of another session exerts no job control over gpumem.
         || tcgetsid(io::stdout()).is_err()
 }
 

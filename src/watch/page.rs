@@ -1,7 +1,7 @@
-//! The page that explains a finding, a process or a GPU. It covers everything except the header and the key hints.
+//! Pages that explain a finding, a process or a GPU, and pages with an environment or totals.
 //!
-//! [`crate::explain`] builds the page, as for `gpumem explain`. Each sample updates it. The page follows the process,
-//! not the PID. Process environments and totals are pages too.
+//! [`crate::explain`] builds the explanations, as for `gpumem explain`. A page is updated with each
+//! sample and belongs to an identity, so another process with the same PID never takes it over.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -32,7 +32,7 @@ use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 
 const MARGIN: u16 = 1;
-/// Minimum width of the text.
+/// Minimum width of the text. A narrower screen gets no margin.
 const WIDTH_MIN: u16 = 40;
 
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
@@ -60,7 +60,7 @@ pub fn open(app: &mut App) -> Option<Effect> {
     open_about(app, about, asked)
 }
 
-/// Opens the page of a process or a GPU, with the finding `asked` first.
+/// Opens the page of a process or a GPU. The finding `asked` comes first.
 pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
     if app.playback.is_seeking() {
         return app.refuse("seeking; Esc cancels");
@@ -88,8 +88,9 @@ fn show(
     lay_out(app);
 }
 
-/// Shows the environment of the process on the open page, or else of the selected process. The worker reads it from a
-/// running process; a recording contains only a few variables.
+/// Opens the environment of the process on the open page or, without a page, of the selected
+/// process. The worker reads the environment of a local process. Recordings and remote hosts supply
+/// only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let identity = match of_page {
@@ -132,7 +133,7 @@ pub fn fill_in_commands(app: &mut App) {
     }
 }
 
-/// Shows the environment of a process, if its page is still open.
+/// Shows the environment that the worker has read, if the page is still open.
 pub fn set_environment(
     app: &mut App,
     identity: Identity,
@@ -189,9 +190,9 @@ fn totals_shown(app: &App) -> Option<PageContent> {
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let is_there = match page.about {
-        // Totals are updated later, when the table has its new rows.
+        // Totals need the table's new rows, which are computed later.
         About::Totals => return None,
-        // An environment is read only once.
+        // The worker reads an environment only once.
         About::Environment(identity) => Some(None).filter(|_| explain::is_there(identity, newest)),
         about => report(app, about, page.asked.as_ref(), newest).map(Some),
     };
@@ -224,7 +225,8 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// Returns the row to chart on a process's page. If possible, this is the selected row.
+/// Returns the row to chart on a process's page: the selected row if it belongs to the process,
+/// otherwise the process's first row.
 fn charted(app: &App, identity: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|subject| subject.row.key.identity == identity);
@@ -245,7 +247,7 @@ fn text_area(area: Rect) -> Rect {
 fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    // A process that is gone has no charts, so the text gets their rows.
+    // A process that is gone has no charts. The text gets their lines.
     let has_charts = |about| match about {
         About::Process(identity) => charted(app, identity).is_some(),
         _ => true,
@@ -276,7 +278,7 @@ fn notice(app: &App) -> Option<String> {
     Some(format!("as of {}; the screen shows {shown}", clock(time)))
 }
 
-/// Formats the range of visible lines. Empty if all lines are visible.
+/// Formats the range of visible lines. Returns an empty string if all lines are visible.
 pub fn position(app: &App) -> String {
     let height = usize::from(body(app, app.area).height);
     match &app.page {
@@ -288,7 +290,6 @@ pub fn position(app: &App) -> String {
     }
 }
 
-/// Wraps the page's lines to the screen width.
 pub fn lay_out(app: &mut App) {
     let (width, style) = (usize::from(text_area(app.area).width), Style { color: true });
     if let Some(page) = &mut app.page {
@@ -326,7 +327,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Changes the scroll offset. `change` receives the offset and the page height minus one line.
+/// Scrolls the page. `change` receives the offset and the number of lines to scroll for a page.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -349,7 +350,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
-        // The plan must not be about another process that happens to be selected.
+        // Refuse, so that the plan is not made for another selected process.
         return app.refuse(HIDDEN);
     }
     close(app);
@@ -357,7 +358,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// Returns the finding's process, or its GPU if the process is missing or uncertain.
+/// Returns the finding's process, or its GPU if the process is gone or not identified.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process
@@ -368,12 +369,11 @@ fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     }
 }
 
-/// Returns the displayed sample, which a new page describes.
 fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// Builds the page about a process or a GPU in `last`, or returns `None` if it is not in `last`.
+/// Builds the page about a process or a GPU. Returns `None` if the process or GPU is not in `last`.
 fn report(
     app: &App,
     about: About,
@@ -411,7 +411,6 @@ fn report(
         About::Process(identity) => {
             explain::is_there(identity, last).then(|| explain::process(inputs, identity.pid, asked))
         }
-        // `explain` does not build these pages.
         About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
             let position = last.gpus.iter().position(|gpu| gpu.index == index)?;

@@ -1,12 +1,13 @@
-//! Kills processes or frees their memory: plan, confirmation, and the batch that carries out the plan.
+//! Killing processes and freeing their memory: plan, confirmation, and the batch that carries out
+//! the plan.
 //!
-//! Nothing here has side effects: the [worker](crate::reclaim::worker) makes plans and carries them out. Each answer
-//! repeats the number of its request, and newer samples do not change a displayed plan. The user therefore confirms
-//! exactly the plan on the screen, and only after it has been drawn.
+//! The [worker](crate::reclaim::worker) makes plans and carries them out; nothing in this module
+//! has side effects. Answers repeat the number of the request, and later samples do not change a
+//! displayed plan. The user therefore confirms exactly the plan that was drawn.
 //!
-//! After `y`, nothing is sent for [`UNDO`], so that the user can undo the confirmation. It is undone automatically if
-//! the plan leaves the screen or gpumem is stopped during that time. A plan older than [`OLD`] cannot be confirmed.
-//! `panel.rs` draws the plan and the [`Batch`].
+//! For [`UNDO`] after `y`, nothing is sent, and the user can undo the confirmation. If the plan
+//! leaves the screen or gpumem is stopped during this time, gpumem undoes the confirmation. Plans
+//! older than [`OLD`] cannot be confirmed.
 
 pub mod panel;
 
@@ -29,25 +30,25 @@ use crate::units::Span;
 use crate::watch::state::reaping::Batch;
 use panel::lay_out;
 
-/// Maximum age, in seconds, of a plan that can be confirmed. Older plans are made again.
+/// Age in seconds after which a plan must be made again.
 pub const OLD: f64 = 300.0;
-/// How long a confirmation can be undone.
+/// Time after a confirmation during which the user can undo it.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// Maximum delay of the start after a countdown. After a longer delay, the countdown was not visible throughout:
-/// gpumem was stopped, or the terminal did not accept frames.
+/// Maximum delay between the end of a countdown and the start. A longer delay means that the
+/// countdown was not visible: gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
-/// Warning for a user who quits while a plan is being carried out. Quitting leaves the plan unfinished.
+/// Warning for a user who quits during a batch, which leaves the plan unfinished.
 pub const STILL_ENDING: &str = "still killing; q again quits, and nothing more is sent";
 
-/// Opens the plan for the marked processes, or else for the selected process. The plan kills them or makes them
-/// release memory.
+/// Opens a plan for the marked processes or, without marks, for the selected process. The plan
+/// releases their memory if `release` is set, and otherwise kills them.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(identities(&selected));
     open(app, scope, selected, release)
 }
 
-/// Opens the plan for the process of this row, regardless of marks.
+/// Opens a plan for one process. Marks are ignored.
 pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
     open(app, PlanScope::Processes(vec![row.identity]), vec![row], release)
 }
@@ -72,7 +73,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // Only one batch can exist at a time, so show the previous result first.
+        // Only one batch can exist. Show its result before a new plan is made.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -105,8 +106,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Runs `gpumem` on the remote host with this terminal. It makes a plan from the current state, asks, and carries out
-/// the plan. Processes are named by identity, so no other process can be selected.
+/// Runs `gpumem` on the remote host with this terminal, where it makes a plan and asks for
+/// confirmation. The command contains identities, so a reused PID selects no other process.
 fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
@@ -121,8 +122,8 @@ fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effec
     Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
 }
 
-/// Requests the plan for the dialog's options. It covers the current state of a live machine, or the displayed time
-/// of a recording.
+/// Requests a plan from the newest sample of a live machine, or from the displayed sample of a
+/// recording.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
@@ -132,7 +133,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     dialog.answer = Answer::Asked;
     (dialog.offset, dialog.countdown, dialog.note) = (0, None, None);
     (dialog.is_drawn, dialog.asked) = (false, clock);
-    // Ignore answers to earlier requests.
+    // Answers with an older number are ignored.
     app.reaping.number += 1;
     Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(PlanRequest {
         number: app.reaping.number,
@@ -202,22 +203,20 @@ fn undo(app: &mut App, why: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Undoes a confirmation whose countdown is no longer visible.
 pub fn on_screen_change(app: &mut App) {
     if !is_visible(app) {
         undo(app, "the plan was no longer on screen; nothing was sent");
     }
 }
 
-/// Undoes a confirmation before gpumem is stopped, which hides the countdown.
 pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Starts the plan if its countdown has ended and was visible throughout.
+/// Starts the batch if the countdown has ended and was visible until the end.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|dialog| dialog.countdown) else {
-        // Redraw the age of the plan.
+        // The panel shows the age of the plan.
         let shows_age = app.reaping.is_running() || app.reaping.dialog.is_some();
         return shows_age.then_some(Effect::Draw);
     };
@@ -315,7 +314,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
             let at = scopes.iter().position(|scope| *scope == dialog.options.scope);
-            // There are three scopes, so two steps forward equal one step back.
+            // There are three scopes, so two steps forward are one step back.
             let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
             let next = match dialog.selected.is_empty() {
                 true => 2,
@@ -335,7 +334,6 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
     request_plan(app)
 }
 
-/// Closes the plan or the batch panel. A running batch continues.
 fn close(app: &mut App) -> Option<Effect> {
     app.mode = Mode::Main;
     if !app.reaping.is_running() {
@@ -345,7 +343,7 @@ fn close(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the panel, or returns false if the action does not scroll.
+/// Scrolls the panel. Returns false for other actions.
 fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;

@@ -1,4 +1,4 @@
-//! Converts signals into events, and handles job control.
+//! Signals as events, and job control.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,7 +6,8 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-// For a group or session outside this PID namespace, the kernel returns 0, which rustix does not expect.
+// For a group or session outside this PID namespace, the kernel returns 0, which rustix cannot
+// represent.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
@@ -16,14 +17,14 @@ use signal_hook::{SigId, flag, low_level};
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
-/// Number and interval of checks for a terminating signal after gpumem was continued.
+/// Limits for [`must_exit_soon`](SignalWatch::must_exit_soon).
 const CHECKS: usize = 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
-    /// For each terminating signal, whether it has arrived.
+    /// Flags that the terminating signals set, one for each signal.
     asked: Vec<Arc<AtomicBool>>,
     /// The last SIGTSTP or SIGCONT that arrived.
     last_of_job: Arc<AtomicUsize>,
@@ -36,16 +37,17 @@ impl SignalWatch {
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // The first signal only sets the flag. A second one terminates gpumem immediately, because the main
-            // thread may be blocked on the terminal. For this, the handlers must be registered in this order. Each
-            // signal has its own flag, because the end of a session sends several different signals.
+            // The first signal sets the flag. If the main thread is blocked on the terminal, a
+            // second signal terminates gpumem, because this handler is registered first and checks
+            // the flag. Each signal has its own flag because the end of a session sends several
+            // different signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // Events are handled after the signals arrive, and possibly in another order.
+        // The main thread can handle events late and in a different order from the signals.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let registered =
@@ -64,15 +66,15 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. If the shell has already continued gpumem, it would not do so again.
+    /// Whether gpumem should still stop. If the shell has already continued gpumem, it sends no
+    /// second SIGCONT, and gpumem would stay stopped.
     pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
-    /// Stops if SIGTSTP arrived while another program used the terminal. That program also received the signal.
+    /// Stops gpumem if SIGTSTP arrived while another program used the terminal.
     pub(super) fn stop_if_requested(&self) {
         if self.last_of_job.load(Ordering::SeqCst) == SIGTSTP as usize {
-            // If stopping fails, gpumem continues.
             let _ = stop();
         }
     }
@@ -82,8 +84,9 @@ impl SignalWatch {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// Like [`must_exit`](Self::must_exit), but waits briefly for the signal. To terminate a stopped job, a shell
-    /// sends the signal and then SIGCONT, and different threads may handle the two.
+    /// Waits up to 200 ms for a terminating signal, and returns whether one has arrived. To
+    /// terminate a stopped job, a shell sends the signal and then SIGCONT, which different threads
+    /// can receive.
     pub(super) fn must_exit_soon(&self) -> bool {
         (0..CHECKS).any(|_| {
             let must_exit = self.must_exit();
@@ -104,9 +107,9 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Handles Ctrl-Z: stops all processes of this job, as the terminal would outside raw mode. The signal arrives as an
-/// event, which [`stop`]s gpumem itself. The terminal is restored first, because the shell takes it over as soon as
-/// any process of the job has stopped.
+/// Handles Ctrl-Z, which raw mode disables, by sending SIGTSTP to the process group. The terminal
+/// is restored first: the shell takes it over as soon as any process of the group has stopped. The
+/// event for the signal then [`stop`]s gpumem.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -116,7 +119,7 @@ pub(super) fn suspend() -> Result<(), WatchError> {
         .map_err(|errno| WatchError::Terminal(errno.into()))
 }
 
-/// Restores the terminal and stops gpumem. Continuing it sends SIGCONT, which becomes an event.
+/// Restores the terminal and stops gpumem until a shell sends SIGCONT.
 pub(super) fn stop() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -125,13 +128,13 @@ pub(super) fn stop() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTSTP).map_err(WatchError::Terminal)
 }
 
-/// Stops again: gpumem was continued in the background, where it must not use the terminal.
+/// Stops gpumem again after a shell has continued it in the background.
 pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
-/// Whether a shell could continue gpumem after it stops. In a terminal opened only for gpumem there is no shell:
-/// gpumem leads the session and would stay stopped.
+/// Whether a shell can continue gpumem. A session leader has no shell above it and would stay
+/// stopped, for example in a terminal that was opened only for gpumem.
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }

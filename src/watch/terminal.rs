@@ -1,9 +1,9 @@
 //! Takes over the terminal and restores it.
 //!
-//! [`Screen`] sets raw mode, the alternate screen, a hidden cursor, bracketed paste and optionally mouse clicks.
-//! [`restore`] undoes this before gpumem returns, fails, panics on any thread or is stopped, so that later output
-//! appears on a normal terminal. Signals arrive as events; `mod.rs` restores the terminal before it exits or
-//! stops. None of this blocks if the terminal does not accept output (see `output.rs`).
+//! [`Screen`] sets raw mode, the alternate screen and bracketed paste, hides the cursor, and
+//! optionally enables the mouse. [`restore`] undoes all this before gpumem exits, stops or prints a
+//! panic message. `mod.rs` handles signals, which arrive as events. None of this blocks on a
+//! terminal that accepts no output: see `output.rs`.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -28,17 +28,17 @@ use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 use ratatui::buffer::Buffer;
 
-/// Whether the terminal is taken. This is a static, because a panic hook cannot reach other state.
+/// Whether the terminal is taken over. A panic hook can reach only a static.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The last terminal that was taken, for [`restore`].
+/// The output to which [`restore`] writes.
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
-/// Reports buttons and the wheel, on screens of any size (xterm modes 1000 and 1006). crossterm's
-/// `EnableMouseCapture` also reports motion.
+/// Enables reports of buttons and the wheel (xterm mode 1000) with unlimited coordinates (1006).
+/// crossterm's `EnableMouseCapture` also enables reports of motion.
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
-/// The terminal while it is taken. Dropping the value restores the terminal.
+/// The terminal while gpumem has taken it over. Dropping a `Screen` restores the terminal.
 #[derive(Debug)]
 pub struct Screen {
     frames: DoubleBuffer<TerminalOutput>,
@@ -51,8 +51,8 @@ impl Screen {
     ///
     /// # Errors
     ///
-    /// Fails if the terminal cannot be put into raw mode or written to. Also fails if no keys can be read, because
-    /// neither standard input nor a controlling terminal is available.
+    /// Returns an error if the terminal cannot be written to or set to raw mode, or if keys can be
+    /// read neither from standard input nor from the controlling terminal.
     pub fn take(mouse: bool) -> io::Result<Self> {
         let output = TerminalOutput::open()?;
         if let Ok(mut terminal) = TERMINAL.lock() {
@@ -69,15 +69,17 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes over the terminal again after `restore`, or after a shell changed it while gpumem was stopped. The
-    /// terminal's content is then unknown; [`Screen::resize`] clears it.
+    /// Takes over the terminal after [`restore`], or after a shell used it while gpumem was
+    /// stopped. The content of the terminal is then unknown, so the caller must call
+    /// [`Screen::resize`] to clear it.
     pub fn retake(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
-        // crossterm assumes that raw mode is still on, but a shell may have changed it.
+        // crossterm believes that raw mode is on, even if a shell has reset it.
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Without bracketed paste, pasted text would act as key presses: `x` and `y` kill a process.
+        // Without bracketed paste, pasted text would press keys, and `x` followed by `y` kills a
+        // process.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -85,22 +87,21 @@ impl Screen {
         output.flush()
     }
 
-    /// Whether drawing must wait because the terminal has not accepted the last frame yet.
+    /// Whether drawing must wait because the terminal has not accepted the last frame.
     pub fn is_behind(&self) -> bool {
         TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
     }
 
-    /// Writes as much of the pending output as the terminal accepts.
     pub fn catch_up(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// Applies a new size; the next frame clears the screen and is drawn in full.
+    /// Sets a new size. The next frame clears the screen and draws everything.
     pub fn resize(&mut self, area: Rect) {
         self.frames.resize(area);
     }
 
-    /// Draws a frame and writes the changed cells; does nothing while the terminal is not taken.
+    /// Draws a frame. Does nothing while the terminal is restored.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
@@ -115,20 +116,18 @@ impl Drop for Screen {
     }
 }
 
-/// Runs `work` with the terminal taken, then restores the terminal, even after a panic.
 pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::Result<T> {
     let mut screen = Screen::take(mouse)?;
     Ok(work(&mut screen))
 }
 
-/// Waits up to `timeout` for input while the terminal is not taken.
+/// Waits up to `timeout` for input. The terminal must be restored.
 pub(super) fn has_input(timeout: Duration) -> bool {
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
     poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()).is_ok_and(|count| count > 0)
 }
 
-/// Restores the terminal, if it is taken.
 pub fn restore() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
@@ -136,7 +135,7 @@ pub fn restore() {
     let mut bytes = Vec::new();
     let _ = queue!(
         bytes,
-        // Otherwise the terminal waits for the rest of an unfinished frame.
+        // A terminal in the middle of a synchronized update would not show what follows.
         EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,
@@ -144,18 +143,18 @@ pub fn restore() {
         LeaveAlternateScreen,
         Show
     );
-    // Other threads hold the lock only to set or copy the value.
+    // Other threads hold the lock only briefly.
     let output = TERMINAL.try_lock().ok().and_then(|terminal| terminal.clone());
     if let Some(output) = output {
         output.write_last(&bytes);
     }
-    // In the background, the shell has already reset the modes, and changing them would stop gpumem.
+    // In the background, the shell has already reset the modes, and a change would stop gpumem.
     if is_foreground() {
         let _ = disable_raw_mode();
     }
 }
 
-/// Makes every panic restore the terminal before it prints its message.
+/// Makes panics restore the terminal before they print a message.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -171,7 +170,7 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Returns columns and rows: 80 by 24 if the terminal does not report a size.
+/// Returns the columns and rows of the terminal, or 80 by 24 if it reports no size.
 pub fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -179,7 +178,7 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Whether an error means that the terminal is gone, for example because its window was closed.
+/// Whether the error means that the terminal is gone, for example because its window was closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

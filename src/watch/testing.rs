@@ -1,4 +1,4 @@
-//! A screen for tests, and the events that drive it.
+//! A screen for tests, and functions that send events to it.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 
-/// Returns a screen of this machine with 16 colours, two seconds per sample, and no sample yet.
+/// Creates a screen for this machine with colours, two seconds per sample, and no sample.
 pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
 
-/// Like [`screen`], for a recording, with `seconds` per sample.
+/// Creates a screen for the recording `replay`, or for this machine, with `seconds` per sample.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
         host: None,
@@ -40,7 +40,7 @@ pub fn ctrl(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
-/// Presses keys, parsed by [`events`]. Each key must have an effect. Returns the last effect.
+/// Presses the keys in `line` and returns the last effect. Every key must have an effect.
 pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     let mut effect = None;
     for (at, key) in events(line).enumerate() {

@@ -1,4 +1,4 @@
-//! Tests of messages between threads. [`sample`] contains snapshots for tests of the screen.
+//! Tests of the messages between threads, and snapshots for other tests (in [`sample`]).
 
 use super::*;
 

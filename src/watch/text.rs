@@ -1,6 +1,5 @@
-//! Prepares text for the screen: the mark for unknown values, widths, truncation and wrapping.
-//!
-//! Does not depend on the terminal or on styles; `view/line_writer.rs` writes the text.
+//! Text for the screen: widths, truncation, wrapping and commands. Terminal and styles are not
+//! involved.
 
 use std::borrow::Cow;
 
@@ -13,10 +12,10 @@ use crate::model::snapshot::Process;
 use crate::report::escape::{command_line, escape, without_folder};
 use crate::watch::view_model::Subject;
 
-/// Maximum length of a finding's text, from any rule or recording.
+/// Maximum length of a finding's text. Recordings can contain texts of any length.
 pub const MESSAGE_CHARS: u16 = 1000;
 
-/// Formats a time of day: `10:04:05 CET`.
+/// Formats a time of day, such as `10:04:05 CET`.
 pub fn clock(time: Time) -> String {
     let time = time.local();
     format!("{} {}", time.clock(), time.zone())
@@ -27,8 +26,8 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is a character of width one, which is true of nearly all text. This check is much cheaper than
-/// splitting text into graphemes.
+/// Whether every byte is a character of width 1. Almost every text passes this check, which is much
+/// cheaper than splitting text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
@@ -42,13 +41,13 @@ pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// Returns the first `count` characters. An escape is never shorter than its character, so the escaped text fills at
-/// least `count` columns, except for combining marks.
+/// Returns the first `count` characters. Escaping never makes text shorter, so the result fills
+/// `count` columns unless it contains combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Escapes text and scrolls it `count` columns to the left. Half of a wide character becomes a blank.
+/// Drops the first `count` columns of escaped text. Half of a wide character becomes a blank.
 pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     let mut gone = 0;
     for (at, c) in text.char_indices() {
@@ -65,16 +64,16 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// Like [`report::wrap`](crate::report::escape::wrap), with the same width for all lines.
+/// Wraps text with [`wrap`](crate::report::escape::wrap), with the same width for all lines.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
     crate::report::escape::wrap(text, (width, width), lines)
 }
 
-/// Columns reserved for the command next to the evidence of an unlisted process.
+/// Minimum number of columns for the command after the evidence about an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
-/// Formats the command column: role and command, or why nothing is known about the process.
+/// Formats the COMMAND column: role and command, or why nothing is known about the process.
 pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     match subject.process {
         Ok(process) => format!("{}{}", row_role(subject, width), brief_command(process, width)),
@@ -85,8 +84,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// Describes a role that no other column shows: unlisted, or part of the Multi-Process Service. Also shows the
-/// evidence for an unlisted process, if it fits next to the command.
+/// Formats a role that no other column shows: unlisted, or part of the Multi-Process Service. An
+/// unlisted process gets its evidence if the command still has room.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -104,7 +103,7 @@ pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// Formats the command without the program's directory, to leave room for the arguments that distinguish processes.
+/// Formats a command without the program's directory, since the arguments distinguish processes.
 pub fn brief_command(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|command| command.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))
@@ -114,7 +113,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // Keep one column more than is available, so that truncation is visible.
+    // Keep one more column than fits, so that truncation is visible.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();
@@ -128,7 +127,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
         words.push(word);
     }
     if words.is_empty() {
-        // Kernel threads and zombies have only a name, shown in brackets as in ps.
+        // Kernel threads and zombies have no command line. Brackets mark a name, as in `ps`.
         return process
             .comm
             .as_deref()

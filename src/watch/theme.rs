@@ -1,6 +1,7 @@
-//! Styles for each role, by theme. Colour never carries information alone; text always repeats it.
+//! Styles by role and theme. Text always repeats what a colour says.
 //!
-//! All themes use the terminal's sixteen named colours on the terminal's own background.
+//! Themes use the sixteen colours that users configure in their terminal, on the terminal's
+//! background.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};
@@ -8,16 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// A set of colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// Colours that most programs use.
+    /// Colours that other terminal programs commonly use.
     #[default]
     Terminal,
     /// Colours that are readable on a light background.
     Light,
-    /// Cyan, yellow and light red, which are safe for red-green colour blindness.
+    /// Cyan, yellow and light red, which people with red-green colour blindness can distinguish.
     ColourBlind,
 }
 
@@ -32,7 +32,7 @@ impl Theme {
         }
     }
 
-    /// The theme's name in options and in saved settings.
+    /// Name in options and in saved settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -41,8 +41,8 @@ impl Theme {
         }
     }
 
-    /// Returns the theme for a terminal with this `COLORFGBG`. The last number is the background colour: as in vim, 7
-    /// and numbers above 8 mean a light background.
+    /// Chooses a theme by the value of `COLORFGBG`, whose last number is the background colour. As
+    /// in vim, 7 and 9 to 15 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let background = colorfgbg.rsplit(';').next();
         match background.and_then(|number| number.parse().ok()) {
@@ -52,7 +52,7 @@ impl Theme {
     }
 }
 
-/// Whether the terminal supports colour, according to its `TERM`.
+/// Whether a terminal of the type `TERM` supports colour.
 pub fn has_colors(term: &str) -> bool {
     let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
         || term.starts_with("vt")
@@ -66,10 +66,10 @@ enum Role {
     Faint,
     Heading,
     Alarm,
-    /// Also used for reclaimable memory.
+    /// Also the role of reclaimable memory.
     Caution,
     Full,
-    /// The source of snapshots, and unattributed memory.
+    /// Marks of remote hosts and recordings, and unattributed memory.
     Origin,
     Memory,
     MemoryFull,
@@ -78,7 +78,7 @@ enum Role {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Styles {
     pub theme: Theme,
-    /// Without colour, styles are bold, dim, reversed or underlined.
+    /// Without colour, styles use bold, dim, reversed and underlined text.
     pub has_color: bool,
 }
 
@@ -102,11 +102,11 @@ impl Styles {
             (Theme::Terminal, Role::Memory) => Color::Green,
             (Theme::Terminal, Role::MemoryFull) => Color::LightGreen,
             (Theme::Terminal | Theme::Light, Role::Alarm) => Color::Red,
-            // In most terminals, green, yellow and cyan have too little contrast on white.
+            // Green, yellow and cyan are hard to read on white in most terminals.
             (Theme::Light, Role::Full) => Color::Red,
             (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
             (Theme::Light, _) => Color::Blue,
-            // The palette has no orange; light red is darker than light yellow.
+            // The sixteen colours lack orange. Light red is darker than light yellow.
             (Theme::ColourBlind, Role::Alarm | Role::Full) => Color::LightRed,
             (Theme::ColourBlind, Role::Caution) => Color::LightYellow,
             (Theme::ColourBlind, Role::Origin) => Color::LightMagenta,
@@ -148,37 +148,33 @@ impl Styles {
         }
     }
 
-    /// Style of the selected row: one reversed bar without other colours.
+    /// Style of the selected row: reversed without other colours.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
 
-    /// Style of the mark on a row that the user marked.
     pub fn tagged(self) -> Style {
         self.bold(Role::Caution)
     }
 
-    /// Style of the focused panel's title. Other titles use [`Styles::heading`].
+    /// Style of the focused panel's title. Other panels use [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.key().add_modifier(Modifier::UNDERLINED)
     }
 
-    /// Style of a key. The text next to the key uses [`Styles::faint`].
+    /// Style of the key in a hint. The text after the key uses [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(Role::Heading)
     }
 
-    /// Style of the key that kills a process.
     pub fn danger(self) -> Style {
         self.alarm().add_modifier(Modifier::REVERSED)
     }
 
-    /// Style of the mark for a remote host or a recording.
     pub fn origin(self) -> Style {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
-    /// Style of the left edge of a row with a finding.
     pub fn edge(self, severity: Severity) -> Style {
         match severity {
             Severity::Info => self.heading(),
@@ -203,7 +199,7 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// Style of the top line of a chart, or of the area below it.
+    /// Style of a chart's top line, or of the area below the line.
     pub fn chart(self, color: ChartColor, is_line: bool) -> Style {
         let style = self.colored(match color {
             ChartColor::Memory => Role::Memory,
@@ -212,12 +208,10 @@ impl Styles {
         if is_line { style } else { style.add_modifier(Modifier::DIM) }
     }
 
-    /// Style of suspected memory, and of text about it.
     pub fn suspected(self) -> Style {
         self.colored(Role::Caution).add_modifier(Modifier::DIM)
     }
 
-    /// Style of memory that `reap` selects by default.
     pub fn reclaimable(self) -> Style {
         self.bold(Role::Caution)
     }
@@ -232,7 +226,6 @@ impl Styles {
         }
     }
 
-    /// Style of a figure for utilization.
     pub fn work(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

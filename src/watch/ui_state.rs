@@ -1,7 +1,7 @@
-//! Screen settings that are remembered between runs. Filters and selections are never saved.
+//! Screen settings that gpumem remembers between runs. Filters and selections are not saved.
 //!
-//! Settings are saved by name. Invalid entries are ignored, because the file may be edited or from another version.
-//! The `cli` module knows the file's path.
+//! Invalid settings are ignored: users can edit the file, and other versions can write it. `cli`
+//! knows the file's path.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -10,16 +10,15 @@ use super::column::{Column, Columns};
 use super::view_model::Sort;
 use crate::watch::state::App;
 
-/// Screen settings, by name.
 pub type UiState = Map<String, Value>;
 
-/// Parses saved settings. Returns no settings if the text is invalid.
+/// Parses saved settings. Returns no settings if `text` is invalid.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
 impl App {
-    /// Applies saved settings. Unknown and invalid entries are ignored.
+    /// Applies saved settings.
     pub fn restore(&mut self, ui_state: &UiState) {
         fn read<T: DeserializeOwned>(ui_state: &UiState, name: &str) -> Option<T> {
             serde_json::from_value(ui_state.get(name)?.clone()).ok()
@@ -32,7 +31,6 @@ impl App {
         }
         choice.tree = read(ui_state, "tree").unwrap_or(choice.tree);
         choice.hide_small = read(ui_state, "hide_small").unwrap_or(choice.hide_small);
-        // Any other value means automatic.
         self.form = read(ui_state, "gpus").unwrap_or(self.form);
         self.theme = read(ui_state, "theme").unwrap_or(self.theme);
         let titles: Vec<String> = read(ui_state, "columns").unwrap_or_default();

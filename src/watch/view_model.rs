@@ -1,8 +1,8 @@
-//! Prepares one snapshot for display: verdicts, findings and rows.
+//! A snapshot prepared for display: verdicts, findings and rows.
 //!
-//! A row is a pair of process and GPU, or an unlisted process that holds GPU device files. Rows contain indices and
-//! the few numbers that a snapshot lacks; `view` formats text for visible rows only. Sorting
-//! compares values, never text, and puts unknown values last in either direction.
+//! A row is a process on a GPU, or an unlisted process that holds GPU device files open. Rows
+//! contain numbers and indices; `view` formats the visible rows. Rows are sorted by value, never by
+//! text, and unknown values are always last.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::model::snapshot::ProcessesByPid;
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 
-/// A row's history covers half an hour, because the slowest rules need about that much.
+/// Time span of a row's chart and of its memory growth, in seconds.
 pub const WINDOW_SECONDS: f64 = 1800.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,12 +30,12 @@ pub struct RowKey {
     pub identity: Identity,
     /// NVML index of the GPU. For an unlisted process, the first GPU that the process holds open.
     pub gpu: Option<u32>,
-    /// GPU instance and compute instance, if MIG is in use.
+    /// GPU instance and compute instance under MIG.
     pub instance: (Option<u32>, Option<u32>),
 }
 
 impl RowKey {
-    /// Whether both keys can identify the same row. They need not be equal, because samples can lack start times.
+    /// Whether two keys can mean the same row. A sample can lack the start time of a process.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -53,13 +53,13 @@ impl RowKey {
 #[derive(Clone, Debug)]
 pub struct RowView {
     pub key: RowKey,
-    /// Seconds since the process last used this GPU: 0 if in use, `None` if unknown.
+    /// Seconds since the process last used this GPU, or 0 if the process is using it.
     pub idle_seconds: Option<f64>,
     pub runtime_seconds: Option<f64>,
     pub finding: Option<usize>,
     pub suspect: Option<usize>,
     pub verdict: UseVerdict,
-    /// NVML's entry for the process. If NVML does not list the process, the entry has no values.
+    /// NVML's entry for the process, without values if NVML does not list the process.
     pub entry: GpuProcess,
     pub is_listed: bool,
     place: RowPlace,
@@ -81,23 +81,22 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The process's memory on this GPU over time. `None` if the process never held any.
+    /// Returns the process's memory on this GPU over time, or `None` if the process never held any.
     pub fn memory_series<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
-    /// Memory growth in bytes over the window that ends with this sample.
+    /// Returns the memory growth in bytes over the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         growth_bytes(self.memory_series(courses)?, self.snapshot.time)
     }
 }
 
-/// Width of each column's widest text, in terminal columns; 0 if no row has a value.
+/// Width of each column, or 0 if no row has a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
     pub gpu: u16,
     pub pid: u16,
-    /// Limited to a range, like the next two widths.
     pub user: u16,
     pub framework: u16,
     pub place: u16,
@@ -107,7 +106,7 @@ pub struct Widths {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sort {
     pub column: Column,
-    /// Whether to sort against the column's default direction.
+    /// Whether to reverse the column's default direction.
     pub reversed: bool,
 }
 
@@ -128,10 +127,10 @@ pub struct JudgedSample {
     pub snapshot: Snapshot,
     pub findings: Vec<Finding>,
     pub undecided: Vec<Undecided>,
-    /// Processes that look unused, although no rule can prove it yet.
+    /// Processes that look unused, although no rule has proved it.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
-    /// The time when each row's process last used its GPU; see [`idle_times`].
+    /// When each listed process last used its GPU: the result of [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
@@ -140,7 +139,7 @@ pub struct Screenful {
     pub sample: Arc<JudgedSample>,
     pub rows: Vec<RowView>,
     pub widths: Widths,
-    /// Memory shares of each GPU, in the same order as in the snapshot.
+    /// Memory shares of each GPU, in snapshot order.
     pub shares: Vec<GpuShares>,
 }
 
@@ -153,7 +152,7 @@ impl Deref for Screenful {
 }
 
 impl Screenful {
-    /// Creates a sample without suspects, for tests. `idle_since` returns when a process last used a GPU.
+    /// Creates a sample without suspects. `idle_since` returns when a process last used a GPU.
     #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
@@ -176,13 +175,12 @@ impl Screenful {
             suspects.map(|(at, suspect)| (suspect.process.identity, at)).collect();
         let places = places(snapshot, findings);
         let mut rows = Vec::with_capacity(places.len());
-        // Listed processes are first, in the order of `idle_since`.
+        // The listed processes come first, in the order of `idle_since`.
         let idle = sample.idle_since.iter().copied().chain(std::iter::repeat(None));
         rows.extend(places.into_iter().zip(idle).filter_map(|(place, since)| {
             let facts = ProcessRow::new(snapshot, findings, place).idle(|_, _| since);
             let identity = facts.identity?;
             let is_listed = facts.is_listed();
-            // A finding replaces a suspicion.
             let may_be_suspect = is_listed && place.finding.is_none();
             let suspect = match may_be_suspect {
                 true => suspects.get(&identity).copied(),
@@ -253,8 +251,8 @@ impl Screenful {
         }
     }
 
-    /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not move without a
-    /// reason. `courses` contains memory over time.
+    /// Returns the row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not
+    /// jump between samples.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
@@ -304,7 +302,7 @@ impl Screenful {
                 widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
-        // A column without known values has a width of 0.
+        // Keep 0, which means that no row has a value.
         let clamp = |width: u16, min, max| if width == 0 { 0 } else { width.clamp(min, max) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
@@ -315,7 +313,7 @@ impl Screenful {
     }
 }
 
-/// Returns when each listed process last used its GPU, one GPU after another. `since` returns this time for an
+/// Returns when each listed process last used its GPU, GPU by GPU. `since` returns the time for an
 /// identity and a GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
@@ -334,7 +332,8 @@ pub fn idle_times(
     times
 }
 
-/// Memory growth in bytes over the half hour before `end`. Negative if memory shrank. `None` without history.
+/// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before `end`, or `None` without
+/// history.
 fn growth_bytes(series: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(series.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);
