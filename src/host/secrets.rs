@@ -1,14 +1,13 @@
-//! Masks secrets in argv and environment, so that no snapshot carries them into screens, reports and
-//! recordings.
+//! Masks secrets in argv and the environment, so that snapshots, reports and recordings do not contain them.
 //!
-//! People start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can read
-//! argv in the process list anyway, but recordings are attached to tickets and kept for years. So the value is
-//! replaced by `***` as soon as argv is read; the name is kept.
+//! Users start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can read argv
+//! in the process list anyway, but recordings are attached to tickets and kept for years. The value of a secret is
+//! therefore replaced by `***` as soon as argv is read. The name remains.
 //!
-//! The value of an option or variable is masked unless its name is known to be harmless, or it has a harmless form: a
+//! The value of an option or variable is masked unless its name is known to be harmless or it has a harmless form: a
 //! short number, a path, an address. Elsewhere, a secret is recognised by its name, its form, or its position: in a
-//! URL, after `Bearer`, in a call to `login`. Other secrets are missed. The known names and forms are in
-//! `secrets.toml`. Every step takes linear time, because argv may have any length. `cmdline` reads argv.
+//! URL, after `Bearer`, in a call of `login`. Other secrets are missed. `secrets.toml` contains the known names and
+//! forms. Each step takes linear time, because argv can have any length.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -22,14 +21,14 @@ const HIDDEN: &str = "***";
 /// Maximum distance between the start of a name and its `=` or `:`.
 const LONGEST_NAME: usize = 128;
 
-/// Maximum number of bytes searched in a value that is not secret by its name. Without a limit, a text full of `=`
-/// or `:` would be searched once for each of them.
+/// Maximum number of bytes searched in a value whose name does not show a secret. Without a limit, a text full of `=`
+/// or `:` would take quadratic time.
 const LONGEST_OPAQUE: usize = 512;
 
 /// Minimum length of a value that is masked because of its form alone.
 const SHORTEST_OPAQUE: usize = 20;
 
-/// The same limit for a segment of a URL's path.
+/// Minimum length of a segment of a URL's path that is masked because of its form alone.
 const SHORTEST_SEGMENT: usize = 16;
 
 /// Minimum number of hexadecimal digits in a hash.
@@ -38,7 +37,7 @@ const SHORTEST_HASH: usize = 32;
 /// Minimum length of a password after `name:`. A shorter word is a tag, as in `mixtral:8x7b`.
 const SHORTEST_PASSWORD: usize = 6;
 
-/// Maximum length of a harmless number. The longest ones are sizes in bytes.
+/// Maximum length of a harmless number. The longest harmless numbers are sizes in bytes.
 const LONGEST_NUMBER: usize = 12;
 
 const QUOTES: [char; 4] = ['"', '\'', '`', '\\'];
@@ -74,23 +73,24 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("secrets/secrets.toml"))
 }
 
-/// A test parses the table too, so the default is never used.
+/// A test parses the table, so it never defaults.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Whether a value is secret according to its name. A later variant takes precedence.
+/// Whether a value is secret according to its name. A later variant takes precedence over an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,
-    /// A secret if it looks random. For options that locate or configure a secret, and for keys of unknown purpose.
+    /// Secret if the value looks random. For options that locate or configure a secret, and for keys of unknown
+    /// purpose.
     IfOpaque,
-    /// A user name and a secret, if the value contains a colon or a `%`: `ann:s3cret`.
+    /// A user name and a secret if the value contains a colon or a `%`, as in `ann:s3cret`.
     IfPair,
-    /// An unknown option or variable: a secret unless its form is harmless.
+    /// An unknown option or variable. Its value is secret unless its form is harmless.
     Unknown,
-    /// A secret, unless it is a short number or a tokenizer's token: `--max-token 77`, `--pad-token <p>`.
+    /// Secret unless the value is a short number or a token of a tokenizer: `--max-token 77`, `--pad-token <p>`.
     Token,
     Secret,
-    /// A secret up to the end of the line, as in a header.
+    /// Secret up to the end of the line, as in a header.
     Line,
 }
 
@@ -103,20 +103,20 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     }
 }
 
-/// Masks secrets inside the value of a variable that is not secret itself.
+/// Masks secrets inside the value of a variable with a harmless name.
 pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     if let Some(hidden) = hide_in_text(value) {
         *value = Cow::Owned(hidden);
     }
 }
 
-/// Whether a variable with this name is known never to be secret.
+/// Returns whether a variable with this name is known to contain no secret.
 pub(super) fn is_harmless_variable(name: &str) -> bool {
     let families = &TABLE.variable_families;
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
 }
 
-/// Masks the value of a variable unless its name is harmless; then only the secrets in the value are masked.
+/// Masks the whole value of a variable, or only secrets in the value if the variable's name is harmless.
 pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     match is_harmless {
         true => hide_in_value(value),
@@ -128,17 +128,17 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
 #[derive(Default)]
 struct SecretScan {
     follows: Follows,
-    /// The option of the running program that takes a secret.
+    /// The running program's option that takes a secret.
     option: Option<&'static str>,
-    /// Whether the running program's `-p` takes a name or a port, not a password.
+    /// Whether `-p` of the running program takes a name or a port, not a password.
     has_no_password: bool,
-    /// Whether this is `wandb login`. It takes a bare key, so every later word that looks like a key is masked.
+    /// Whether the command is `wandb login`, which takes a bare key. All later words that look like keys are masked.
     is_login: bool,
-    /// Whether the last argument was a short option ending in `c`, so that a script follows, not one assignment.
+    /// Whether the last argument was a short option that ends in `c`. A script follows such an option.
     is_script: bool,
 }
 
-/// How a word affects the next one.
+/// How a word affects the next word.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Follows {
     #[default]
@@ -147,7 +147,7 @@ enum Follows {
 }
 
 impl SecretScan {
-    /// Returns the argument with its secrets masked; `None` if it has none.
+    /// Returns the argument with its secrets masked, or `None` if it contains none.
     fn hide_argument(&mut self, argument: &str) -> Option<String> {
         let is_short = argument.starts_with('-') && !argument.starts_with("--");
         let is_script = std::mem::replace(&mut self.is_script, is_short && argument.ends_with('c'));
@@ -164,7 +164,7 @@ impl SecretScan {
         }
     }
 
-    /// Like [`Self::hide_argument`], for a word of a text that may already be partly masked.
+    /// Like [`Self::hide_argument`], for a word of a text that can already be partly masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
@@ -187,10 +187,10 @@ impl SecretScan {
         hidden.map(|hidden| format!("{before}{hidden}{}", &word[before.len() + bare.len()..]))
     }
 
-    /// Judges a word as an option, or by the words before it. `None` if neither applies.
+    /// Judges a word as an option, or by the preceding words. Returns `None` if neither applies.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
-        // `api_key = 'x'` in a script.
+        // `api_key = 'x'` in a script
         if word == "=" {
             self.follows = follows;
             return Some(None);
@@ -198,7 +198,7 @@ impl SecretScan {
         match follows {
             // `-genv HF_TOKEN X`
             Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
-            // After an option, a word that starts with `-` is another option; the first one was a switch.
+            // A word that starts with `-` is another option, so the preceding option was a switch.
             Follows::Value(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
@@ -247,8 +247,8 @@ impl SecretScan {
     }
 }
 
-/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. A hash is not masked, because the
-/// name of its algorithm precedes it.
+/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. Does not mask a hash preceded by the
+/// name of its algorithm.
 fn hide_argument_by_form(word: &str) -> Option<String> {
     let key = word.trim_matches(QUOTES).trim_start_matches("0x");
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -267,8 +267,8 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }
 
-/// Whether a word after `-p` is more likely a password than a port, a path or a parameter's name: it contains
-/// letters, and digits or signs.
+/// Returns whether a word after `-p` is more likely a password than a port, a path or a parameter's name. A password
+/// contains letters, and digits or signs.
 fn may_be_password(word: &str) -> bool {
     let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
     word.len() > 3
@@ -278,8 +278,8 @@ fn may_be_password(word: &str) -> bool {
         && word.contains(is_sign)
 }
 
-/// Whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`. It
-/// has to consist of several words, and the last one has to name a secret.
+/// Returns whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`.
+/// The name must consist of several words, of which the last must name a secret.
 fn is_name_of_secret(word: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let words = if word.starts_with('-') { Vec::new() } else { words(word) };
@@ -289,7 +289,7 @@ fn is_name_of_secret(word: &str) -> bool {
         && judge_word(&words, words.len() - 1) >= Secrecy::Token
 }
 
-/// Returns how the end of a word affects the next word: `Bearer`, or `"Authorization: Bearer`.
+/// Returns how the end of a word affects the next word, as in `Bearer` or `"Authorization: Bearer`.
 fn effect_on_next(word: &str) -> Follows {
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
@@ -303,7 +303,7 @@ fn effect_on_next(word: &str) -> Follows {
     }
 }
 
-/// Masks the value of an assignment: `--token=a b`, `TOKEN=a b`.
+/// Masks the value of an assignment such as `--token=a b` or `TOKEN=a b`.
 fn hide_assigned(argument: &str) -> Option<String> {
     let (name, value) = assignment(argument)?;
     let within = || match (assignment(value), value.contains(char::is_whitespace)) {
@@ -324,7 +324,7 @@ fn hide_named(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Splits an assignment into name and value. Base64 may end with `=`.
+/// Splits an assignment into name and value. Base64 can end with `=`.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
@@ -332,7 +332,7 @@ fn assignment(argument: &str) -> Option<(&str, &str)> {
     (is_one && !name.is_empty()).then_some((name, value))
 }
 
-/// Masks secrets in a text of several words, such as a shell's `-c`.
+/// Masks secrets in a text of several words, such as the script after `-c`.
 fn hide_in_text(text: &str) -> Option<String> {
     let by_place = hide_in_word(text);
     let mut text_left = by_place.as_deref().unwrap_or(text);
@@ -351,7 +351,7 @@ fn hide_in_text(text: &str) -> Option<String> {
     if is_changed { Some(masked) } else { by_place }
 }
 
-/// Finds the end of a word. White space inside a quoted value does not end it.
+/// Returns the end of the first word. White space inside a quoted value does not end the word.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
     let mut before = ' ';
@@ -359,7 +359,7 @@ fn word_end(text: &str) -> usize {
         match quote {
             Some((open, _)) if c == open => quote = None,
             None if c.is_whitespace() => return at,
-            // An apostrophe inside a word is not a quote; a quoted value follows its `=`.
+            // An apostrophe inside a word is not a quote. A quoted value follows `=`.
             None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
             _ => {}
         }
@@ -370,7 +370,7 @@ fn word_end(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// Masks secrets that can be recognised inside a word or text: values after names, URLs, tokens, keys.
+/// Masks secrets that can be recognised inside a word or text: values after names, URLs, tokens and keys.
 fn hide_in_word(text: &str) -> Option<String> {
     let values = mask(text, &find_values(text));
     let text = values.as_deref().unwrap_or(text);
@@ -388,13 +388,13 @@ fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     (!secrets.is_empty()).then(|| masked + &text[done..])
 }
 
-/// Masks a value according to its name; `None` if no part of it is secret.
+/// Masks the secret part of a value according to its name, or returns `None` if the value has no secret part.
 fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
     secret_part(verdict, value)
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
 }
 
-/// Finds the secret part of a value according to its name, without the quotes around it.
+/// Returns the secret part of a value according to its name, without surrounding quotes.
 fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     let begin = value.len() - value.trim_start_matches(QUOTES).len();
     let inner = value.trim_matches(QUOTES);
@@ -420,7 +420,7 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// Whether a value has a harmless form: a number, size or duration, `host:port`, a file, or a text whose own names
+/// Returns whether a value has a harmless form: a number, size or duration, `host:port`, a file, or a text whose names
 /// are judged separately.
 fn has_harmless_form(value: &str) -> bool {
     let ends_in = |sign, is: fn(&str) -> bool| {
@@ -435,7 +435,7 @@ fn has_harmless_form(value: &str) -> bool {
         || assignment(value).is_some()
 }
 
-/// Whether a value consists of short numbers with optional units: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
+/// Returns whether a value consists of short numbers with optional units: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
 fn is_number(value: &str) -> bool {
     let is_sign = |c: char| c.is_ascii_digit() || ".,-+%x()_".contains(c);
     value.len() <= 2 * LONGEST_NUMBER
@@ -448,7 +448,7 @@ fn contains_word(words: &[String], word: &str) -> bool {
     words.iter().any(|entry| word.eq_ignore_ascii_case(entry))
 }
 
-/// Finds tokens by their form, and private keys (RFC 7468), in order.
+/// Returns tokens of known forms, and private keys (RFC 7468), in order.
 fn find_tokens(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
@@ -473,7 +473,7 @@ fn find_tokens(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Whether a word is a known service's token, or a JSON web token (RFC 7519).
+/// Returns whether a word is the token of a known service or a JSON web token (RFC 7519).
 fn is_token(word: &str) -> bool {
     word.len() >= 15
         && TABLE.tokens.iter().any(|(begin, least)| {
@@ -482,7 +482,7 @@ fn is_token(word: &str) -> bool {
         })
 }
 
-/// Whether any part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download` consist
+/// Returns whether a part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download` consist
 /// of ordinary words.
 fn has_random_part(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
@@ -493,8 +493,8 @@ fn has_random_part(text: &str) -> bool {
     })
 }
 
-/// Whether a value is almost certainly a secret: a single long random word. Hashes, GPU numbers, paths and model
-/// names are not secret.
+/// Returns whether a value is almost certainly a secret, that is, a single long random word. Hashes, GPU numbers, paths
+/// and model names are not secret.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
@@ -508,13 +508,13 @@ pub(super) fn is_opaque(value: &str) -> bool {
     is_token(value) || has_random_word(value, SHORTEST_OPAQUE)
 }
 
-/// Whether the text contains a random word of at least this length.
+/// Returns whether the text contains a random word of at least `least` characters.
 fn has_random_word(text: &str, least: usize) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric())
         .any(|word| word.len() >= least && is_random(word))
 }
 
-/// Whether case and digits change often in a word. A word of hexadecimal digits counts as a hash, not as random.
+/// Returns whether case and digits change often in a word. Hexadecimal digits are treated as a hash, not as random.
 fn is_random(word: &str) -> bool {
     if word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -532,7 +532,7 @@ fn is_random(word: &str) -> bool {
     100 * changes / (word.len() - 1) >= least_percent
 }
 
-/// Finds the parts of a text that are secret because of a name or a URL, in order: `KEY=…`, `"key": "…"`, `Key: …`,
+/// Returns the parts of a text that are secret because of a name or a URL, in order: `KEY=…`, `"key": "…"`, `Key: …`,
 /// `?key=…&`, `login(…)`, and the part before the `@` of a URL.
 fn find_values(text: &str) -> Vec<Range<usize>> {
     let mut secrets: Vec<Range<usize>> = Vec::new();
@@ -603,7 +603,7 @@ fn find_in_path(path: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Finds the secret after the `=`, `:` or `(` of a name. Text before `floor` is ignored.
+/// Returns the secret that follows the `=`, `:` or `(` after a name. Ignores text before `floor`.
 fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let is_call = text[sign..].starts_with('(');
@@ -620,8 +620,8 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
         Some(last) if matches!(previous, Some('?' | '&')) && last == "key" => Secrecy::Secret,
         _ => judge(name),
     };
-    // In prose, a colon is punctuation. It ends a name only if the name is quoted, at the beginning, in a table, or
-    // in a header.
+    // In prose, a colon is punctuation. A colon ends a name only if the name is quoted, at the beginning, in a table,
+    // or in a header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
     if name.is_empty()
         || (is_call && verdict < Secrecy::Token)
@@ -643,7 +643,7 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     let length = if is_call || (value.starts_with('(') && verdict >= Secrecy::Token) {
         value.find(')')
     } else if verdict == Secrecy::Line && is_colon && !is_quoted {
-        // A header extends to the end of its enclosing quotes or line.
+        // A header extends to the end of the surrounding quotes or of the line.
         match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
             None => None,
@@ -654,7 +654,7 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
-        // In a series of assignments, each value ends before the next assignment, unless it is a secret.
+        // In a series of assignments, each value ends before the next assignment, unless the value is a secret.
         value.find(|c: char| {
             c.is_whitespace()
                 || ",;&}])\"'`#|".contains(c)
@@ -671,15 +671,14 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     Some(begin + secret.start..begin + secret.end)
 }
 
-/// Returns the first character boundary at or after this offset.
 fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// Judges a name in any context by its words, however they are joined: `--hf-token`, `ServerApp.token`, `apiKey`.
+/// Judges a name by its words, regardless of how they are joined: `--hf-token`, `ServerApp.token`, `apiKey`.
 /// `--max-tokens`, `--tokenizer` and `--num-key-value-heads` do not name secrets.
 fn judge(name: &str) -> Secrecy {
-    // `-auth` is an X server's option and names a file.
+    // `-auth` is an option of X servers, and its value is a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {
         return Secrecy::Plain;
     }
@@ -693,11 +692,11 @@ fn judge(name: &str) -> Secrecy {
     }
 }
 
-/// Judges the name of an option, parameter or variable, whose value is masked by default.
+/// Judges the name of an option, parameter or variable. Values of unknown names are masked.
 fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
-    // One letter, several one-letter switches, or a letter and a number: `-it`, `-j8`.
+    // A letter, several one-letter switches, or a letter and a number, as in `-it` and `-j8`.
     let is_short = |letters: &&str| letters.trim_end_matches(char::is_numeric).len() <= 3;
     let letters =
         name.strip_prefix('-').filter(is_short).filter(|letters| !letters.starts_with('-'));
@@ -712,7 +711,7 @@ fn judge_option(name: &str) -> Secrecy {
     }
 }
 
-/// Whether a name of several words starts like a switch: `--use-auth-token`.
+/// Returns whether a name of several words starts like a switch, as in `--use-auth-token`.
 fn is_switch(words: &[String]) -> bool {
     words.len() > 1 && TABLE.switches.contains(&words[0])
 }
@@ -726,7 +725,7 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
         "authorization" => Secrecy::Line,
         "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
         "token" => Secrecy::Token,
-        // Keys for sorting or selecting are listed in the table.
+        // The table contains names of keys that are used for sorting or selecting.
         "key" if words.len() > 1 && !TABLE.harmless_names.contains(&words.join("-")) => {
             verdict_if(is_last, Secrecy::Secret)
         }
@@ -746,7 +745,7 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
     }
 }
 
-/// Splits a name into lower-case words without trailing digits: `apiKey2` gives `api` and `key`.
+/// Splits a name into lower-case words without trailing digits: `apiKey2` into `api` and `key`.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut before = '-';

@@ -1,10 +1,10 @@
 //! Sends requests to servers on this machine, over connections verified to reach the intended process.
 //!
-//! The machine's settings are ignored: no proxy, no redirects, no name resolution, no `Origin`. Each request uses its
-//! own connection and ends within its time limit, whatever the server does. Answers are untrusted, and their length
-//! is limited. `transport` verifies which process a connection reaches. HTTPS servers are verified in the same way;
-//! their certificates are not checked. Callers choose requests and interpret answers: `host::jupyter` for notebook
-//! servers, `reclaim::release` for inference servers.
+//! The client uses no proxy, redirects or name resolution, and sends no `Origin` header. Each request uses a separate
+//! connection and ends within its time limit, whatever the server does. Answers are untrusted and limited in length.
+//! `transport` verifies which process a connection reaches, also for HTTPS, where certificates are not checked. Callers
+//! choose requests and interpret answers: `host::jupyter` for notebook servers, `reclaim::release` for inference
+//! servers.
 
 mod transport;
 
@@ -26,7 +26,7 @@ use transport::ToServer;
 
 const HEADER_BYTES: usize = 16 << 10;
 
-/// Maximum time to connect. A local server accepts at once unless its queue is full.
+/// Maximum time to connect. A local server accepts immediately unless its queue is full.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,18 +40,17 @@ pub struct Listener {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
-    /// A port on loopback, regardless of `host`.
+    /// A port on loopback. If `host` is a loopback address, it is tried first.
     Tcp { host: String, port: u16 },
     /// A path in the server's own file system.
     Unix(String),
 }
 
-/// Why a request got no answer. Nothing was sent, unless the server itself failed.
+/// Why a request got no answer. Unless the server itself failed, nothing was sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("its process {pid} has just exited; try again")]
     Ended { pid: u32 },
-    /// The server's process does not answer at this port.
     #[error(
         "its process {pid} {} on port {port} of this machine's loopback, so nothing was sent; {}",
         if *is_known { "does not listen" } else { "may not listen" },
@@ -64,7 +63,7 @@ pub enum HttpError {
     NotListening {
         pid: u32,
         port: u16,
-        /// `true` if the process certainly does not listen there; `false` if this is unknown.
+        /// `false` if it is unknown whether the process listens on the port.
         is_known: bool,
     },
     #[error(
@@ -103,7 +102,7 @@ pub struct HttpRequest<'a> {
     pub time: Duration,
 }
 
-/// Connects to a listening process, for a protocol other than HTTP. Sends nothing.
+/// Connects to a listening process for a protocol other than HTTP. Sends nothing.
 pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Stream, HttpError> {
     let connector = ToServer::find(roots, listener)?;
     connector.open(Some(time)).map_err(HttpError::from_ureq)
@@ -112,12 +111,12 @@ pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Str
 #[derive(Debug)]
 pub struct HttpClient {
     agent: Agent,
-    /// `http://127.0.0.1:8888`
+    /// For example `http://127.0.0.1:8888`.
     base: String,
 }
 
 impl HttpClient {
-    /// Finds the address on which the server itself listens. Sends nothing.
+    /// Finds the address where the server's process listens. Sends nothing.
     pub fn new(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();
@@ -146,8 +145,8 @@ impl HttpClient {
         })
     }
 
-    /// Sends a request once, on its own connection. Fails if the answer is not complete in time. The server may
-    /// still have carried out the request.
+    /// Sends a request once, on a separate connection. Fails if the answer is not complete in time, although the server
+    /// can have carried out the request.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
         let mut message =
             Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));
@@ -192,12 +191,13 @@ impl HttpError {
 }
 
 impl Listener {
-    /// Reads the process's current command line; `None` if it has exited or its command line may not be read.
+    /// Reads the current command line of the process. Returns `None` if the process has exited or its command line
+    /// cannot be read.
     pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
         self.open(roots)?.command()
     }
 
-    /// Counts the TCP connections to the process's listening ports; `None` if they cannot be read.
+    /// Counts the TCP connections to the process's listening ports. Returns `None` if they cannot be read.
     pub fn connections(&self, roots: &Roots) -> Option<usize> {
         count_connections(roots, &self.open(roots)?.folder)
     }

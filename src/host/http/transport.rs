@@ -1,11 +1,11 @@
 //! Connects to a server and verifies that the connection reaches it.
 //!
-//! Connections use only loopback or the server's own Unix socket. The server's process must hold the listening end
-//! both before and after connecting, so nothing is sent to another process. This also identifies an HTTPS server,
-//! whose certificate is nearly always self-signed, and whose key is in the same process.
+//! Connections use only loopback or the server's Unix socket. The server's process must hold the listening socket both
+//! before and after connecting, so gpumem sends nothing to another process. This check also identifies an HTTPS server,
+//! whose certificate is usually self-signed.
 //!
-//! A container's server has its own loopback. A separate thread enters its network namespace, connects, and ends;
-//! no other thread changes its namespace.
+//! A server in a container can have a separate loopback. A separate thread then enters the server's network namespace,
+//! connects, and ends. No other thread changes its namespace.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -32,11 +32,10 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// Maximum length of a socket path (unix(7), `sun_path`), including its NUL.
+/// Maximum length of a socket path (unix(7), `sun_path`), including the NUL.
 const SOCKET_BYTES: usize = 108;
 
-/// Finds the loopback address on which the server's own process listens, and whether that address is in another
-/// network namespace.
+/// Returns the loopback address where the server's process listens, and whether it is in another network namespace.
 fn find_address(
     roots: &Roots,
     server: &Listener,
@@ -75,7 +74,7 @@ fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedPr
 enum RequestTarget {
     Tcp {
         address: SocketAddr,
-        /// Whether the address is on the loopback of another network namespace.
+        /// Whether the address is in another network namespace.
         is_elsewhere: bool,
     },
     Unix(String),
@@ -108,8 +107,8 @@ impl ToServer {
         }
     }
 
-    /// Returns the socket's path through the server's root, which also works for a container. If that path is too
-    /// long for a socket address, returns `path` itself.
+    /// Returns the path of the socket through the server's root folder, which also works for a container. Returns
+    /// `path` itself if the result would exceed the length of a socket address.
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
@@ -127,8 +126,8 @@ impl ToServer {
                 } else {
                     connect_tcp(*address, time)?
                 };
-                // The server held the port before connecting. If it still holds the port now, no other process can
-                // be at the other end.
+                // The server held the port before connecting. If it still holds the port, no other process can have
+                // accepted the connection.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
                 let holds_port = holds_listener(&self.roots, &process.folder, *address)
@@ -145,8 +144,8 @@ impl ToServer {
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
-                // The kernel reports the listening process (unix(7), SO_PEERCRED), or 0 if it is outside gpumem's pid
-                // namespace.
+                // The kernel reports the pid of the listening process (unix(7), `SO_PEERCRED`), or 0 if that process is
+                // outside gpumem's pid namespace.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
@@ -192,7 +191,7 @@ fn connect_within(
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // This also limits the time for connecting to a server that does not accept.
+    // The timeout also applies to connecting, which blocks while the server's queue is full.
     set_socket_timeout(&socket, Timeout::Send, time)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
@@ -217,7 +216,7 @@ impl Connector for ToServer {
     }
 }
 
-/// Resolves no names, because the address is already known.
+/// Returns the known address. No name needs to be resolved.
 impl Resolver for ToServer {
     fn resolve(
         &self,
@@ -242,7 +241,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes some of `output`, waiting at most `time`, or without limit if `None`.
+    /// Writes some of `output`, waiting at most `time`, or without limit if `time` is `None`.
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -256,7 +255,7 @@ impl Stream {
         }
     }
 
-    /// Reads the available data, waiting at most `time`, or without limit if `None`.
+    /// Reads the available data, waiting at most `time`, or without limit if `time` is `None`.
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -312,7 +311,6 @@ impl Transport for Wire {
     }
 
     fn is_open(&mut self) -> bool {
-        // Connections are never reused.
         false
     }
 }

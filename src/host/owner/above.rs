@@ -1,9 +1,10 @@
-//! Reads a process's ancestors: the step daemon of its Slurm job, and the program that monitors its container.
+//! Reads a process's ancestors: the step daemon of its Slurm job, and the monitor of its container.
 //!
-//! Both run as root on this machine, and the kernel itself maintains the links from child to parent. Environments, in
-//! contrast, are inherited and copied, and a cgroup may be shared or uninformative. Any user can give a program one
-//! of these names, or start a root-owned program under it (`su`). A container's root owns the processes in its
-//! container. Such processes are not trusted. `place` combines the results with those from the cgroup.
+//! Both run as root on this machine, and the kernel maintains the links from child to parent. An environment, in
+//! contrast, is inherited and can be copied, and a cgroup can be shared or uninformative. A user can give a program the
+//! name of a daemon, or start a root-owned program under that name (`su`). The root user of a container owns the
+//! processes in the container. None of these processes is trusted. `place` combines the results with those from the
+//! cgroup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,16 +27,16 @@ use crate::model::snapshot::{Container, PidNamespace};
 const ANCESTORS: usize = 64;
 /// How long the list of jobs with step daemons is valid, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
-/// The program that runs a step (slurm: `src/slurmd/slurmstepd`).
+/// Program that runs a step (slurm: `src/slurmd/slurmstepd`).
 pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
     pub step: Option<SlurmStep>,
-    /// Pid and start ticks of the first process in the pid namespace, if that namespace is not gpumem's.
+    /// Pid and start ticks of the first process in the pid namespace, unless that namespace is gpumem's.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// The user who started the first process of the pid namespace, and so owns the namespace. `None` for root.
+    /// The user who started the first process of the pid namespace and therefore owns the namespace. `None` for root.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }
@@ -44,16 +45,16 @@ pub(in crate::host) struct Above {
 pub(in crate::host) struct Supervisor {
     pub parent: Arc<Parent>,
     pub uid: Option<u32>,
-    /// Whether this is proved to be a program of root on this machine.
+    /// Whether the supervisor is proved to be a root-owned program on this machine.
     pub is_roots: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct SlurmStep {
     pub job: Arc<str>,
-    /// `0`, `batch`, `extern`, `interactive`.
+    /// `0`, `batch`, `extern` or `interactive`.
     pub step: Arc<str>,
-    /// Job array and the job's index in it, from the environment that the daemon gave to its child.
+    /// Id of the job array and the job's index in it, from the environment of the daemon's child.
     pub array: Option<(Arc<str>, Arc<str>)>,
 }
 
@@ -84,7 +85,7 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
-    /// Reads the ancestor's names, and argv only if the short name is not enough.
+    /// Reads the ancestor's names. Reads argv only if the short name is not enough.
     fn named(&self, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         let comm = self.comm.clone()?;
         let reads = self.has_memory && may_be_owner(&comm);
@@ -94,9 +95,9 @@ impl Ancestor {
         Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
     }
 
-    /// Returns the ancestor as a supervisor, if it has the name of one. The folder of another user's process may
-    /// belong to root if the process is not dumpable, so the uid is checked, too. Checking the program file rules out
-    /// a link with such a name to a set-uid program.
+    /// Returns the ancestor if it has the name of a supervisor. The folder of a process that is not dumpable belongs to
+    /// root, so the uid is checked, too. Checking the program file rules out a set-uid program started through a link
+    /// with a supervisor's name.
     fn supervisor(
         &self,
         parent: Parent,
@@ -111,29 +112,29 @@ impl Ancestor {
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
     }
 
-    /// Returns the program file's name, if it may be read. Root does not run files that a user has named.
+    /// Returns the name of the program file, or `None` if it cannot be read.
     fn program(&self) -> Option<String> {
         let name = |path: &[u8]| file_name(&String::from_utf8_lossy(path)).to_owned();
         self.folder.link(c"exe", name).ok()
     }
 
-    /// Whether the process is proved to be a step daemon. The folder shows only the effective user, which is also
-    /// root for a set-uid program, and any user can run one under the daemon's name through a link. So the
-    /// program file's name, which only root can read, must match, too. Debian's is `slurmstepd-wlm`.
+    /// Returns whether the process is proved to be a step daemon. Any user can start a set-uid program through a link
+    /// with the daemon's name, and its folder then belongs to root. The name of the program file, which only root can
+    /// read, must therefore match, too. Debian's program is `slurmstepd-wlm`.
     fn is_step_daemon(&self) -> bool {
         self.may_be_step_daemon() && self.program().is_some()
     }
 
-    /// Whether the process is a step daemon, or may be one because its program file cannot be read.
+    /// Returns whether the process is a step daemon, or can be one because its program file cannot be read.
     fn may_be_step_daemon(&self) -> bool {
-        // `comm` is the cheapest check.
+        // Checking `comm` is the cheapest.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
     }
 }
 
-/// Returns the number of pid namespaces that contain a process, counted from gpumem's; 0 if unknown.
+/// Returns how many pid namespaces, from gpumem's to the innermost, contain a process. Returns 0 if unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -155,7 +156,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
             break;
         };
         if is_within {
-            // If containers are nested, the outermost is reported: its monitor is on this machine and can be read.
+            // If containers are nested, report the outermost, whose monitor is on this machine and can be read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);
@@ -175,7 +176,7 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
                 .filter(|found| above.supervisor.is_none() || (found.is_roots && !is_settled));
             above.supervisor = found.or(above.supervisor);
         }
-        // A container's root may give any name to a program.
+        // The root user of a container can give any name to a program.
         if !is_within && ancestor.is_step_daemon() {
             above.step = step(&ancestor, content)
                 .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
@@ -211,7 +212,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// Reads a job's array from the environment of the process that the job's daemon started.
+/// Reads a job's array from the environment of the process that the step daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -221,7 +222,7 @@ fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Ar
     array_in(&parse_environ(content), job)
 }
 
-/// Returns the array in this environment, if the environment belongs to this job.
+/// Returns the job array in this environment if the environment belongs to the job.
 pub(in crate::host) fn array_in(
     environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
     job: &str,
@@ -236,8 +237,8 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Reads the container from the parent of its first process, if that parent belongs to root. A set-uid program's
-/// folder belongs to root, but its real user is the one who started it.
+/// Reads the container from the parent of its first process, if root owns the parent. The folder of a set-uid program
+/// belongs to root, but its real user is the user who started it.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let status = parent.folder.read(c"status", content, STATUS_BYTES);
     let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
@@ -252,7 +253,7 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
         return;
     };
     let file = parent.folder.link(c"exe", |path| String::from_utf8_lossy(path).into_owned());
-    // Any set-uid program may have a monitor's name, so its program file must be known.
+    // A set-uid program can have the name of a monitor, so its program file must be known.
     let Ok(file) = file else {
         return;
     };
@@ -261,7 +262,7 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.container = watched(program, &command);
 }
 
-/// Finds the container that `program` monitors, from the program's arguments: `conmon` (Podman, CRI-O),
+/// Returns the container that `program` monitors, from its arguments. Monitors are `conmon` (Podman, CRI-O),
 /// `containerd-shim-runc-v2` (containerd), `systemd-nspawn`, and `runc run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
@@ -293,7 +294,7 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
         let namespace = after(&["-namespace", "--namespace"])?;
         let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
         return Some(Container {
-            // In a pod this is the pod's id; its containers have their own ids.
+            // In Kubernetes, this is the id of the pod, whose containers have other ids.
             id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
             namespace: Some(namespace),
             ..container(runtime)
@@ -318,21 +319,21 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
 #[derive(Debug, Default)]
 pub(in crate::host) struct Jobs {
     read_ns: Option<u64>,
-    /// `None` if some processes were hidden.
+    /// `None` if the list is incomplete because processes were hidden.
     jobs: Option<Vec<Arc<str>>>,
 }
 
 impl Jobs {
-    /// Whether the job has no step left on this machine. `None` if other users' processes, or those of the
-    /// container's host, are hidden.
+    /// Returns whether the job has no step left on this machine. Returns `None` if processes of other users, or
+    /// processes of the container's host, are hidden.
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
             Some(jobs.iter().any(|running| **running == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // A missing job counts only if the list was read in this sample, because the job may have started since an
-        // earlier one.
+        // A job that is missing from an older list can have started since, so only a list of this sample proves that it
+        // is over.
         let is_fresh = match age_ns {
             Some(0) => true,
             Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
@@ -362,13 +363,13 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(errno) if is_gone(errno) => continue,
             Err(_) => return None,
         };
-        // A daemon that could not be verified may also belong to the job.
+        // A daemon that could not be verified can also belong to the job.
         if process.may_be_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
-                // This daemon holds the parent cgroup of all steps (slurm: `slurmstepd infinity`).
+                // `slurmstepd infinity` keeps the parent cgroup of all steps and belongs to no job.
                 None if has_word(&content, b"infinity") => {}
-                // A daemon without a job in its title may belong to any job.
+                // A daemon without a job in its title can belong to any job.
                 None => return None,
             }
         }
@@ -466,7 +467,7 @@ mod tests {
         fake
     }
 
-    /// A step daemon must belong to root, and these tests cannot create root-owned folders unless run as root.
+    /// A step daemon must belong to root, and only root can create such folders.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -483,7 +484,7 @@ mod tests {
             |processes: &[_], job| Jobs::default().is_over(job, &proc_with(processes).proc, 1);
         assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
         assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
-        // The result is unknown if processes are hidden, or a daemon has no job in its title.
+        // The result is unknown if processes are hidden, or if the title of a daemon contains no job.
         assert_eq!(is_over(&[keeper, title(6)], "8"), None);
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);

@@ -1,48 +1,48 @@
-//! Parses `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
+//! Parses the container, pod, Slurm job or systemd unit of a process from `/proc/PID/cgroup`.
 //!
-//! Each component of a path is parsed separately, from the front. A cgroup's name is chosen by its creator. Below a
-//! user's systemd (`user@UID.service`), that is the user; inside a container, it is the container's root. So names
-//! below these do not prove a container, pod or job. If containers are nested, only the outermost is reported,
-//! because only it belongs to this machine. Values that the path does not contain are `None`. In a cgroup namespace
-//! (cgroup_namespaces(7)) all may be `None`, even if the process does not run on the host. `names` looks up the names
-//! of the ids found here.
+//! Each component of a path is parsed separately, from the front. The creator of a cgroup chooses its name: the user
+//! below a user's systemd (`user@UID.service`), and the container's root inside a container. Names below these
+//! therefore do not prove a container, pod or job. If containers are nested, only the outermost is reported, because
+//! only it belongs to this machine. Values missing from the path are `None`. In a cgroup namespace
+//! (cgroup_namespaces(7)), all values can be `None` although the process runs in a container. `names` looks up the
+//! names of the ids found here.
 
 use std::sync::Arc;
 
 use crate::model::owners;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// Maximum number of bytes read from the file, enough for a dozen hierarchies.
+/// Maximum number of bytes read from `/proc/PID/cgroup`, enough for a dozen hierarchies.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
-/// Maximum length of a path. A longer one is cut and ends with `…`.
+/// Maximum length of a path. A longer path is truncated and ends with `…`.
 const PATH_BYTES: usize = 4096;
 
-/// Maximum length of a name, which is the limit of file names.
+/// Maximum length of a file name in Linux.
 const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// Path in the unified hierarchy, or else in the memory hierarchy; `None` if it is uninformative.
+    /// Path in the cgroup v2 hierarchy, or else in the memory hierarchy. `None` if it is uninformative.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
     pub slurm: Option<Arc<Slurm>>,
     /// systemd unit. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`, `vte-spawn-….scope`,
-    /// `tmux-spawn-….scope`); only a name that ends with `.service` can be stopped as a service. For a user unit,
-    /// only the path contains the preceding `user@UID.service`. `None` in a container or Slurm job, where the unit
-    /// is the runtime's or belongs to the container's own systemd.
+    /// `tmux-spawn-….scope`). Only a unit that ends with `.service` can be stopped as a service. For a unit of a user,
+    /// only the path contains the preceding `user@UID.service`. `None` in a container or Slurm job, because the unit
+    /// then belongs to the runtime or to the container's systemd.
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Parses `/proc/PID/cgroup`, which may be truncated. It has a line `number:controllers:path` for each hierarchy.
+/// Parses `/proc/PID/cgroup`, which can be truncated. It contains a line `number:controllers:path` for each hierarchy.
 ///
-/// The first hierarchy that names a container, pod or job is used, in the order unified, memory, pids, systemd's own,
-/// others. On machines with cgroup v1 hierarchies, Slurm and Docker use only those.
+/// Uses the first hierarchy that names a container, pod or job, in the order v2, memory, pids, systemd's own, others.
+/// Slurm and Docker use only the v1 hierarchies on machines that have them.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
-        // A line without its newline may lack part of its path.
+        // A line without a newline can contain an incomplete path.
         .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
@@ -63,7 +63,7 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// Rank of the memory hierarchy. Only the unified hierarchy ranks lower.
+/// Rank of the memory hierarchy. Only the v2 hierarchy precedes it.
 const MEMORY: u8 = 1;
 
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
@@ -91,7 +91,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         if component.is_empty() {
             continue;
         }
-        // `..` is above the root of this cgroup namespace.
+        // `..` refers to a cgroup above the root of this cgroup namespace.
         has_name |= component != b"..";
         found.read_component(component, before);
         before = component;
@@ -103,7 +103,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         container: found.container.map(|(runtime, id)| {
             Arc::new(Container {
                 runtime: runtime.map(Arc::from),
-                // systemd escapes the `-` in such a name.
+                // systemd escapes `-` in the names of machines.
                 id: Some(match runtime {
                     Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
                     _ => text(id, NAME_BYTES),
@@ -141,7 +141,7 @@ struct FoundOwner<'a> {
     /// Whether the unit was created for the container, so that stopping the unit stops the container.
     unit_is_its_own: bool,
     is_users: bool,
-    /// Whether an earlier component was not a slice, so that the rest of the path is not systemd's.
+    /// Whether an earlier component was not a slice. The rest of the path does not belong to systemd then.
     has_left_systemd: bool,
 }
 
@@ -154,7 +154,7 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            // A name without a runtime may be in the runtime's folder; a pod's folder may belong to any runtime.
+            // The parent component can name the runtime, but the cgroup of a pod can belong to any runtime.
             let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
             let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));
@@ -167,15 +167,15 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Reads systemd's tree, which consists of slices with units in them. Below a unit, names belong to the unit. A
-    /// user's systemd is an exception, because it has a tree of its own.
+    /// Reads systemd's tree, which consists of slices that contain units. Names below a unit belong to the unit, except
+    /// that a user's systemd has a separate tree.
     fn take_unit(&mut self, component: &'a [u8]) {
         if self.has_left_systemd || component.ends_with(b".slice") {
             return;
         }
         let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
         let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
-        // The user's systemd runs in a scope with this name.
+        // A user's systemd runs in a scope with this name.
         if is_unit && !(self.unit.is_some() && component == b"init.scope") {
             self.unit = Some(component);
         }
@@ -183,8 +183,8 @@ impl<'a> FoundOwner<'a> {
         self.is_users |= is_manager;
     }
 
-    /// Reads kubelet's tree: `kubepods`, a QoS class unless guaranteed, the pod. Inside a pod with its own cgroup
-    /// namespace, paths are relative to the reader's cgroup: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
+    /// Reads kubelet's tree: `kubepods`, a QoS class unless it is guaranteed, the pod. In the cgroup namespace of a
+    /// pod, paths are relative to the reader's cgroup: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
     fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
         let is_beside_own = before == b"..";
         let name = component.split(|&byte| byte == b':').next();
@@ -211,8 +211,8 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Reads Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the node's name if several nodes share a machine,
-    /// then the job and the step.
+    /// Reads Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the name of the node if several nodes share a machine,
+    /// the job, and the step.
     fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
         let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
         if component == b"slurmstepd.scope"
@@ -230,8 +230,8 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// Parses a container's id from a component, and its runtime if known: `ID`, `docker-ID.scope`,
-/// `….slice:cri-containerd:ID`. The cgroup of a monitor (`crio-conmon-ID`) is excluded.
+/// Parses a container's id, and its runtime if known, from a component: `ID`, `docker-ID.scope`,
+/// `….slice:cri-containerd:ID`. Excludes the cgroup of a monitor (`crio-conmon-ID`).
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     let component = component.strip_suffix(b".scope").unwrap_or(component);
     let (before, id) = component.split_at_checked(component.len().checked_sub(64)?)?;
@@ -255,7 +255,7 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
 }
 
 /// Parses a systemd-nspawn machine's name: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt uses such
-/// scopes for its virtual machines, too.
+/// scopes for virtual machines, which are excluded.
 fn nspawn(component: &[u8]) -> Option<&[u8]> {
     let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
     let of_unit = || {
@@ -267,8 +267,8 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
-/// Parses the uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`. It has 32 hexadecimal digits, in
-/// groups unless the pod is static. systemd replaces `-` with `_`.
+/// Parses the uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`. The uid has 32 hexadecimal digits,
+/// in groups unless the pod is static. systemd replaces `-` with `_`.
 fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     let uid_of = |length: usize| {
         let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
@@ -285,7 +285,7 @@ fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
 }
 
-/// Whether this is a job id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
+/// Returns whether `id` is a job id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
 fn is_sluid(id: &[u8]) -> bool {
     let is_digit = |byte: &u8| {
         byte.is_ascii_digit()
@@ -294,7 +294,8 @@ fn is_sluid(id: &[u8]) -> bool {
     id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
 }
 
-/// Whether this names a Slurm step: a number, two for a component of a heterogeneous job, or a special name.
+/// Returns whether `id` is a Slurm step: a number, two numbers for a component of a heterogeneous job, or a special
+/// name.
 fn is_step(id: &[u8]) -> bool {
     matches!(id, b"batch" | b"extern" | b"interactive")
         || id.splitn(2, |&byte| byte == b'+').all(is_number)
@@ -312,7 +313,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Cuts text to `limit` bytes and replaces invalid UTF-8.
+/// Truncates text to `limit` bytes and replaces invalid UTF-8.
 fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();

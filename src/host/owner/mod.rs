@@ -1,4 +1,5 @@
-//! Finds what a process belongs to (cgroup, container, pod, job, unit, user), and the GPUs reserved for it.
+//! Finds what a process belongs to (cgroup, container, pod, job, unit, user), and GPUs reserved for jobs and
+//! containers.
 
 pub(super) mod above;
 pub(super) mod cgroup;

@@ -1,11 +1,10 @@
-//! Looks up the names of Docker's containers and of pods in files of Docker and the kubelet. Also finds the ids of
-//! runc's and crun's containers, which are needed to stop them. Other containers are named by their id, which their
-//! runtime's stop command accepts.
+//! Looks up the names of Docker containers and of pods in the files of Docker and the kubelet, and the ids of runc and
+//! crun containers. Other containers are named by their id, which the stop command of their runtime accepts.
 //!
-//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new container
-//! waits for the answer, but at most [`ANSWER_TIME`]. Runtimes are not queried over their sockets. A container's name
-//! is unknown if its files may not be read, or if it is rootless and its files are in a home directory. `cgroup`
-//! finds the ids.
+//! The files belong to root and can be on a slow disk, so a separate thread reads them. A sample with a new container
+//! waits for the thread, but at most [`ANSWER_TIME`]. gpumem does not query runtimes over their sockets. The name of a
+//! container is unknown if its files cannot be read, or if it is rootless and its files are in a home directory.
+//! `cgroup` finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,7 +19,7 @@ use serde_json::Value;
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
 
-/// Maximum number of unanswered batches. Further questions are asked again later.
+/// Maximum number of unanswered batches. More questions are postponed.
 const BATCHES: usize = 4;
 
 const ANSWERS: usize = 4096;
@@ -29,7 +28,7 @@ const FILE_BYTES: u64 = 4 << 20;
 
 const ENTRIES: usize = 8192;
 
-/// Maximum length of a name, which is the limit of Kubernetes and of host names.
+/// Maximum length of a name in Kubernetes and of a host name.
 const NAME_BYTES: usize = 253;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,18 +37,19 @@ pub struct NameQuestion {
     /// 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
-    /// Pid and start ticks of the first process in a container without other identification.
+    /// Pid and start ticks of the first process in a container that its cgroup does not identify.
     first: Option<(u32, u64)>,
 }
 
 impl NameQuestion {
-    /// Creates a question. `None` if `first` is `None` and `place` has no container or pod that could have a name.
+    /// Creates a question. Returns `None` if `first` is `None` and `place` has no container or pod that can have a
+    /// name.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // For these runtimes the id is the name.
+            // The id is the name of an LXC container or a systemd-nspawn machine.
             id: container
                 .filter(|container| !matches!(container.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
@@ -78,7 +78,7 @@ pub struct ContainerNames {
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    /// `None` for a question that has not been answered yet.
+    /// `None` until the question is answered.
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
     wanted: Vec<NameQuestion>,
     thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
@@ -92,13 +92,13 @@ impl Names {
         Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
     }
 
-    /// Returns the names if they are known; otherwise [`Names::settle`] asks for them.
+    /// Returns the names if they are known. Otherwise [`Names::settle`] asks for them.
     pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
         if let Some(known) = self.known.get(question) {
             return known.clone();
         }
         if self.known.len() >= ANSWERS {
-            // Names still in use are requested again.
+            // Names that are still in use will be requested again.
             self.known.retain(|_, answer| answer.is_none());
         }
         if self.known.len() < ANSWERS {
@@ -108,8 +108,8 @@ impl Names {
         None
     }
 
-    /// Sends the pending questions, reads answers, and returns whether there were any. It waits only after sending,
-    /// so that a hanging disk does not delay every sample.
+    /// Sends the pending questions and reads answers. Returns whether there were answers. Waits only after sending
+    /// questions, so that a hanging disk does not delay every sample.
     pub fn settle(&mut self) -> bool {
         let mut patience = Duration::ZERO;
         if !self.wanted.is_empty() {
@@ -159,7 +159,7 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
     Worker::start("names", (BATCHES, BATCHES), read)
 }
 
-/// Searches the files of all runtimes that may own the container.
+/// Searches the files of all runtimes that the container can belong to.
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
@@ -197,7 +197,7 @@ impl ContainerNames {
         fill(&mut self.container_in_pod, other.container_in_pod);
     }
 
-    /// Reads Kubernetes' labels on Docker's containers.
+    /// Reads the labels that Kubernetes puts on Docker containers.
     fn from_labels(labels: &Value) -> Self {
         let get = |label: &str| name(labels[label].as_str()?);
         Self {
@@ -209,7 +209,7 @@ impl ContainerNames {
     }
 }
 
-/// Reads Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby's
+/// Reads Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby:
 /// `daemon/container/container.go`).
 fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let path = root.join("var/lib/docker/containers").join(id);
@@ -244,8 +244,8 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// Reads a pod's names from its log folder, which kubelet names `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
-/// If two folders have the same uid, the name is unknown.
+/// Reads the name of a pod from its log folder `NAMESPACE_NAME_UID` (kubelet: `pkg/kubelet/kuberuntime`). The name is
+/// unknown if two folders have the same uid.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {
@@ -262,7 +262,8 @@ fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     found
 }
 
-/// Reads a container's name from kubelet's log link `POD_NAMESPACE_CONTAINER-ID.log`, if that fits into a file name.
+/// Reads the name of a container from kubelet's link `POD_NAMESPACE_CONTAINER-ID.log`. The link is missing if its name
+/// would be too long.
 fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     entries(&root.join("var/log/containers")).find_map(|link| {
         let link = link.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?;
@@ -272,20 +273,20 @@ fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     })
 }
 
-/// Lists the names in a folder without opening its entries.
+/// Lists the names in a folder without opening the entries.
 fn entries(folder: &Path) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
 
-/// Cuts a name to its maximum length; `None` if it is empty.
+/// Truncates a name to its maximum length. Returns `None` if the name is empty.
 pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|&end| end <= NAME_BYTES).last()?;
     Some(text[..end].into())
 }
 
-/// Whether the text is an id, rather than a path that leads out of the runtime's folder.
+/// Returns whether the text is an id, and not a path that leads out of the runtime's folder.
 fn is_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -294,9 +295,9 @@ fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&read_file(path)?).ok()
 }
 
-/// Reads a whole regular file, unless it is too long.
+/// Reads a regular file. Returns `None` if the file is too long.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    // Do not wait for a pipe without a writer, or for a device.
+    // Do not wait for a device, or for a pipe without a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
@@ -318,7 +319,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
-    /// Returns the names found for a cgroup's container on a machine with these files.
+    /// Returns the names found for the container in this cgroup on a machine with these files.
     fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
@@ -440,7 +441,7 @@ mod tests {
         };
         assert_eq!(of(90, 900), (some("runc"), some("job-7")));
         assert_eq!(of(91, 910), (some("crun"), some("job-8")));
-        // A later process with a reused pid.
+        // The pid was reused by a later process.
         assert_eq!(of(90, 901), (None, None));
         assert_eq!(of(92, 900), (None, None));
     }

@@ -1,8 +1,8 @@
-//! Determines where a process runs, from its cgroup, its ancestors, the runtimes' files, and its environment.
+//! Determines where a process runs, from its cgroup, its ancestors, the files of runtimes, and its environment.
 //!
-//! A caller may choose any environment, so it only adds names to a job that is proved by the cgroup or by a step
-//! daemon above the process. It adds no names to a pod, because these are used in metrics and in commands to type. A
-//! job that only the environment names is reported only if it has no step left on this machine.
+//! A caller can choose any environment, so an environment only adds names to a job that is proved by the cgroup or by a
+//! step daemon above the process. It adds no names to pods, because those are used in metrics and in suggested
+//! commands. A job that only the environment names is reported only if it has no step left on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::model::snapshot::{Container, Kubernetes, Slurm};
 pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
-    /// Question for the names of its container and pod.
+    /// Question for the names of the process's container and pod.
     question: Option<NameQuestion>,
-    /// Result of reading its ancestors. Once a step has been found, it is kept, because it started the process.
+    /// Result of reading the ancestors. A step that was found is kept, because it started the process.
     above: Above,
-    /// The user who created its pid namespace, unless that is root.
+    /// The user who created the process's pid namespace, unless that is root.
     user: Option<Arc<str>>,
-    /// Whether its job is over. The job may be named by cgroup, ancestors or environment.
+    /// Whether the process's job is over. The cgroup, the ancestors or the environment can name the job.
     over: Option<bool>,
 }
 
@@ -36,13 +36,13 @@ pub(in crate::host) struct Around<'a> {
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
-    /// Results of `look_above` in this sample, by the parent's pid.
+    /// Results of `look_above` in this sample, by pid of the parent.
     pub above: &'a mut HashMap<u32, Above>,
     pub now_ns: u64,
 }
 
 impl Whereabouts {
-    /// Updates `process` from the content of its cgroup file. If the file may not be read, the old values are kept.
+    /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the old values remain.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
@@ -57,7 +57,7 @@ impl Whereabouts {
             self.cgroup = cgroup;
         }
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
-            // The ranks of a job share a parent.
+            // The ranks of a job share a parent, so the result for the parent is reused.
             Some(ppid) => {
                 let look = || look_above(process, around.proc, content);
                 around.above.entry(ppid).or_insert_with(look).clone()
@@ -66,7 +66,7 @@ impl Whereabouts {
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
-        // A container's monitor remains known while the container's first process is the same.
+        // The monitor of a container remains known while the first process of the container is the same.
         if above.container.is_none() && above.first == self.above.first {
             above.container = self.above.container.take();
             above.user = self.above.user;
@@ -88,19 +88,19 @@ impl Whereabouts {
         self.fill(process, around.names);
     }
 
-    /// Returns the job whose step daemons to look for. It is the environment's if there is no other source.
+    /// Returns the job whose step daemons to look for, from the ancestors, the cgroup or else the environment.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));
         }
         if let Some(slurm) = self.place.slurm.as_deref() {
-            // Step daemons of newer Slurm versions do not have these ids in their titles.
+            // Newer Slurm versions do not show these ids in the titles of step daemons.
             let is_number = |id: &&Arc<str>| !id.starts_with('s');
             return slurm.job_id.as_ref().filter(is_number).cloned();
         }
         let environment = process.environment.as_deref()?;
         let is_of_a_node = match self.place.systemd_unit.as_deref() {
-            // Without informative cgroups, only the environment of a step names the node.
+            // Without an informative cgroup, only the environment of a step names the node.
             None => environment.contains_key("SLURMD_NODENAME"),
             Some(unit) => unit == "slurmd.service",
         };
@@ -124,7 +124,7 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Sets where `process` runs. Unchanged strings are kept, because samples share them.
+/// Sets where `process` runs. Unchanged strings remain, because samples share them.
 fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);
@@ -142,7 +142,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     let supervisor = supervisor.filter(|found| found.uid == Some(0) || found.uid == process.uid);
     set(&mut process.supervisor, supervisor.map(|found| (*found.parent).clone()));
     process.supervisor_is_roots = supervisor.map(|found| found.is_roots);
-    // Without Slurm's own cgroups, a job runs in the daemon's unit, which must not be reported as the job's.
+    // Without Slurm's cgroups, a job runs in the unit of the daemon, which must not be reported as the job's unit.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
@@ -152,8 +152,8 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     process.systemd_unit = unit.cloned();
 }
 
-/// Finds the process's container: the cgroup's, completed from its monitor and the runtime's files, or else the
-/// monitor's. Without either, a process in its own pid namespace is in an unknown container.
+/// Returns the container of a process: the cgroup's container, completed from its monitor and the runtime's files, or
+/// else the monitor's container. If neither is known, a process in a separate pid namespace is in an unknown container.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -165,7 +165,7 @@ fn container(
         |watched: &&Container| match (known_place.and_then(|place| place.id.as_ref()), &watched.id)
         {
             (Some(known_place), Some(watched)) => known_place == watched,
-            // The monitor of a pod names the pod.
+            // The monitor of a pod names only the pod.
             _ => true,
         };
     let is_unseen = known_place.is_none() && watched.is_none();
@@ -183,7 +183,7 @@ fn container(
             }
         };
         container.namespace.clone_from(&watched.namespace);
-        // The runtime from the folder's name is less reliable than the monitor's.
+        // The name of the parent cgroup is less reliable than the runtime of the monitor.
         if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
             container.runtime.clone_from(&watched.runtime);
         }
@@ -204,13 +204,13 @@ fn container(
     Some(container)
 }
 
-/// Returns the job and step from the kernel. The environment adds only names and the array index.
+/// Returns the job and the step that the kernel shows. The environment adds only the name and the array index.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // The variables may be inherited, but they suffice if the job has no step left on this machine.
+        // The variables can be inherited, but they are enough if the job has no step left on this machine.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
@@ -218,7 +218,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     }
     let environment = process.environment.as_deref();
     let mut slurm = known_place.cloned().unwrap_or_default();
-    // The cgroups of newer Slurm versions do not contain the number that users type.
+    // The cgroups of newer Slurm versions do not contain the job number that users type.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
         let claimed_job = step.map(|step| Arc::clone(&step.job));
@@ -316,7 +316,7 @@ mod tests {
         let older = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
         let slurm = completed(older, environ, None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("5"));
-        // A shell of `salloc` on the login node, and a container that was given the variables.
+        // A shell of `salloc` on the login node, and a container that was given the variables, are not in the job.
         for path in ["/user.slice/user-5.slice/session-3.scope", "/docker/{ID}"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(slurm.id().as_deref(), Some("3_4"));
         assert_eq!((slurm.job_id.as_deref(), slurm.step_id.as_deref()), (Some("8"), Some("batch")));
         assert_eq!(process.systemd_unit, None);
-        // An array in another job's environment does not belong to this job.
+        // A job array in the environment of another job is ignored.
         let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
         let slurm = below(unit, other, |place| place.above.step = step(None)).slurm;
         assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(true)), Some(true));
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(false)), None);
         assert_eq!(over(unit, "SLURM_JOB_ID=9; reboot\0", Some(true)), None);
-        // A shell of `salloc` has no step, and its job is not over.
+        // A shell of `salloc` has no step although its job is not over.
         assert_eq!(over("/", "SLURM_JOB_ID=9\0", Some(true)), None);
         let on_node = "SLURM_JOB_ID=9\0SLURMD_NODENAME=gpu1\0";
         assert_eq!(over("/", on_node, Some(true)), Some(true));
@@ -407,7 +407,7 @@ mod tests {
         let container = process(&known);
         assert_eq!(container.namespace.as_deref(), Some("lab"));
         assert_eq!(container.id.as_deref(), Some("job-7"));
-        // The monitor's container is not the one that the cgroup names.
+        // The monitor's container differs from the container that the cgroup names.
         let inner = Whereabouts {
             place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
             ..known

@@ -1,6 +1,6 @@
 //! Looks up user names.
 //!
-//! The machine's name service may query a directory over the network, which can take seconds. So each user is
+//! The machine's name service can query a directory over the network, which can take seconds. Each user is therefore
 //! looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples continue.
 
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use crate::deadline::{NoAnswer, Task};
 
 /// How long to wait before retrying after a failure of the name service.
 const RETRY_NS: u64 = 60_000_000_000;
-/// Maximum wait for an answer. After one timeout, later look-ups do not wait.
+/// Maximum wait for an answer. After a timeout, later look-ups do not wait.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether the name service has no user with this name; `false` if it fails.
+/// Returns whether the name service knows no user with this name. Returns `false` if the name service fails.
 pub fn is_unknown(name: &str) -> bool {
     matches!(User::from_name(name), Ok(None))
 }
@@ -24,7 +24,6 @@ pub fn is_unknown(name: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Users {
     answers: HashMap<u32, UserAnswer>,
-    /// Whether an answer has timed out, so that later look-ups do not wait.
     is_slow: bool,
 }
 
@@ -39,7 +38,8 @@ enum UserAnswer {
 }
 
 impl Users {
-    /// Returns a user's name; `None` if the user has none, it is not known yet, or the name service failed.
+    /// Returns the name of a user. Returns `None` if the user has none, if the name is not known yet, or if the name
+    /// service failed.
     pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
         self.name_by(uid, now_ns, |uid| {
             let user = User::from_uid(Uid::from_raw(uid));
@@ -119,7 +119,7 @@ mod tests {
         for uid in 7..40 {
             assert_eq!(users.name_by(uid, 0, slow(&waits)), None);
         }
-        // These are 33 look-ups, and each could wait this long.
+        // Waiting for each of these 33 look-ups would take longer.
         assert!(began.elapsed() < 20 * PATIENCE, "one is waited for, at most");
         for _ in 7..40 {
             answers.send("ann".to_owned()).unwrap();

@@ -41,7 +41,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("xfreerdp|/u:ann|/p:s3cret|/v:h", "s3cret"),
     ("sqlcmd|-S|h|-U|ann|-P|s3cret", "s3cret"),
     ("redis-server|--requirepass|s3cret", "s3cret"),
-    // Options whose names show a secret.
+    // Options whose names show a secret
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
     ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
     ("vllm|serve|m|--api-key|s3cret", "s3cret"),
@@ -93,7 +93,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("ipykernel_launcher|--Session.key=b\"s3cret\"", "s3cret"),
     ("ray|start|--redis-password=s3cret", "s3cret"),
     ("tensorboard|--args=\"--api-key s3cret\"", "s3cret"),
-    // Hydra, papermill, parameters.
+    // Parameters of Hydra, papermill and others
     ("python|train.py|logger.wandb.api_key=s3cret", "s3cret"),
     ("python|train.py|+auth.token=s3cret", "s3cret"),
     ("papermill|a|b|-p|hf_token|s3cret", "s3cret"),
@@ -109,7 +109,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("env|SMTP_PASS=a s3cret|x", "s3cret"),
     ("docker|run|-e|HF_TOKEN=s3cret|image", "s3cret"),
     ("docker|run|--env=NGC_API_KEY=s3cret|image", "s3cret"),
-    // Programs with options whose names do not show a secret.
+    // Programs with options whose names do not show a secret
     ("curl|-u|ann:s3cret|https://host", "s3cret"),
     ("curl|-uann:s3cret|https://host", "s3cret"),
     ("curl|--user|ann:s3cret", "s3cret"),
@@ -156,12 +156,12 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|--hook=https://hooks.slack.com/services/T0/B0/s3cret", "s3cret"),
     ("x|https://discord.com/api/webhooks/123/s3cret", "s3cret"),
     ("x|https://api.telegram.org/bot123:s3cret/send", "s3cret"),
-    // Series of assignments.
+    // Series of assignments
     ("x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f", "s3cret"),
     ("x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret", "s3cret"),
     ("x|Server=db;User Id=ann;Password=s3cret;", "s3cret"),
     ("x|host=db user=ann password=s3cret dbname=a", "s3cret"),
-    // JSON and similar.
+    // JSON and similar formats
     ("x|{\"token\": \"s3cret\", \"a\": 1}", "s3cret"),
     ("x|{\"a\":{\"api_key\":\"s3cret\"}}", "s3cret"),
     ("x|--config={\"password\": \"s3 s3cret\"}", "s3cret"),
@@ -170,7 +170,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|{\"headers\": {\"Authorization\": \"Bearer s3cret\"}}", "s3cret"),
     ("x|{\"pin_password\": 318245}", "318245"),
     ("x|--model-loader-extra-config|{token:s3cret}", "s3cret"),
-    // Scripts of shells and other programs.
+    // Scripts of shells and other programs
     ("sh|-c|HF_TOKEN='a s3cret' x  --token y; PASSWORD=\"s3cret", "s3cret"),
     ("bash|-lc|export WANDB_API_KEY=s3cret && python train.py", "s3cret"),
     ("bash|-c|vllm serve m --api-key s3cret --port 1", "s3cret"),
@@ -185,13 +185,13 @@ const SECRETS: [(&str, &str); 216] = [
         "0123456789abcdef",
     ),
     ("python|-c|login(token = 's3cret')", "s3cret"),
-    // Recognised by form.
+    // Recognised by form
     ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
     ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
     ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
     ("x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv", "11ABCDEFG0"),
     ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
-    // Unknown names.
+    // Unknown names
     ("x|--kaggle-key|s3cret", "s3cret"),
     ("x|--kaggle-key=s3cret", "s3cret"),
     ("env|KAGGLE_KEY=s3cret|python|train.py", "s3cret"),
@@ -217,7 +217,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|-k|s3cret", "s3cret"),
     ("gh|auth|login|--with-token|s3cret", "s3cret"),
     ("gh|secret|set|NAME|--body|s3cret", "s3cret"),
-    // Recognised by position.
+    // Recognised by position
     ("lftp|-u|ann,s3cret|host", "s3cret"),
     ("bash|-c|lftp -u ann,s3cret host", "s3cret"),
     ("x|ann:s3cret", "s3cret"),
@@ -242,7 +242,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("bash|-c|curl https://api.example.com/v1/webhooks/s3cret", "s3cret"),
 ];
 
-/// More secrets recognised by form.
+/// Secrets of more services that are recognised by form.
 const LOOKS: [(&str, &str); 14] = [
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
     ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
@@ -373,7 +373,7 @@ fn parts(arguments: &str) -> Vec<&str> {
 #[test]
 fn the_secrets_table_is_valid() {
     let table = parse().unwrap();
-    // Names and programs are compared in lower case, and the words of a name have no trailing digits.
+    // The code compares lower-case words without trailing digits.
     assert!(
         table.words.iter().chain(&table.harmless_words).all(|word| *word == word.to_lowercase())
     );
@@ -461,8 +461,8 @@ fn secrets_in_environment_values_are_masked() {
 
 #[test]
 fn masking_does_not_panic_or_take_quadratic_time() {
-    // All orders of three fragments that the scan searches for, and argv filled with each fragment. A quadratic scan
-    // would take minutes.
+    // Use all orders of three fragments that the scan searches for, and argv filled with each fragment. A quadratic
+    // scan would take minutes.
     let pieces = [
         "token",
         "=",

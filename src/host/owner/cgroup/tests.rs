@@ -46,7 +46,7 @@ fn containers_are_known_by_their_components() {
         ("/system.slice/docker-{A}.scope", Some("docker"), A),
         ("/docker/{A}/init.scope", Some("docker"), A),
         ("/docker/{A}/system.slice/nginx.service", Some("docker"), A),
-        // A container's own root chooses the names of the cgroups inside it.
+        // The root user of a container chooses the names of cgroups inside the container.
         ("/docker/{A}/docker/{B}", Some("docker"), A),
         ("/docker/{A}/kubepods/besteffort/pod{UID}/{B}", Some("docker"), A),
         ("/docker/{A}/system.slice/slurmstepd.scope/job_77/step_0", Some("docker"), A),
@@ -168,7 +168,7 @@ fn pods_are_known_by_their_uid() {
         );
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
-    // Inside a pod, in a cgroup namespace. A neighbour's path is relative to the reader's cgroup.
+    // In the cgroup namespace of a pod, the path of another pod is relative to the reader's cgroup.
     for (path, qos) in [
         ("/../../pod{UID}/{A}", None),
         ("/../../../pod{UID}/{A}", None),
@@ -181,7 +181,7 @@ fn pods_are_known_by_their_uid() {
         let pod = place.kubernetes.unwrap();
         assert_eq!((pod.pod_uid.as_deref(), pod.qos.as_deref()), (Some(UID), qos), "{path}");
     }
-    // The pod's own processes, and names that only resemble a pod's.
+    // The pod's own processes have no container. Names that only resemble a pod's are ignored.
     let pause = unified(&filled("/kubepods/burstable/pod{UID}"));
     assert!(pause.container.is_none() && pause.kubernetes.is_some());
     for path in [
@@ -255,7 +255,7 @@ fn units_are_those_of_this_systemd() {
         ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        // There is another systemd above this cgroup namespace.
+        // These units belong to a systemd above the cgroup namespace.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
     ] {
@@ -263,7 +263,7 @@ fn units_are_those_of_this_systemd() {
         assert_eq!(place.systemd_unit.as_deref(), unit, "{path}");
         assert_eq!(place.cgroup.as_deref(), Some(path));
     }
-    // A container's unit is the runtime's, unless it was created for the container.
+    // The unit of a container belongs to the runtime unless the unit was created for the container.
     let split = unified(&filled("/system.slice/web.service/libpod-payload-{A}"));
     assert_eq!(split.systemd_unit.as_deref(), Some("web.service"));
     assert_eq!(split.container.unwrap().runtime.as_deref(), Some("podman"));
@@ -326,7 +326,7 @@ fn the_more_informative_hierarchy_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // The memory controller may share its line with others.
+    // The memory controller can share a hierarchy with others.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);
