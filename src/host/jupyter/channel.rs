@@ -1,12 +1,12 @@
-//! Talks to a kernel directly over its shell channel, rather than through its server.
+//! Sends requests directly to a kernel over its shell channel, without its server.
 //!
-//! The kernel's own argv names the connection file, which contains the address and the signing key; `files` checks it
-//! before reading. The connection is made and verified as in `host::http`: the intended process itself must listen,
-//! before and after connecting. A hostile kernel may send any answer, at any length and at any time. So messages are
-//! signed and verified (`message`), and their size and time are limited (`zmtp`).
+//! The argv of the kernel names the connection file, which contains the address and the signing key. `files` checks the
+//! file before reading it. As in `host::http`, the intended process must hold the listening socket before and after
+//! connecting. A hostile kernel can send any answer at any time, so messages are signed and verified (`message`), and
+//! their size and time are limited (`zmtp`).
 //!
-//! The control channel is never used, because a kernel answers there even while a cell runs, and the server then
-//! considers the kernel idle. No error contains a secret.
+//! The control channel is never used. A kernel answers there even while a cell runs, and the server would then consider
+//! the kernel idle. Errors contain no secrets.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,15 +31,15 @@ mod zmtp;
 /// Maximum time to read the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
 const MESSAGES: usize = 64;
-/// The name of the single expression in an `execute_request`.
+/// Name of the expression in an `execute_request`.
 const EXPRESSION: &str = "gpumem";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evaluated {
-    /// The expression's value as printed by `repr`.
+    /// Value of the expression as printed by `repr`.
     Value(String),
     Raised(String),
-    /// Not evaluated, because an earlier cell failed and the kernel dropped the queued requests.
+    /// The kernel dropped the queued requests because an earlier cell failed.
     Aborted,
 }
 
@@ -69,8 +69,8 @@ pub struct ShellChannel {
 }
 
 impl ShellChannel {
-    /// Connects to the kernel that runs as this process. Fails if the process is gone, must not be contacted, or
-    /// sends no greeting by `until`.
+    /// Connects to the kernel that runs as this process. Fails if the process has exited, if the kernel must not be
+    /// contacted, or if it sends no greeting by `until`.
     pub fn open(
         roots: &Roots,
         (pid, start_ticks): (u32, u64),
@@ -88,16 +88,15 @@ impl ShellChannel {
         Ok(Self { socket, key, session: new_id()? })
     }
 
-    /// Asks for the name of the kernel's implementation, such as `"ipython"`. A kernel that is running a cell does
-    /// not answer. Fails if the kernel does not answer by `until`, or the answer is not valid.
+    /// Returns the name of the kernel's implementation, such as `ipython`. A kernel that runs a cell does not answer.
+    /// Fails without a valid answer by `until`.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
         let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
         Ok(clip(&reply.implementation))
     }
 
     /// Silently evaluates an expression in the user's namespace, without code, history or prompt. A request cannot be
-    /// withdrawn. If it is unanswered by `until`, it may still be evaluated later. Fails if the kernel does not
-    /// answer by `until`, or the answer is not valid.
+    /// withdrawn, so the kernel can evaluate the expression after `until`. Fails without a valid answer by `until`.
     pub fn evaluate(
         &mut self,
         expression: &str,
@@ -144,7 +143,7 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // Data arrived, but no valid message from the kernel.
+                        // Data arrived, but no valid answer of the kernel.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => to_channel_error(&error),
                     });
@@ -171,7 +170,7 @@ fn new_id() -> Result<String, ChannelError> {
     unique_id().ok_or_else(|| garbage("the system provides no random bytes for a request id"))
 }
 
-/// Reads the address and the key from the connection file named by the process's own argv.
+/// Reads the address and the key from the connection file that the argv of the process names.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;

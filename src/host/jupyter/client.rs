@@ -1,7 +1,7 @@
-//! Asks a Jupyter server for the state of its kernels, or to shut one down.
+//! Sends requests to a Jupyter server: for the state of its kernels, or to shut one down.
 //!
-//! Answers are untrusted. This module bounds their length, and the display escapes them. `host::http` sends the
-//! requests and ensures that they reach the server's own process.
+//! Answers are untrusted. This module limits their length, and display code escapes them. `host::http` sends the
+//! requests and ensures that they reach the process of the server.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
 const BODY_BYTES: u64 = 1 << 20;
-/// Maximum length of a cookie value that is sent back; Tornado's is 60 bytes.
+/// Maximum length of a cookie value that is sent back. Tornado's values have 60 bytes.
 const COOKIE_BYTES: usize = 256;
 /// Maximum number of kernels kept from an answer. Real servers have fewer.
 const KERNELS: usize = 4096;
@@ -25,9 +25,9 @@ const KERNELS: usize = 4096;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelState {
     pub id: String,
-    /// The notebook's path relative to the server's root, if the kernel has a session.
+    /// Path of the notebook relative to the server's root. `None` if the kernel has no session.
     pub path: Option<String>,
-    /// `idle`, `busy` …
+    /// For example `idle` or `busy`.
     pub execution_state: Option<String>,
     /// When the kernel last sent or received a message.
     pub last_activity: Option<Time>,
@@ -41,14 +41,14 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Finds the address on which the server itself listens. Sends nothing.
+    /// Finds the address where the server's process listens. Sends nothing.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
         let http = HttpClient::new(roots, &server.listener)?;
         Ok(Self { server, http })
     }
 
-    /// Sends `GET api/sessions`, which lists the kernels with a notebook or console. Fails if the server does not
-    /// answer within `time`, or the answer is not valid.
+    /// Sends `GET api/sessions`, which lists the kernels that have a notebook or console. Fails without a valid answer
+    /// within `time`.
     pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
@@ -70,7 +70,7 @@ impl<'a> Client<'a> {
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
 
-    /// Sends `GET api/kernels/ID`, which describes one kernel.
+    /// Sends `GET api/kernels/ID`, which describes a kernel.
     pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
         match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
@@ -81,13 +81,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends `DELETE api/kernels/ID`, which shuts a kernel down permanently and may take five seconds. The request
-    /// is never repeated.
+    /// Sends `DELETE api/kernels/ID`, which permanently shuts down a kernel and can take five seconds. The request is
+    /// never repeated.
     ///
-    /// Without a token, the request has to prove that it does not come from another site's page. So it carries the
-    /// XSRF cookie of one of the server's own pages, as a browser would (`jupyter_server`:
-    /// `JupyterHandler.check_xsrf_cookie`). Fails like [`kernel`](Self::kernel). After a timeout, the server may
-    /// still shut the kernel down.
+    /// A request without a token must prove that it does not come from another site's page. It therefore contains the
+    /// XSRF cookie of a page of the server, as a browser's request would (jupyter_server:
+    /// `JupyterHandler.check_xsrf_cookie`). After a timeout, the server can still shut down the kernel.
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
@@ -127,7 +126,7 @@ impl<'a> Client<'a> {
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The server's file does not record every kind of password.
+            // The server's file does not show all kinds of passwords.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }
@@ -136,7 +135,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends one request with these headers and no body. Errors refer to it as `request`.
+    /// Sends a request without a body. Errors contain the name `request`.
     fn call(
         &self,
         method: Method,
@@ -163,7 +162,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Returns the `_xsrf` cookie that an answer sets, if its characters are allowed in a cookie (RFC 6265, 4.1.1).
+/// Returns the `_xsrf` cookie that an answer sets if all characters are allowed in a cookie (RFC 6265, section 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
     let value =
@@ -223,7 +222,7 @@ mod tests {
     use crate::host::http::{Endpoint, Listener};
     use crate::host::read_start_ticks;
 
-    /// Serves one answer, and returns the request that it received.
+    /// Serves one answer and returns the received request.
     fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pid = std::process::id();
@@ -248,7 +247,7 @@ mod tests {
                 stream.read_exact(&mut byte).unwrap();
                 request.push(byte[0]);
             }
-            // The client may close the connection early.
+            // The client can close the connection early.
             let _ = stream.write_all(&answer);
             String::from_utf8(request).unwrap()
         });

@@ -1,4 +1,4 @@
-//! Explains why a kernel's server is unknown or did not answer, and why the kernel itself cannot be asked.
+//! Errors for a server that is unknown or did not answer, and for a kernel that cannot be asked directly.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::http::HttpError;
 use super::super::remedy;
 
-/// Why a kernel's server is unknown or did not answer. Paths are relative to the process's own root.
+/// Why the server of a kernel is unknown or did not answer. Paths are relative to the root folder of the process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
@@ -19,7 +19,7 @@ pub enum ServerError {
         root or its owner"
     )]
     Environment { pid: u32 },
-    /// The file is not a regular file, or it belongs to another user.
+    /// The file belongs to another user or is not a regular file.
     #[error(
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
@@ -36,7 +36,7 @@ pub enum ServerError {
     )]
     Fileless {
         pid: u32,
-        /// `voila`, `kernelgateway`.
+        /// `voila` or `kernelgateway`.
         application: &'static str,
     },
     #[error(
@@ -44,9 +44,9 @@ pub enum ServerError {
         Stale(file)
     )]
     Gone {
-        /// The server's pid in its own namespace.
+        /// The server's pid in its own pid namespace.
         number: u32,
-        /// The server's file, if it still exists.
+        /// The server's file if it still exists.
         file: Option<String>,
     },
     #[error(
@@ -58,7 +58,7 @@ pub enum ServerError {
         "process {number}, which started it, is not visible from here; that requires root on the host"
     )]
     Unseen {
-        /// The server's pid in its own namespace.
+        /// The server's pid in its own pid namespace.
         number: u32,
     },
     /// No connection to the server could be verified.
@@ -77,7 +77,7 @@ pub enum ServerError {
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
-    /// The answer is not the expected JSON, or too long.
+    /// The answer is too long or not the expected JSON.
     #[error("its answer to {request} is not Jupyter's; check what serves there")]
     NotJupyter { request: &'static str },
     #[error("it did not answer {request} in time; check whether it hangs")]
@@ -86,22 +86,22 @@ pub enum ServerError {
     Request { request: &'static str, why: String },
     #[error("it does not know this kernel; shut the kernel down yourself")]
     UnknownKernel,
-    /// The kernel's process has exited, or runs another program.
+    /// The process of the kernel has exited, or runs another program.
     #[error("process {pid} is no longer this kernel; make a new plan")]
     Replaced { pid: u32 },
     #[error(
         "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
-    /// It is unknown whether another process is the kernel.
+    /// Another process can be the kernel.
     #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }
 
-/// Why a kernel cannot be contacted or did not answer. Paths are relative to the process's own root.
+/// Why a kernel cannot be contacted or did not answer. Paths are relative to the root folder of the process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// An error concerning the process, its file, or the listener on its port.
+    /// An error of the process, its file, or the listener on its port.
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(
@@ -129,12 +129,11 @@ pub enum ChannelError {
     /// The peer does not speak the Jupyter protocol.
     #[error("its answer is not Jupyter's: {why}; check what listens there")]
     Garbage {
-        /// May contain the kernel's own text, so escape it for a terminal.
+        /// Can contain text from the kernel, which must be escaped for a terminal.
         why: String,
     },
 }
 
-/// Prints `, and FILE is stale`.
 struct Stale<'a>(&'a Option<String>);
 
 impl fmt::Display for Stale<'_> {

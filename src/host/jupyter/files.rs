@@ -1,10 +1,10 @@
-//! Reads the files of a kernel and its server. Their owner chose the content, so it is not trusted.
+//! Reads the files of a kernel and its server. The owner of a file chose its content, so it is untrusted.
 //!
-//! A path is resolved from the process's own root (`/proc/PID/root`), so a link in a container cannot lead out of it.
-//! Only a regular file of the process's own user is read. This excludes a pipe without a writer, a device, and a
-//! root-owned file behind a user's link. Nothing is written or deleted, not even stale files.
+//! A path is resolved from the root folder of the process (`/proc/PID/root`), so a link in a container cannot lead out
+//! of the container. Only a regular file of the process's user is read. This rule excludes devices, pipes without a
+//! writer, and root-owned files behind a user's link. Nothing is written or deleted, not even stale files.
 //!
-//! Home directories may be on a file system that hangs, so callers use a separate thread that can be abandoned.
+//! Home directories can be on a file server that hangs, so callers use a separate thread that can be abandoned.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -25,44 +25,44 @@ use crate::host::secrets;
 
 /// Maximum number of bytes read from a file. These files have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// Maximum number of entries read from a folder, which may hold the files of thousands of kernels.
+/// Maximum number of entries read from a folder, which can contain the files of thousands of kernels.
 const ENTRIES: usize = 1 << 16;
 
-/// The fields of a kernel's connection file that are kept. `key` is excluded.
+/// Content of a kernel's connection file, without the key.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
     ip: String,
     #[serde(default)]
     transport: String,
-    /// The notebook's absolute path, if the server knew it when it started the kernel.
+    /// Absolute path of the notebook, if the server knew it when it started the kernel.
     pub jupyter_session: Option<String>,
 }
 
 impl Connection {
-    /// Whether the kernel accepts only clients on this machine.
+    /// Returns whether the kernel accepts only clients on this machine.
     pub fn is_local(&self) -> bool {
         self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
 }
 
-/// Address and key of a kernel's shell channel, from its connection file.
+/// Address and key of a kernel's shell channel.
 #[derive(Debug)]
 pub struct ShellEndpoint {
-    /// An address on the loopback of this machine or the container, or a socket's path.
+    /// An address on loopback, or the path of a socket.
     pub endpoint: Endpoint,
-    /// Signs messages; never shown.
+    /// Signs messages. Must not be displayed.
     pub key: hmac::Key,
 }
 
-/// A server's `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
+/// Content of a server's `jpserver-PID.json`, named `nbserver-PID.json` before Jupyter Server.
 #[derive(Debug)]
 pub struct ServerFile {
-    /// The server's pid in its own namespace.
+    /// The server's pid in its own pid namespace.
     pub pid: u32,
     pub hostname: String,
     pub port: u16,
-    /// Path of the Unix socket; empty if the server uses TCP.
+    /// Path of the Unix socket. Empty if the server uses TCP.
     pub sock: String,
     /// Begins and ends with `/`.
     pub base_url: String,
@@ -76,7 +76,7 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     let content = read(process, path)?;
     let read = serde_json::from_slice(&content);
     let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
-    // In a damaged file, this field may contain the key.
+    // In a damaged file, this field can contain the key.
     let is_secret = |name: &String| contains_secret(name, None);
     if read.jupyter_session.as_ref().is_some_and(is_secret) {
         read.jupyter_session = None;
@@ -84,8 +84,8 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads a kernel's address and key, but only from a file that no other user can read or write. Fails if the file
-/// must not be read, or its address must not be contacted.
+/// Reads the address and key of a kernel's shell channel, but only from a file that no other user can read or write.
+/// Fails if the file is unsafe or its address must not be contacted.
 pub fn read_shell_endpoint(
     process: &OpenedProcess,
     path: &str,
@@ -98,7 +98,7 @@ pub fn read_shell_endpoint(
 }
 
 fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
-    // No `Debug`, because this contains the key.
+    // Must not implement `Debug`, which would print the key.
     #[derive(Deserialize)]
     struct Raw {
         #[serde(default)]
@@ -128,7 +128,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     if raw.key.is_empty() {
         return Err(ChannelError::Unsigned { path: path() });
     }
-    // Without a scheme, the default applies (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    // Without a scheme, the default is hmac-sha256 (jupyter_client: `ConnectionFileMixin.load_connection_info`).
     let scheme = raw.signature_scheme.as_deref().filter(|scheme| !scheme.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
@@ -172,8 +172,8 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// Lists the files `jpserver-N.json` and `nbserver-N.json` in a folder as pairs of N and name. Empty if the folder
-/// does not exist.
+/// Returns N and the name of each file `jpserver-N.json` or `nbserver-N.json` in a folder. Empty if the folder does not
+/// exist.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,
@@ -206,7 +206,7 @@ fn server_number(name: &str) -> Option<(u32, String)> {
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
-    // No `Debug`, because this contains the token.
+    // Must not implement `Debug`, which would print the token.
     #[derive(Deserialize)]
     struct Raw {
         pid: u32,
@@ -245,7 +245,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
-    // In a damaged file, a displayed field may contain the token.
+    // In a damaged file, a displayed field can contain the token.
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
@@ -266,10 +266,10 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Whether a text contains the token, or a word that could be one. Jupyter's tokens have 48 hexadecimal digits; a
-/// kernel's key has 32, like a UUID.
+/// Returns whether a text contains the token or a word that can be a token. Jupyter's tokens have 48 hexadecimal
+/// digits. A kernel's key has 32, as does a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
-    // A shorter token may be an ordinary word.
+    // A shorter token can be an ordinary word.
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
     token.is_some_and(|token| text.contains(token))
@@ -280,7 +280,7 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
         || secrets::is_opaque(text)
 }
 
-/// Reads a file of the process's own user, with the path resolved from the process's root.
+/// Reads a file of the process's user, with the path resolved from the root folder of the process.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     Ok(read_with_mode(process, path)?.0)
 }
@@ -309,8 +309,8 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// While this value exists, the thread opens files with another user's rights instead of root's (setfsuid(2)). So
-/// gpumem reads only files that this user may read, and it can read a home directory on a server that excludes root.
+/// While this value exists, the thread opens files with the rights of another user instead of root's (setfsuid(2)).
+/// gpumem then reads only files that the user can read, including home directories on a file server that excludes root.
 /// Without root, this has no effect.
 struct FileRights(Uid);
 
@@ -327,19 +327,19 @@ impl Drop for FileRights {
     }
 }
 
-/// Finds a file without opening it, because opening affects a pipe or device.
+/// Returns a descriptor of the file without opening the file, because opening affects a pipe or device.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::assume(process.uid);
-    // A relative path depends on an earlier working directory, which may have changed.
+    // A relative path refers to an earlier working directory, which can have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, flags, Mode::empty(), within) {
-        // Linux before 5.6: a link with an absolute target is resolved from gpumem's root, but leads only to a file
-        // of the same user.
+        // Before Linux 5.6, a link with an absolute target is resolved from gpumem's root. The caller still reads only
+        // files of the same user.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
             openat(root, path, flags, Mode::empty())
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
     use crate::host::testing::Proc;
 
-    /// Reads a path inside the root of a process of the current user.
+    /// Reads a path inside the root folder of a process of the current user.
     fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {
         let proc = Proc::new();
         let root = proc.root_of(90);

@@ -1,13 +1,13 @@
-//! Finds the notebook and the server of a kernel's process.
+//! Finds the notebook and the server of a kernel.
 //!
 //! [`read_kernel`] reads files and /proc. The kernel's argv names its connection file, which names the notebook. The
-//! kernel's environment names its starter; if that is a server, it left a file with its address. Each step uses the
-//! process's own environment and root. [`Client`] then asks the server for the state of its kernels, or to shut one
-//! down. [`ShellChannel`] asks a kernel directly. `reclaim` decides whether either is allowed.
+//! kernel's environment names its starter. A server that starts kernels writes its address to a file. Each step uses
+//! the environment and the root folder of the process itself. [`Client`] then asks the server for the state of its
+//! kernels, or to shut one down. [`ShellChannel`] asks a kernel directly. `reclaim` decides which requests are allowed.
 //!
-//! This module does not write, delete or signal. Secrets that it reads (a connection's key, a server's token,
-//! environments) are not kept, except for the [`Token`], which is never shown. Users' files may be on a file system
-//! that hangs, and a server may never answer, so `source::kernel_poller` uses a separate thread.
+//! This module does not write or delete files or send signals. It does not keep secrets (the key of a connection,
+//! environments) except the [`Token`] of a server, which is never displayed. Users' files can be on a file server that
+//! hangs, and a notebook server may never answer, so `source::kernel_poller` uses a separate thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,22 +43,22 @@ use same_kernel::find_twin;
 /// Maximum length of text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
-/// Variables set by batch systems. A job may start a kernel from another machine, with that machine's environment,
-/// which then does not describe processes on this machine.
+/// Variables set by batch systems. If a job starts a kernel with the environment of another machine, the pid in the
+/// environment does not refer to a process on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// A process that is, or may be, a kernel according to its argv.
+/// A process that its argv identifies as a kernel or as a possible kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
     pub pid: u32,
     pub start_ticks: u64,
-    /// From argv; `None` if only the parent's argv can identify a kernel ([`may_be_kernel`]).
+    /// Recognised from argv. `None` if only the argv of the parent can identify the kernel ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
 impl KernelCandidate {
-    /// Reads the current argv of the process with this pid and start. `None` if it has exited, or its argv is not a
-    /// kernel's. Reads only /proc.
+    /// Reads the current argv of a process. Returns `None` if the process has exited or its argv is not a kernel's.
+    /// Reads only /proc.
     pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
         let process = OpenedProcess::open(roots, pid).ok()??;
         if process.start_ticks != start_ticks {
@@ -72,12 +72,12 @@ impl KernelCandidate {
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// The server to query; `None` if the kernel has none, or the server would not answer (`server_error`).
+    /// The server to query. `None` if the kernel has none or the server cannot be queried (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
     /// Pid of the kernel's starter, from the kernel's environment.
     number: Option<u32>,
-    /// Whether that pid is known to refer to this machine.
+    /// Whether `number` is known to refer to a process on this machine.
     is_number_ours: bool,
 }
 
@@ -123,14 +123,13 @@ impl Server {
     }
 }
 
-/// Whether a process may be a kernel because of its parent's argv, although its own argv does not show it.
+/// Returns whether the argv of the parent can identify a process as a kernel although its own argv does not.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments)
 }
 
-/// Reads a kernel's files and its entries in /proc. `None` if the process has exited or is not a kernel.
-///
-/// May hang, because it reads users' files.
+/// Reads a kernel's files and its entries in /proc. Returns `None` if the process has exited or is not a kernel. Can
+/// hang, because it reads users' files.
 pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKernel> {
     let process = OpenedProcess::open(roots, candidate.pid).ok()??;
     if process.start_ticks != candidate.start_ticks {
@@ -146,7 +145,7 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
         number: None,
         is_number_ours: false,
     };
-    // marimo passes the notebook without leaving a file.
+    // marimo writes no connection file.
     if jupyter.application.as_deref() == Some("marimo") {
         return Some(kernel);
     }
@@ -175,7 +174,8 @@ fn read_child_of_marimo(
 }
 
 impl LocalKernel {
-    /// Checks again whether the kernel and its starter exist; `false` if the kernel is gone. Reads only /proc.
+    /// Checks again whether the kernel and its starter exist. Returns `false` if the kernel has exited. Reads only
+    /// /proc.
     pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
@@ -194,8 +194,8 @@ impl LocalKernel {
         true
     }
 
-    /// Checks that this process is the kernel that its server knows by this id. Reads only /proc. Fails if the
-    /// process is gone, or another process may be the kernel.
+    /// Checks that this process is the kernel whose id the server knows. Fails if the process has exited or another
+    /// process can be the kernel. Reads only /proc.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let current = KernelCandidate::read(roots, pid, start_ticks);
@@ -240,7 +240,7 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and users start kernels directly, with a pid inherited from their own environment.
+        // VS Code and users start kernels directly. The pid is then inherited from their environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
@@ -257,8 +257,8 @@ impl LocalKernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive(starter) => {
-                // The kernel chooses this pid, so it must not lead to another user's server. Otherwise that server
-                // would be queried with that user's files, and its answers would be attributed to the kernel.
+                // The kernel chooses this pid, so it must not lead to another user's server. Otherwise gpumem would
+                // query that server according to this user's files, and attribute the answers to the kernel.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid: starter.pid });
                 }
@@ -305,7 +305,7 @@ impl LocalKernel {
         let server_environment = server.environment();
         let folders = self.folders(environment, server_environment.as_ref());
         let argv = server.command().unwrap_or_default();
-        // If the kernel has its own container, its server's files are in another root.
+        // If the kernel runs in a separate container, the server's file is below another root folder.
         let server_file = match find_server_file(server, &folders, number)? {
             Some(server_file) => Some(server_file),
             None if server.shares_root(process) => None,
@@ -315,7 +315,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // A program that serves no clients has no file, and must not be queried.
+            // A program without a file that is not a known server must not be queried.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -354,8 +354,8 @@ impl LocalKernel {
         }
     }
 
-    /// Returns the folders that may contain the server's file: the connection file's folder, and the folders named in
-    /// the environments.
+    /// Returns the folders that can contain the server's file: the folder of the connection file, and the runtime
+    /// folders named in the environments.
     fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
         let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);
         let beside = connection_file.and_then(Path::parent).map(Path::to_path_buf);
@@ -372,7 +372,7 @@ impl LocalKernel {
     }
 }
 
-/// Finds the file of the server whose pid in its own namespace is `number`, and the file's path.
+/// Returns the path and the content of the server's file. `number` is the server's pid in its own pid namespace.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
@@ -404,7 +404,7 @@ fn url(file: &ServerFile) -> String {
     format!("{scheme}://{host}:{}{base}", file.port)
 }
 
-/// Resolves a relative path against its process's working directory.
+/// Resolves a relative path against the working directory of the process.
 fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {

@@ -1,12 +1,12 @@
 //! Finds the process that started a kernel, and whether it still runs.
 //!
-//! The starter passes its own pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client: `launcher.py`), as
-//! numbered in the starter's pid namespace. So the kernel's ancestors are searched by their innermost pids. For
-//! example, a server in a container may have pid 1 for its kernels, but another pid here. If a shell or conda wraps
-//! the kernel, the server is a more distant ancestor.
+//! The starter passes its pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client: `launcher.py`), as
+//! numbered in the starter's pid namespace. The kernel's ancestors are therefore searched by their innermost pids. For
+//! example, a server in a container can have pid 1 for its kernels and another pid here. If a shell or conda wraps the
+//! kernel, the server is a more distant ancestor.
 //!
-//! The starter is considered gone only if three conditions hold: no ancestor matches, no process with that pid is
-//! older than the kernel, and every candidate could be read. A younger process has reused the pid.
+//! The starter is considered gone only under three conditions: no ancestor matches, no process with that pid is older
+//! than the kernel, and every candidate could be read. A younger process has reused the pid.
 
 use rustix::fs::{Access, access};
 
@@ -23,7 +23,7 @@ pub enum Starter {
     Unknown,
 }
 
-/// Finds the process that started `kernel`. `number` is the starter's pid in its own namespace.
+/// Finds the process that started `kernel`. `number` is the starter's pid in its own pid namespace.
 pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
@@ -48,10 +48,10 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-/// Searches all processes, because the starter is not an ancestor if there is a daemon in between.
+/// Searches all processes. If a daemon started the kernel, the starter is not an ancestor.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
-    // A namespace's first process outlives the others, so a starter with pid 1 that was not found is in another
-    // namespace.
+    // The first process of a pid namespace outlives all others in it. A starter with pid 1 that was not found is
+    // therefore in another namespace.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {
         return Starter::Unknown;
@@ -60,7 +60,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
         return match OpenedProcess::open(roots, number) {
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
-            // A zombie counts as neither alive nor gone.
+            // A zombie is neither alive nor gone.
             Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
@@ -84,7 +84,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         if !is_parent_server(&process, kernel, number) {
             continue;
         }
-        // The kernel's namespace may be nested in its starter's.
+        // The kernel's namespace can be nested in the namespace of its starter.
         if process.numbers.len() < kernel.numbers.len() {
             return Starter::Unknown;
         }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50), expected);
         let wrapped = [INIT, server, (60, 50, 600, 'S', "60", "a"), (90, 60, 900, 'S', "90", "a")];
         assert_eq!(find(&wrapped, 50), expected);
-        // Started through a daemon, so that the server is older than the kernel, but not an ancestor.
+        // A daemon started the kernel, so the server is older than the kernel but not an ancestor.
         assert_eq!(find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50), expected);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
         let inside = (51, 40, 500, 'S', "51 7", "b");
         assert_eq!(find(&[INIT, first, orphan, elsewhere, inside], 7), Found::Alive(51, 500));
-        // The host has an older process with this pid, which may have started the kernel in the container.
+        // The host has an older process with this pid, which can have started the kernel in the container.
         let host = (7, 1, 70, 'S', "7", "a");
         assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
     }

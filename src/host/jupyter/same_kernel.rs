@@ -1,8 +1,8 @@
 //! Checks whether a process is the kernel that its server refers to, or only resembles it.
 //!
-//! A process forked by a kernel has the same argv and environment. It may outlive the kernel in its own session, and
-//! the server may meanwhile have another kernel with the same id. A wrapper (`conda run`) also names the connection
-//! file. Servers report no pid, so only the parent links can identify the kernel.
+//! A process forked by a kernel has the same argv and environment. It can outlive the kernel in a separate session
+//! while the server has restarted the kernel with the same id. A wrapper (`conda run`) also has the connection file in
+//! its argv. Servers report no pid, so only the links to parents can identify the kernel.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,8 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 const ANCESTORS: usize = 32;
 
-/// Finds another process that could be the kernel with this id instead of `process`; `None` if there is none.
-///
-/// A process whose argv may not be read belongs to another user, and so is not a kernel of this server.
+/// Returns another process that can be the kernel with this id instead of `process`, or `None` if there is none. A
+/// process whose argv cannot be read belongs to another user, so it is not a kernel of this server.
 pub fn find_twin(
     roots: &Roots,
     process: &OpenedProcess,
@@ -43,10 +42,10 @@ pub fn find_twin(
             continue;
         }
         let could_be = if is_below(process.pid, listed.pid) {
-            // The other process forked this one, or only wraps it.
+            // The other process either forked this process or wraps it.
             command == own_command
         } else {
-            // A child of this process is not the kernel, and neither is a leftover of an earlier kernel.
+            // Neither a child of this process nor a remnant of an earlier kernel is the kernel.
             !is_below(listed.pid, process.pid) && (!is_servers || is_below(listed.pid, server))
         };
         if could_be {
@@ -63,7 +62,8 @@ mod tests {
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 
-    /// Finds the twin of process 90. Each process is given as pid, parent and program; `""` runs no kernel.
+    /// Returns the twin of process 90. `processes` contains pid, parent and program. A process with the program `""`
+    /// runs no kernel.
     fn twin(processes: &[(u32, u32, &str)]) -> Option<u32> {
         let proc = Proc::new();
         for &(pid, parent, program) in processes {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(twin(&[server, kernel, (95, 90, "python")]), None);
         let wrapper = (60, 50, "conda run python");
         assert_eq!(twin(&[server, wrapper, (90, 60, "python")]), None);
-        // Leftovers of the previous kernel.
+        // A process of the previous kernel remains.
         assert_eq!(twin(&[server, kernel, (80, 1, "python")]), None);
     }
 
@@ -95,9 +95,9 @@ mod tests {
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));
         let between = (75, 70, "");
         assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
-        // Leftovers of an earlier kernel, while the server has another one.
+        // A process of the previous kernel remains while the server has another kernel.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
-        // In a container the server adopts orphans, so either could be the kernel.
+        // In a container, the server adopts orphans, so either process can be the kernel.
         assert_eq!(twin(&[server, parent, (90, 50, "python")]), Some(70));
     }
 }

@@ -1,8 +1,8 @@
-//! Finds running servers without kernels on this machine, from the files in the runtime folders that running
-//! processes name.
+//! Finds running servers on this machine, including those without kernels, from the files in runtime folders. The
+//! environments and kernels of running processes name the folders.
 //!
-//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, and so may hang with
-//! their file system. No server is asked, and stale files are left in place.
+//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, so it can hang with their
+//! file system. No requests are sent, and stale files are not deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 /// Maximum number of runtime folders read. Real machines have fewer notebook users.
 const FOLDERS: usize = 256;
-/// Maximum number of servers listed for a folder. Running ones come first.
+/// Maximum number of servers listed for a folder, running servers first.
 const SERVERS: usize = 64;
 
 #[derive(Debug)]
 pub struct RuntimeFolder {
     /// Path as seen by the user's processes.
     pub path: String,
-    /// One of these processes. The path is resolved from its root.
+    /// A process of the user. The path is resolved from its root folder.
     viewer: OpenedProcess,
     mounts: Option<String>,
-    /// The user's processes, by pid in their own pid namespaces.
+    /// The user's processes, by pid in the innermost pid namespace.
     processes: HashMap<u32, Vec<NumberedServer>>,
 }
 
@@ -39,19 +39,19 @@ struct NumberedServer {
 #[derive(Debug, Default)]
 pub struct ServerFiles {
     pub running: Vec<FoundServer>,
-    /// Names of the files whose server has exited.
+    /// Files of servers that have exited.
     pub stale: Vec<String>,
 }
 
 #[derive(Debug)]
 pub struct FoundServer {
     pub pid: u32,
-    /// The address for display, without the token. `None` if the file has no address.
+    /// Address for display, without the token. `None` if the file contains no address.
     pub url: Option<String>,
     pub server: Result<Server, ServerError>,
 }
 
-/// Finds the runtime folders named by the environments of this user's processes (all users' for root), and the
+/// Returns the runtime folders named by the environments of this user's processes (all users' for root), and the
 /// folders of their kernels' connection files. Empty if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let caller = rustix::process::geteuid();
@@ -109,8 +109,7 @@ fn named_folders(process: &OpenedProcess) -> Vec<String> {
 }
 
 impl RuntimeFolder {
-    /// Reads the servers' files in this folder. Fails if the folder cannot be listed. A missing folder is not an
-    /// error.
+    /// Reads the servers' files in this folder, which can be missing. Fails if the folder cannot be listed.
     pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
         let mut listed = list_server_files(&self.viewer, &self.path)?;
@@ -121,7 +120,7 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // Skip a server in another container that shares the folder. It is found through its own processes.
+            // A server in another container can share the folder. It is found through its own processes.
             let local = processes.iter().find(|server| server.mounts == self.mounts);
             let Some(local) = local else {
                 continue;
@@ -200,7 +199,7 @@ mod tests {
         }
         let files = &read(&proc)[0].1;
         assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
-        // 65,536 files. They are hard links to one file if the file system allows it.
+        // Create 65,536 files. They are hard links if the file system allows so many.
         let file = folder.join("jpserver-1000.json");
         for number in 0..1 << 16 {
             let name = folder.join(format!("kernel-{number}.json"));
@@ -247,8 +246,8 @@ mod tests {
     }
 
     /// Returns damaged versions of a Jupyter Server 2 file. Each structural byte is removed, doubled or changed. Each
-    /// value and key is replaced by each of the others. The file is cut at every length, and its fields are written
-    /// as an array.
+    /// value and key is replaced by every other. The file is truncated at every length, and its fields are written as
+    /// an array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

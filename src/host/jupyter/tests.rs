@@ -12,7 +12,7 @@ fn candidate(connection_file: &str) -> KernelCandidate {
     KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
-/// Creates kernel 90 of server 50, each with these additional variables. The server's file is in /rt.
+/// Creates kernel 90 of server 50 with additional environment variables. The server's file is in /rt.
 fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
@@ -96,7 +96,7 @@ fn another_users_server_is_not_used() {
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // The kernel's own file does not lead to another user's process either.
+    // The kernel's own file must not lead to another user's process either.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -118,19 +118,19 @@ fn a_token_is_read_from_the_file_named_by_the_environment() {
     proc.write(50, "/run/secrets/token", "filed\n");
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new("filed"));
-    // Like any other file, the token file is read only if it belongs to the server's owner.
+    // The token file is read only if it belongs to the server's owner.
     let token = proc.root_of(50).join("run/secrets/token");
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("does not belong to the kernel"), "{kernel:?}");
-    // The server's own file takes precedence.
+    // The token in the server's file takes precedence.
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
 }
 
-/// Creates a kernel whose server has exited, with these variables and this `ip` in its connection file.
+/// Creates a kernel whose server has exited. `ip` is the address in the connection file.
 fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
@@ -180,7 +180,7 @@ fn a_server_that_exits_is_no_longer_used() {
     assert!(refresh(&mut kernel, &proc));
     assert_eq!((kernel.jupyter.server_alive, &kernel.server), (Some(false), &None));
     assert!(error(&kernel).contains("has exited"), "{kernel:?}");
-    // The pid belongs to another process now.
+    // The pid has been reused.
     proc.process(90, 1, 901, &[]);
     assert!(!refresh(&mut kernel, &proc));
     assert!(read_kernel(&proc.roots(), &candidate).is_none());
@@ -226,10 +226,10 @@ fn only_a_known_server_without_a_file_is_an_error() {
             (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
-        // The server is still watched for its exit.
+        // The exit of the server must still be detected.
         assert_eq!(jupyter.server_alive, Some(true));
     }
-    // A file that names another pid is not used either.
+    // A file that contains another pid is not used either.
     proc.write(50, "/rt/jpserver-50.json", &server_file("").replace("50,", "51,"));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
@@ -262,7 +262,7 @@ fn check_detects_a_twin_and_a_replaced_process() {
     assert_eq!(KernelCandidate::read(&roots, 90, 900), Some(candidate));
     assert_eq!(KernelCandidate::read(&roots, 90, 901), None);
     assert_eq!(KernelCandidate::read(&roots, 91, 900), None);
-    // A child forked by the kernel looks like it, but is not the kernel.
+    // A child forked by the kernel has the same argv, but is not the kernel.
     proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
     proc.command(95, &line);
     assert_eq!(kernel.check(&roots), Ok(()));
@@ -270,7 +270,7 @@ fn check_detects_a_twin_and_a_replaced_process() {
     proc.write(95, &format!("/rt/kernel-{ID}.json"), "{}");
     let fork = read_kernel(&roots, &fork).unwrap();
     assert_eq!(fork.check(&roots), Err(ServerError::Twin { pid: 90 }));
-    // The pid belongs to another process now, or the process runs another program.
+    // The process runs another program, or its pid has been reused.
     let replaced = Err(ServerError::Replaced { pid: 90 });
     proc.command(90, "python train.py");
     assert_eq!(kernel.check(&roots), replaced);

@@ -4,17 +4,18 @@ use std::fmt;
 
 use ureq::http::HeaderValue;
 
-/// The token that a server's API requires. It is never displayed or written.
+/// Token that the API of a server requires. It must not be displayed or written to a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
 impl Token {
-    /// `None` if the text is empty.
+    /// Returns `None` if the text is empty.
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
-    /// Returns the value of `Authorization`; `None` if the token contains characters that a header may not.
+    /// Returns the value of the `Authorization` header, or `None` if the token contains characters that a header must
+    /// not contain.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
         value.set_sensitive(true);

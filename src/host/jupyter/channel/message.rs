@@ -1,5 +1,5 @@
-//! Signs and verifies Jupyter wire messages. The signature covers four of their parts (jupyter_client, "Messaging in
-//! Jupyter", the wire protocol).
+//! Signs and verifies Jupyter messages. The signature covers four parts of a message (jupyter_client, "Messaging in
+//! Jupyter", wire protocol).
 
 use ring::{hmac, rand};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Separates the routing identities from the signature.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
-/// The protocol version in gpumem's headers. 5.3 has all required features.
+/// Protocol version in gpumem's headers. 5.3 has all required features.
 const VERSION: &str = "5.3";
 
 #[derive(Serialize)]
@@ -25,7 +25,7 @@ struct AnswerHeader {
     msg_type: String,
 }
 
-/// The fields used from a `parent_header`, which is empty if the message is not an answer.
+/// The used fields of a `parent_header`, which is empty if the message is not an answer.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]
@@ -34,13 +34,13 @@ struct ParentHeader {
 
 /// A message with a valid signature.
 pub(super) struct Answer {
-    /// The id of the request.
+    /// Id of the request.
     pub(super) parent_id: String,
     pub(super) msg_type: String,
     pub(super) content: Value,
 }
 
-/// Sixteen random bytes in hexadecimal; `None` if the system provides no randomness.
+/// Returns sixteen random bytes in hexadecimal, or `None` if the system provides no randomness.
 pub(super) fn unique_id() -> Option<String> {
     let bytes: rand::Random<[u8; 16]> = rand::generate(&rand::SystemRandom::new()).ok()?;
     Some(hex(&bytes.expose()))

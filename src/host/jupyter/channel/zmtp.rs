@@ -1,28 +1,28 @@
-//! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames): a DEALER without security, over a
+//! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames). It is a DEALER without security and uses a
 //! connection that the caller has opened and verified.
 //!
-//! The peer may be hostile. No message over [`MESSAGE_BYTES`] is read, no operation waits beyond the [`Deadline`],
-//! and a lost connection is not reopened.
+//! The peer can be hostile. No message longer than [`MESSAGE_BYTES`] is read, no operation waits beyond the
+//! [`Deadline`], and a lost connection is not reopened.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
 
-/// Maximum length of a message, including all parts. A kernel's description of itself takes a few kilobytes; other
-/// answers are shorter.
+/// Maximum length of a message with all its parts. A kernel's description of itself has a few kilobytes. Other answers
+/// are shorter.
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum number of parts in a message. Jupyter's messages have seven, plus one for each buffer.
 const PARTS: usize = 32;
-/// Maximum length of a command; `READY` is about 50 bytes.
+/// Maximum length of a command. `READY` has about 50 bytes.
 const COMMAND_BYTES: usize = 4096;
 
-/// Frame flags (RFC 23, "Framing").
+/// Flags of a frame (RFC 23, "Framing").
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Returns the greeting: signature, version 3.0, mechanism `NULL`, not a server, filler.
+/// Returns the greeting: signature, version 3.0, mechanism `NULL`, client, filler.
 fn greeting() -> [u8; 64] {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
@@ -72,8 +72,8 @@ struct ZmtpFrame {
 pub(super) struct DealerSocket(BufReader<TimedStream>);
 
 impl DealerSocket {
-    /// Exchanges greetings over an open connection. Fails if the peer does not finish in time, or is not a ROUTER
-    /// without security.
+    /// Exchanges greetings over an open connection. Fails if the peer is not a ROUTER without security, or does not
+    /// finish in time.
     pub fn greet(stream: Stream, until: Deadline) -> io::Result<Self> {
         let mut socket = Self(BufReader::new(TimedStream { stream, until }));
         socket.write(&greeting())?;
@@ -128,7 +128,7 @@ impl DealerSocket {
         Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, content })
     }
 
-    /// Returns the next message. Commands such as heartbeats are skipped.
+    /// Returns the next message. Skips commands such as heartbeats.
     pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut bytes_left = MESSAGE_BYTES;
@@ -184,7 +184,7 @@ pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// Linux reports a timeout differently for reading and for connecting. This maps both to one kind.
+/// Maps the two error kinds that Linux reports for a timeout to one.
 fn in_time(error: io::Error) -> io::Error {
     match is_late(&error) {
         true => ErrorKind::TimedOut.into(),
@@ -207,7 +207,7 @@ mod tests {
     fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
-            // The peer may close before all bytes are written.
+            // The client can close the connection before all bytes are written.
             let _ = theirs.write_all(&written);
             let _ = theirs.shutdown(Shutdown::Write);
             theirs
@@ -249,7 +249,7 @@ mod tests {
                 assert_eq!(why(greeted(&header)), "message too long");
             }
         }
-        // A message in parts must not be too long either.
+        // The limit applies to all parts of a message together.
         let part = [&[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..], &vec![0; 1 << 18]].concat();
         assert_eq!(why(greeted(&part.repeat(5))), "message too long");
         let empty = [MORE, 0].repeat(PARTS + 1);
