@@ -1,4 +1,4 @@
-//! Lifetime utilization from the driver's accounting mode.
+//! Utilization over a process's lifetime, from the driver's accounting mode.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,6 @@ use crate::machine::{GIB, Machine, Running};
 const CALL: &str = "nvmlDeviceGetAccountingStats";
 const FIVE_DAYS: u64 = 5 * 24 * 3600;
 
-/// Microseconds since 1970 at a time this many seconds ago.
 fn ago(seconds: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     (now.as_secs() - seconds) * 1_000_000
@@ -50,7 +49,7 @@ fn accounting_is_shown_and_queried_once_a_minute() {
     assert!(lines.lines().all(|line| line.contains("\"lifetime_percent\":3")));
     assert_eq!(calls(&machine), 2, "one call per run of gpumem");
 
-    // The process started seconds ago. A record of five days ago belongs to an earlier process with the same pid.
+    // The process started seconds ago. A record from five days ago belongs to an earlier process with the same pid.
     let explain = |machine: &Machine| {
         let pid = child.pid().to_string();
         machine.run(&["explain", &pid, "--window", "1s"]).stdout

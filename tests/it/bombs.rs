@@ -1,4 +1,4 @@
-//! Recordings that try to exhaust a reader's memory or time.
+//! Recordings that are built to exhaust the reader's memory or time.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use crate::support;
 
 const MIB: u64 = 1 << 20;
-/// Memory limit for reading a recording. Lines of 16 MiB, some read ahead, and a window of 128 MiB fit
-/// within it; 10 GiB do not.
+/// Memory limit for reading a recording. Several lines of 16 MiB and a zstd window of 128 MiB are below the limit, but
+/// the decompressed 10 GiB are above it.
 const MAX_MEMORY_KIB: u64 = 400 << 10;
-/// Enough for an unoptimized build on a busy machine; an optimized build takes a second.
+/// An optimized build needs a second. The limit allows for an unoptimized build on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const READERS: [&[&str]; 5] =
     [&["ps"], &["check"], &["explain", "1"], &["config", "test"], &["watch", "--once"]];
 
-/// Runs a program, then prints its peak memory to standard error.
+/// Runs a program, and prints the program's peak memory in KiB to standard error.
 const MEASURE: &str = "
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 sys.exit(code)";
 
-/// Runs gpumem. Returns its exit code, its messages and its peak memory in KiB.
+/// Runs gpumem. Returns the exit code, the messages and the peak memory in KiB.
 fn measure(arguments: &[&str], replay: &Path, input: Stdio) -> Option<(i32, String, u64)> {
     let python = support::find("python3", "python3")?;
     let mut command = Command::new(python);
@@ -43,7 +43,7 @@ fn assert_refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str
     let (code, messages, kib) = or_skip!(measure(arguments, replay, input));
     let context =
         format!("{arguments:?} {}: {kib} KiB, {:?}: {messages}", replay.display(), start.elapsed());
-    // Exit code 3: without a snapshot, gpumem could not measure.
+    // Without a snapshot, gpumem cannot measure and exits with code 3.
     assert_eq!(code, 3, "{context}");
     for word in words {
         assert!(messages.contains(word), "no {word:?} in {context}");
@@ -52,7 +52,7 @@ fn assert_refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str
     assert!(start.elapsed() < TIME_LIMIT, "{context}");
 }
 
-/// A line as `gpumem record` writes it.
+/// Returns a line that `gpumem record` has written.
 fn good_line() -> String {
     let data = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -62,7 +62,7 @@ fn good_line() -> String {
     format!("{}\n", text.lines().next().unwrap())
 }
 
-/// Writes a compressed file of `first`, then `gib` GiB of repeated `text`.
+/// Writes a compressed file that consists of `first` and `gib` GiB of repeated `text`.
 fn bomb(folder: &Path, name: &str, first: &str, text: &[u8], gib: u64) -> PathBuf {
     let chunk = text.repeat(16 * MIB as usize / text.len());
     let frame = zstd::encode_all(&chunk[..], 1).unwrap();
@@ -129,7 +129,7 @@ fn a_long_recording_is_read_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("long.jsonl");
     let mut file = io::BufWriter::new(File::create(&path).unwrap());
-    // Leading blanks make each line long, so that 100 lines are enough.
+    // Leading blanks enlarge the file, so that 100 lines are enough.
     let line = format!("{}{}", " ".repeat(MIB as usize), good_line());
     for _ in 0..100 {
         file.write_all(line.as_bytes()).unwrap();

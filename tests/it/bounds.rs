@@ -1,4 +1,4 @@
-//! Limits on what another account can make long or imitate.
+//! Limits on files and processes that another user controls.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use crate::support::{copy_program, wait_until};
 
 const NOBODY: u32 = 65534;
 
-/// Starts the command as another account if the test runs as root.
+/// Starts a command as nobody, or as the current user if the test does not run as root.
 fn start_as_nobody(command: &mut Command) -> Running {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -40,7 +40,7 @@ fn a_long_argv_is_cut_to_four_kibibytes() {
     assert!((4000..=4100).contains(&bytes), "{bytes}");
 }
 
-/// A process can map files on a file system that hangs. Opening them would hang gpumem, too.
+/// A process can map a file on a hung file system. Opening such a file would hang gpumem, too.
 #[test]
 fn files_mapped_by_a_process_are_never_opened() {
     let machine = Machine::new(&one_gpu(&[]));

@@ -1,4 +1,4 @@
-//! Situations from public reports, rebuilt as recordings: what `check` finds and which command it advises.
+//! Recordings that rebuild situations from public bug reports, and what `check` and `reap` must do about them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,6 @@ use crate::support::{self, Output};
 
 const MIB: u64 = 1 << 20;
 
-/// `gpumem check` of a recording, without a configuration.
 fn check(name: &str) -> Output {
     let path = recording(name);
     support::run(&["check", "--replay", &path, "--config", "/dev/null"])
@@ -46,11 +45,11 @@ fn a_program_under_supervisord_is_stopped_through_it() {
     assert!(owner < signal, "the owner comes first: {plan}");
 }
 
-/// A recording, the exit status of `check`, its findings and the pids in `reap`'s plan.
+/// A recording with the expected exit code of `check`, findings and planned pids of `reap`.
 struct Case {
     file: &'static str,
     code: i32,
-    /// Kind and pid.
+    /// Kinds and pids of the findings.
     found: &'static [(&'static str, u64)],
     ends: &'static [u64],
 }
@@ -101,7 +100,7 @@ fn small_workers_of_one_job_are_grouped() {
     let workers: Vec<(&str, u64)> = (5000..5024).map(|pid| ("idle", pid)).collect();
     assert_eq!((exit, findings_of(&report)), (1, workers));
     assert_eq!(report["reclaimable"]["bytes"], 24 * 800 * MIB, "{report:#}");
-    // The text output groups them in one paragraph, like the demo's three orphans.
+    // The text output combines these findings into one paragraph, and does the same with the demo's three orphans.
     assert!(check("many-small").stdout.contains("idle: 24 processes, 18.8 GiB: 5000, 5001"));
     let demo = support::run(&["check", "--demo"]).stdout;
     assert!(demo.contains("orphan: 3 processes, 1.4 GiB"), "{demo}");

@@ -1,4 +1,4 @@
-//! The command line without a driver: usage errors, exit codes, recordings, closed pipes.
+//! The command line without a driver: usage errors, exit codes, recordings and closed pipes.
 
 use std::fs;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ fn check(file: &str, more: &[&str]) -> Output {
     run(&[&["check", "--replay", file], more].concat())
 }
 
-/// A file with this content, in a folder that is removed when the guard is dropped.
+/// Writes a file to a new directory, which is removed when the guard is dropped.
 fn file(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording.jsonl");
@@ -141,7 +141,7 @@ fn ps_selects_and_sorts() {
         one["gpus"][0]["processes"].as_array().unwrap().iter().map(|row| &row["pid"]).collect();
     assert!(one["processes"].as_array().unwrap().iter().all(|process| {
         listed.contains(&&process["pid"])
-                // nvidia-persistenced holds that GPU's device file and is not listed on any GPU.
+                // nvidia-persistenced opens the device file of every GPU, but NVML lists it on none.
                 || process["comm"] == "nvidia-persistenced"
                 || process["command"][0].as_str().unwrap().ends_with("nvidia-persistenced")
     }));
@@ -154,7 +154,7 @@ fn ps_selects_and_sorts() {
     assert!(position("svc-llm") < position("gdm"), "{sorted}");
 }
 
-/// The verdict on a recording of an idle notebook with this configuration.
+/// Checks a recording of an idle notebook with a configuration.
 fn idle_notebook_under(toml: &str) -> Output {
     let (_folder, path) = file(toml.as_bytes());
     let recording = corpus("idle_notebook_after_training-101");

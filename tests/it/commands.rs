@@ -1,4 +1,4 @@
-//! The command that each finding ends with.
+//! Each finding's command works when a user types it.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -19,7 +19,7 @@ fn the_command_of_a_finding_can_be_run() {
     assert_eq!(finding["kind"], "stopped", "{output:?}");
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
     let is_host = namespace.to_str() == Some("pid:[4026531836]");
-    // In another pid namespace, NVML's pids can mean other processes, so gpumem does not advise `kill`.
+    // In another pid namespace, a pid from NVML can belong to an unrelated process, so gpumem does not advise `kill`.
     let verb = if is_host { "kill" } else { "explain" };
     let command = format!("gpumem {verb} {}", child.pid());
     assert_eq!(finding["commands"], json!([command]));

@@ -1,4 +1,4 @@
-//! Completion of values: the output of `gpumem complete`, and Tab in real shells on a terminal.
+//! Completion of values: the output of `gpumem complete`, and the Tab key in real shells on a terminal.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,9 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::pty::Terminal;
 use crate::support::{self, Output, clean_environment, command, finish};
 
-/// The shell's prompt.
 const PROMPT: &str = "READY>";
 
-/// A machine whose driver is on the loader's search path.
+/// A machine whose driver is in a directory on the loader's search path.
 struct Installed {
     machine: Machine,
     folder: tempfile::TempDir,
@@ -47,7 +46,6 @@ impl Installed {
             .current_dir(self.folder.path());
     }
 
-    /// The completions after these words.
     fn complete(&self, words: &[&str]) -> Output {
         let mut command = command(&["complete", "--", "gpumem"]);
         self.environment(&mut command);
@@ -61,7 +59,7 @@ impl Installed {
         lines.map(|line| line.split_once('\t').unwrap().0.to_owned()).collect()
     }
 
-    /// A shell that has read the committed completions, or `None` if it is not installed.
+    /// Starts a shell that reads the committed completions. Returns `None` if the shell is not installed.
     fn shell(&self, name: &str) -> Option<Terminal> {
         let shell = support::find(name, name)?;
         let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
@@ -99,14 +97,13 @@ impl Installed {
     }
 }
 
-/// Checks that the shell still runs commands.
 fn assert_takes_commands(terminal: &mut Terminal) {
-    // The output is a line of its own; the typed text is not equal to it.
+    // The quotes distinguish the typed command from the command's output.
     terminal.press("\x15echo ali\"\"ve\r");
     terminal.wait_for("output of echo", |text| text.lines().any(|line| line.trim_end() == "alive"));
 }
 
-/// A name that creates the file `made` if a shell evaluates any part of the name.
+/// Returns a name that creates the file `made` if a shell evaluates a part of the name.
 fn hostile(made: &str) -> String {
     format!("$(touch {made});'\"`touch {made}` && touch {made} #.ipynb")
 }
@@ -158,7 +155,7 @@ fn a_completed_value_is_one_word() {
         terminal.press(&format!("gpumem ps --by user --replay {recording} --user \t"));
         terminal.wait_for("user", |text| text.contains("ipynb"));
         terminal.press("\r");
-        // The total shows that every character of the name arrived.
+        // The shell prints the total only if it received every character of the name.
         terminal.wait_for("total", |text| text.contains("170.9 GiB"));
         assert_takes_commands(&mut terminal);
         assert!(!made.exists(), "{shell} ran code from a user's name");
@@ -173,7 +170,7 @@ fn without_a_driver_completion_is_empty_and_silent() {
     for words in [&["kill", ""][..], &["explain", ""], &["ps", "--gpu", ""]] {
         assert_eq!(installed.values(words), [""; 0], "{words:?}");
     }
-    // A library path on the command line is not loaded.
+    // A library on the command line is not loaded before the user presses Enter.
     let installed = Installed::new(&one_gpu(&[]));
     let library = installed.machine.library().to_str().unwrap();
     let none: [&str; 0] = [];

@@ -1,4 +1,4 @@
-//! Named rules and exemptions: `check` and `config test`.
+//! Named rules and exemptions in `check` and `config test`.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,6 @@ fn check(toml: &str) -> Output {
     run_with_config(toml, &["check", "--json", "--replay", NOTEBOOK])
 }
 
-/// The rules of the unresolved findings.
 fn lasting_rules(output: &Output) -> Vec<String> {
     let document = output.json();
     let findings = document["findings"].as_array().unwrap();
@@ -62,7 +61,7 @@ fn an_exemption_protects_matching_processes_until_it_ends() {
         ("where = \"user=dora\"", 0),
         ("where = \"user=ann\"", 1),
         ("where = \"user=dora\"\nkinds = [\"idle\"]", 0),
-        // Compared with the recording's clock, which is in 2025 or later, not with this machine's.
+        // An exemption's end is compared with the time of the recording, which is in 2025 or later.
         ("where = \"user=dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
         ("where = \"user=dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
         ("where = \"container=docker\"", 1),
@@ -120,7 +119,7 @@ fn a_finding_is_reported_when_its_exemption_ends() {
     let whole = run(&["config", "test", "--json", "--replay", NOTEBOOK]).json();
     let began = whole["events"][0]["time"].as_str().unwrap().to_owned();
     let end = whole["to"].as_str().unwrap().to_owned();
-    // On the recording's clock: one minute before its end.
+    // Let the exemption end one minute before the end of the recording.
     let minute = |time: &str| time[14..16].parse::<u32>().unwrap();
     assert!(minute(&end) >= 1, "{end}");
     let until = format!("{}{:02}{}", &end[..14], minute(&end) - 1, &end[16..]);
@@ -143,7 +142,7 @@ fn config_test_shows_when_a_severity_changes() {
     let recording = fs::read_to_string(leak).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("near.jsonl");
-    // Make its GPU nearly full for the first 20 minutes.
+    // Make the GPU nearly full in the first 20 minutes.
     let lines = recording.lines().enumerate().take(60).map(|(index, line)| {
         let mut snapshot: Value = serde_json::from_str(line).unwrap();
         let free: u64 = if index < 40 { 2 << 30 } else { 30 << 30 };

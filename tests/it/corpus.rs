@@ -1,4 +1,4 @@
-//! Every recording of the corpus gives the findings in its labels.
+//! `check` finds in every recording of the corpus what the labels say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ fn snapshots(file: &str) -> Vec<Snapshot> {
     text.lines().map(read).collect()
 }
 
-/// The entries of the labels, one per recording.
 fn traces() -> Vec<Value> {
     let text = fs::read_to_string(corpus().join("labels.json")).unwrap();
     let labels: Value = serde_json::from_str(&text).unwrap();
@@ -58,7 +57,7 @@ fn a_finding_names_its_processs_start_and_gpus() {
             let is_labelled = |finding: &&Value| {
                 finding["kind"] == label["kind"] && finding["process"]["pid"] == label["process"]
             };
-            // `findings_match_the_labels` checks that the finding exists.
+            // Skip missing findings, which `findings_match_the_labels` reports.
             let finding = lasting().find(is_labelled).filter(|_| label["process"].is_u64());
             let Some(finding) = finding else {
                 continue;

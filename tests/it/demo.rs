@@ -1,6 +1,4 @@
-//! The recording that `--demo` plays contains the situations it is meant to show.
-//!
-//! The machine, its users and their jobs are invented.
+//! The recording of `--demo` shows each kind of finding. The machine, users and jobs in the recording are invented.
 
 use std::collections::HashSet;
 
@@ -8,7 +6,7 @@ use gpumem::api::model::{GpuProcess, Snapshot};
 use gpumem::api::source::{Replay, Source as _};
 use gpumem::api::units::MIB;
 
-/// Seconds after the start at which the demo begins to play in real time.
+/// The time in the recording, in seconds, at which `watch --demo` begins to play in real time.
 const LIVE: f64 = 1500.0;
 const END: f64 = 2400.0;
 
@@ -36,7 +34,7 @@ fn the_demo_contains_its_situations() {
         }
     }
     assert_eq!(at(LIVE).process(207_344).unwrap().listening, Some(true));
-    // The leak grows by about 600 MiB in ten minutes, measured at its lower envelope.
+    // The lower envelope of the leak grows by about 600 MiB in ten minutes.
     let lowest = |from: f64| {
         let window = from..from + 120.0;
         let inside = snapshots
@@ -48,10 +46,10 @@ fn the_demo_contains_its_situations() {
         let grown = (lowest(from + 600.0) - lowest(from)) / MIB;
         assert!((500..=700).contains(&grown), "{grown} MiB from {from} s");
     }
-    // The process is stopped at minute twelve.
+    // The process is stopped in minute twelve.
     let state = |seconds| at(seconds).process(448_016).unwrap().state;
     assert_eq!((state(719.0), state(720.0)), (Some('R'), Some('T')));
-    // One process starts and exits in the live part. One pid is used by two processes.
+    // One process starts and exits in the live part, and one pid is reused.
     let is_present = |seconds| at(seconds).process(463_557).is_some();
     assert_eq!([LIVE, LIVE + 200.0, END].map(is_present), [false, true, false]);
     let starts: HashSet<u64> =

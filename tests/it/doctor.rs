@@ -1,4 +1,5 @@
-//! `gpumem doctor` on machines that lack something: its verdicts, and that it never hangs or changes anything.
+//! `gpumem doctor` on machines with a defect. The diagnosis is correct, and `doctor` neither hangs nor changes
+//! anything.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +18,6 @@ const NOWHERE: &str = "/nonexistent/libnvidia-ml.so.1";
 struct Diagnosis(Value);
 
 impl Diagnosis {
-    /// Runs `gpumem doctor`, which must exit with `code`.
     fn run(machine: &Machine, arguments: &[&str], code: i32) -> Self {
         let arguments = [&["doctor", "--json"], arguments].concat();
         Self::from(machine.run(&arguments), code)
@@ -35,14 +35,13 @@ impl Diagnosis {
         checks.filter(|check| check["id"] == id).collect()
     }
 
-    /// The only check with this id.
     fn check(&self, id: &str) -> &Value {
         let checks = self.checks(id);
         assert_eq!(checks.len(), 1, "{id} in {}", self.0);
         checks[0]
     }
 
-    /// Checks the verdict of the only check with this id, and that its text contains these words.
+    /// Asserts the verdict of the only check with this id, and that the check's JSON contains `words`.
     #[track_caller]
     fn assert_check(&self, id: &str, verdict: &str, words: &[&str]) {
         let check = self.check(id);
@@ -58,7 +57,6 @@ impl Diagnosis {
     }
 }
 
-/// A GPU on which a process holds 2 GiB.
 fn gpu(pid: u32) -> Gpu {
     Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB).process(Process::compute(pid, 2 * GIB))
 }
@@ -172,9 +170,9 @@ fn doctor_warns_about_pids_in_a_pid_namespace() {
     machine.environment(&mut command);
     let diagnosis = Diagnosis::from(finish(&mut command), 0);
     diagnosis.assert_check("pid-namespace", "limited", &["--pid=host", "unattributed"]);
-    // No other user's process is visible in the namespace.
+    // The namespace contains no process of another user.
     diagnosis.assert_check("descriptors", "ok", &["pid 1 could be read"]);
-    // These tests may themselves run in a container.
+    // If the test itself runs in a container, both runs are in a container's namespace.
     if machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
         let host = Diagnosis::run(&machine, &[], 0);
         assert_ne!(host.check("pid-namespace")["seen"], diagnosis.check("pid-namespace")["seen"]);
@@ -185,7 +183,7 @@ fn doctor_warns_about_pids_in_a_pid_namespace() {
 fn doctor_tells_a_plain_user_what_is_hidden() {
     const NOBODY: u32 = 65_534;
     or_skip!(support::root("root"));
-    // A folder that nobody can enter.
+    // No user but the owner can enter the directory.
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     open(folder.path());
@@ -205,7 +203,7 @@ fn doctor_tells_a_plain_user_what_is_hidden() {
 fn doctor_times_out_on_files_that_hang() {
     let machine = Machine::new(&one_gpu(&[]));
     let pipe = machine.path("pipe");
-    // Opening the pipe blocks until a writer opens it.
+    // Opening a named pipe blocks until a writer opens the pipe.
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
     let diagnosis = Diagnosis::run(&machine, &["--config", pipe.to_str().unwrap()], 0);

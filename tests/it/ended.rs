@@ -1,4 +1,4 @@
-//! A process that exited while NVML still lists it is shown with its last known name.
+//! A process that has exited, and that NVML still lists, keeps its last known name.
 
 use std::process::Stdio;
 
@@ -44,7 +44,7 @@ fn a_dead_process_keeps_its_name() {
     let last = snapshots.last().unwrap();
     let dead = process(last, pid);
     if last["host"]["pid_namespace"] != "host" {
-        // In this pid namespace, the pid cannot be matched to a process.
+        // Outside the host's pid namespace, gpumem cannot match the pid to the exited process.
         assert!(dead.get("last_known").is_none() && dead["unresolved"].is_string());
         return;
     }

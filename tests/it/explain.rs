@@ -1,4 +1,4 @@
-//! `gpumem explain`: whole pages, exit codes, and a live machine.
+//! `gpumem explain` on recordings and on a live machine.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{command, compare_or_bless, finish, run};
 
-/// A page, 80 columns wide.
+/// Returns a page with 80 columns.
 fn page(arguments: &[&str]) -> String {
     let mut command = command(&[&["explain"], arguments].concat());
     let output = finish(command.env("COLUMNS", "80"));
@@ -72,7 +72,7 @@ fn a_live_process_is_explained_until_it_exits() {
     ] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
-    // `explain --json` does not wait for a window: it prints the first sample.
+    // `explain` prints the page after the first sample.
     let page = machine.run(&["explain", &typed, "--json", "--no-store"]);
     assert_eq!(page.json()["window_seconds"], 0.0, "{page:?}");
     let gpu = machine.run(&["explain", "gpu:0", "--no-store"]).exits(0);
@@ -90,7 +90,7 @@ fn an_unreadable_gpu_exits_with_3() {
     }
 }
 
-/// The exit code of `explain --oom` on the demo, and its last section or its error.
+/// Runs `explain --oom` on the demo. Returns the exit code, and the last section or the error.
 fn explain_oom(arguments: &str) -> (i32, String) {
     let words: Vec<&str> =
         ["explain", "--oom", "--demo", "--json"].into_iter().chain(arguments.split(' ')).collect();
@@ -143,7 +143,7 @@ fn no_failure_is_claimed_and_the_fullest_moment_is_named() {
     machine
         .run(&[&record as &[&str], &["--interval", "100ms", "--duration", "1s"]].concat())
         .exits(0);
-    // The memory is freed, and another GPU is fuller now, but not as full as the first one was.
+    // The memory is freed. Now another GPU is the fullest, but less full than the first GPU was.
     machine.play(&Scene::new().gpu(held(10 * GIB)).gpu(held(20 * GIB)));
     let explain = |visible: Option<&str>| {
         let store = store.to_str().unwrap();
@@ -172,7 +172,7 @@ fn explain_oom_reads_a_time_from_the_store() {
     machine.play(&one_gpu(&[]));
     let oom =
         |at: &str| machine.run(&["explain", "--oom", "--json", "--store-dir", dir, "--at", at]);
-    // A process that has exited since is named.
+    // The page names a process that has exited since.
     let page = oom("-0s").exits(0).json();
     assert_eq!(page["gpu"]["processes"][0]["pid"], holder.pid(), "{page}");
     oom("-1h").exits(3);

@@ -1,5 +1,5 @@
-//! Wrong or missing answers from the driver: no process is accused or ended because of them, and what is
-//! unknown is reported.
+//! Wrong and missing answers from the driver. gpumem reports unknown values, and neither accuses nor kills a process
+//! because of a fault.
 
 mod family;
 mod late;

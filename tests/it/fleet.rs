@@ -1,4 +1,4 @@
-//! The files in `packaging` for fleets, tested on the demo with promtool and Prometheus.
+//! The Prometheus and Grafana files in `packaging`, tested with the demo, promtool and Prometheus.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -35,17 +35,17 @@ fn promtool_accepts_the_metrics_and_the_rules() {
     let tests = packaging("prometheus/gpumem.tests.yml");
     let output = Command::new(&promtool).args(["test", "rules"]).arg(&tests).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // The series in the tests must occur in the demo's metrics, so that names cannot drift.
+    // The series in the rule tests must occur in the demo's metrics, so that a renamed metric fails this test.
     let text = fs::read_to_string(tests).unwrap();
     let series = text.lines().filter_map(|line| line.trim().strip_prefix("- series: '"));
     let mut count = 0;
     for series in series.filter_map(|line| line.strip_suffix('\'')) {
         let name = series.replace("job=\"gpumem\",", "").replace("{instance=\"a\"}", "");
         let name = name.replace("instance=\"a\",", "");
-        // Prometheus's own series, and those that the demo does not produce.
+        // Series of Prometheus, and series that the demo does not produce.
         let is_elsewhere = name == "up"
             || name.starts_with("gpumem_last_sample_timestamp")
-            // Only a running service counts it; a query of the dashboard covers it below.
+            // Only a running service exports this counter.
             || name.starts_with("gpumem_waste_byte_seconds_total")
             || name.contains("instance=\"b\"")
             || name.starts_with("gpumem_finding_active{kind=\"unattributed\"");
@@ -55,7 +55,7 @@ fn promtool_accepts_the_metrics_and_the_rules() {
     assert!(count > 5, "{count}");
 }
 
-/// A Prometheus with the example configuration that scrapes a recording ten times a second.
+/// A Prometheus server that uses the example configuration, and scrapes a recording ten times a second.
 struct Prometheus {
     port: u16,
     _processes: [Running; 2],
@@ -63,7 +63,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// `more` is appended to the only scrape configuration.
+    /// Starts the server. `more` is appended to the scrape configuration.
     fn start(recording: &[&str], more: &str) -> Option<Self> {
         let program = support::find("prometheus", "prometheus")?;
         let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,6 @@ impl Prometheus {
         Some(Self { port, _processes: [gpumem, prometheus], _folder: folder })
     }
 
-    /// The current result of a query.
     fn query(&self, expression: &str) -> Result<Vec<Value>, String> {
         let mut encoded = String::new();
         for byte in expression.bytes() {
@@ -116,7 +115,6 @@ impl Prometheus {
         }
     }
 
-    /// Waits until a query has results.
     fn wait_for_results(&self, expression: &str) -> Vec<Value> {
         let mut result = Vec::new();
         wait_until(expression, || {
@@ -127,7 +125,7 @@ impl Prometheus {
     }
 }
 
-/// The findings as pairs of kind and pid.
+/// Returns the kind and pid of each finding.
 fn kinds_and_pids<'v>(
     findings: impl Iterator<Item = (&'v Value, String)>,
 ) -> BTreeSet<(String, String)> {
@@ -155,7 +153,7 @@ fn a_real_prometheus_shows_findings_alerts_and_the_board() {
     assert_eq!(findings_in("gpumem_finding_active"), expected(&|_| true));
     let alerts = findings_in("ALERTS{alertname=\"GpumemFinding\",alertstate=\"firing\"}");
     assert_eq!(alerts, expected(&|finding| finding["severity"] != "info"));
-    // A scrape that takes longer than a tenth of a second makes an alert pending, but not firing.
+    // A slow scrape makes an alert pending, but not firing.
     let others = "ALERTS{alertname!=\"GpumemFinding\",alertstate=\"firing\"}";
     assert_eq!(prometheus.query(others), Ok(Vec::new()));
 
@@ -166,7 +164,7 @@ fn a_real_prometheus_shows_findings_alerts_and_the_board() {
     for expression in panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap()) {
         let expression = expression["expr"].as_str().unwrap();
         let query = expression.replace("$instance", ".*").replace("$user", ".*");
-        // A recording has no reclaimed memory.
+        // A recording contains no reclaimed memory.
         match expression.contains("gpumem_reclaimed_bytes_total") {
             true => assert_eq!(prometheus.query(&query), Ok(Vec::new())),
             false => drop(prometheus.wait_for_results(&query)),
@@ -180,7 +178,8 @@ fn a_real_prometheus_shows_findings_alerts_and_the_board() {
     }
 }
 
-/// As in Kubernetes, where the target is itself a pod, with `honorLabels` of packaging/kubernetes/podmonitor.yaml.
+/// In Kubernetes, the scraped target is itself in a pod, and `honorLabels` is set
+/// (packaging/kubernetes/podmonitor.yaml).
 #[test]
 fn a_processs_pod_labels_win_over_the_scraped_pods() {
     let folder = tempfile::tempdir().unwrap();

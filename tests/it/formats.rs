@@ -1,4 +1,4 @@
-//! `check` for CI servers and scripts: JUnit XML, annotations, free GPUs, and a baseline.
+//! `check` for CI servers and scripts: JUnit XML, annotations, `--print` and `--baseline`.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, Output, run};
 
-/// Checks what both published schemas (Jenkins' junit-10.xsd, Windy Road's JUnit.xsd) require of gpumem's output.
-/// Prints the number of failures and errors.
+/// Validates JUnit XML against the requirements of both published schemas, junit-10.xsd of Jenkins and JUnit.xsd of
+/// Windy Road. Prints the numbers of failures and errors.
 const VALID: &str = r"
 import re, sys
 import xml.etree.ElementTree as tree
@@ -35,7 +35,7 @@ assert counted == [int(suite.get(key)) for key in ('tests', 'failures', 'errors'
 print(counted[1], counted[2])
 ";
 
-/// The number of failed tests and of tests that could not be measured.
+/// Returns the number of failed tests, and of tests that could not be measured.
 fn counts(output: &Output, python: &std::path::Path) -> (u32, u32) {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.xml");
@@ -53,7 +53,7 @@ fn junit_and_annotations_agree_with_the_exit_code() {
     let before = folder.path().join("before.json");
     let before = before.to_str().unwrap();
     std::fs::write(before, run(&["ps", "--demo", "--json", "--gpu", "0"]).stdout).unwrap();
-    // Every name is markup, a workflow command, or characters that XML forbids.
+    // The name contains markup, a workflow command, and characters that XML forbids.
     let hostile = "]]></failure>&x;<!--\u{0}\u{1}\u{1b}[31m\u{fffe}\u{202e}\"'\n::add-path::/tmp%0A::error::\r##[";
     let demo = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst"));
     let lines = zstd::decode_all(&demo[..]).unwrap();
@@ -93,7 +93,7 @@ fn junit_and_annotations_agree_with_the_exit_code() {
         let (failures, errors) = counts(&page, &python);
         let expected = if errors > 0 { 3 } else { i32::from(failures > 0) };
         assert_eq!(expected, codes.min(3).max(if codes == 2 { 3 } else { 0 }), "{arguments:?}");
-        // Every line of the annotations is a command, except the last.
+        // All lines of the annotations are workflow commands, except the last line.
         let annotated = run(&[&["check", "--format", "github"], arguments].concat());
         assert_eq!(annotated.code, codes, "{arguments:?}");
         let lines: Vec<&str> = annotated.stdout.lines().collect();
@@ -154,7 +154,7 @@ fn baseline_fails_on_new_holders() {
     let holders = found["new_holders"].as_array().unwrap();
     assert_eq!(holders.len(), 1, "{found}");
     assert_eq!(holders[0]["pid"], new.pid());
-    // A process that reuses a holder's pid is new, too.
+    // A process that reuses the pid of a holder is new.
     let mut recycled: Value = serde_json::from_str(&taken).unwrap();
     recycled["processes"][0]["start_ticks"] = 1.into();
     machine.play(&one_gpu(&[old.pid()]));
@@ -166,7 +166,7 @@ fn baseline_fails_on_new_holders() {
         check_document("recycled", &recycled).exits(1).json()["new_holders"][0]["pid"],
         old.pid()
     );
-    // A document without this boot's processes is not a baseline.
+    // A document without processes of this boot is not a baseline.
     let mut rebooted: Value = serde_json::from_str(&taken).unwrap();
     rebooted["host"]["boot_id"] = "0".into();
     for output in [

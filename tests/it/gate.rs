@@ -1,4 +1,4 @@
-//! `check` as a gate: its limits and waits, and the exit codes.
+//! `check` in scripts: limits, waits and exit codes.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::{self, Output, run, wait_until};
 
-/// A GPU of 80 GiB with this much memory in use, and this much of it held by one process, in GiB.
+/// Returns a GPU with 80 GiB, of which `used` GiB are in use. One process holds `held` GiB.
 fn gpu(index: u32, used: u64, held: Option<u64>) -> Value {
     json!({"index": index, "uuid": format!("GPU-{index}"),
         "memory": {"total_bytes": 80 * GIB, "reserved_bytes": GIB, "used_bytes": used * GIB,
@@ -19,7 +19,7 @@ fn gpu(index: u32, used: u64, held: Option<u64>) -> Value {
         "processes": [{"pid": 7, "type": "compute", "used_bytes": held.map(|held| held * GIB)}]})
 }
 
-/// A recording with one snapshot per line: its second and its GPUs.
+/// Writes a recording. Each snapshot consists of a time in seconds and GPUs.
 fn recording(snapshots: &[(u32, Vec<Value>)]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording.jsonl");
@@ -139,7 +139,7 @@ fn a_limit_alone_is_decided_by_the_first_sample() {
     let alone = machine.run(&["check", "--json", "--max-used", "90%"]).json();
     assert_eq!((&alone["rules_applied"], &alone["window_seconds"]), (&json!(false), &json!(0.0)));
     assert_eq!(alone["undecided"], json!([]));
-    // With --window, the rules are applied as well as the limit.
+    // With `--window`, the rules are applied in addition to the limit.
     let both = ["check", "--json", "--max-used", "90%", "--window", "1s"];
     let both = machine.run(&both).json();
     assert_eq!(both["rules_applied"], true);
@@ -176,7 +176,7 @@ fn wait_free_ends_when_enough_memory_is_free() {
     ]);
     for (arguments, code, gpu, free, waited) in [
         (&["--wait-free", "8GiB"][..], 0, 1, 19, 0.0),
-        // Exactly the requested size is enough.
+        // A size that equals the free memory is enough.
         (&["--wait-free", "10GiB:0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB:GPU-0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB", "--gpu", "0"], 0, 0, 10, 60.0),
@@ -221,7 +221,7 @@ fn wait_free_ignores_findings_by_default() {
         env!("CARGO_MANIFEST_DIR"),
         "/tests/data/corpus/idle_notebook_after_training-101.jsonl"
     );
-    // Waits until the end of the recording, when the notebook has long been idle.
+    // The wait lasts until the end of the recording, when the notebook is idle.
     let wait = ["--wait-free", "31GiB", "--timeout", "2h"];
     let idle = check(corpus.as_ref(), &wait);
     assert_eq!(idle.json()["counts"]["warning"], 1);
@@ -270,7 +270,7 @@ fn invalid_values_are_rejected_with_a_hint() {
         (&["--max-used=-1%"], "0% to 100%"),
         (&["--max-used", "10"], "write 10GiB, 10MiB or 10%"),
         (&["--wait-free", "0"], "always free"),
-        // Without a unit this would be 8 bytes, which are always free.
+        // Without a unit, the size would be 8 bytes, which are always free.
         (&["--wait-free", "8"], "no unit; write 8GiB or 8MiB"),
         (&["--wait-free", "8GiB:"], "8GiB:0"),
         (&["--wait-free", "8GiB:7"], "there are 0, 1, 2, 3"),
@@ -313,7 +313,7 @@ fn every_failure_with_json_is_one_json_document() {
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(output.stderr.contains(word), "{output:?}");
     }
-    // Without `check --json`, errors are not written as JSON.
+    // Errors of other commands are not written as JSON.
     for arguments in [
         &["check", "--jsn"][..],
         &["ps", "--json", "--jsn"],
@@ -325,9 +325,9 @@ fn every_failure_with_json_is_one_json_document() {
     }
 }
 
-/// Starts a check, and waits until it has taken at least two samples.
+/// Starts a check, and waits until it has taken two samples.
 fn start_sampling(machine: &Machine, arguments: &[&str]) -> Child {
-    // Creates the file of counts.
+    // The first call creates the file with the counts.
     machine.snapshot(0);
     let call = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let before = machine.counts().get(&call).copied().unwrap_or(0);
@@ -338,7 +338,6 @@ fn start_sampling(machine: &Machine, arguments: &[&str]) -> Child {
     check
 }
 
-/// Runs a check, and interrupts it with a signal.
 fn interrupt(machine: &Machine, arguments: &[&str], signal: Signal) -> (i32, String, String) {
     let check = start_sampling(machine, arguments);
     procs::send(check.id(), signal);

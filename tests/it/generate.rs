@@ -1,5 +1,5 @@
-//! Renders completions and manual pages from the clap definition of the arguments. The files in `completions` and
-//! `man` are committed, and the binary includes them.
+//! Renders completions and manual pages from the clap definition. The results in `completions` and `man` are committed,
+//! and compiled into the binary.
 
 use clap::{CommandFactory as _, ValueHint};
 use clap_complete::Shell as Renderer;
@@ -9,17 +9,17 @@ use gpumem::api::report::metrics::{METRICS, Metric};
 
 use crate::support::run;
 
-/// The shells with committed completions, and their files.
+/// The shells and the names of their completion scripts.
 pub const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "gpumem.bash"), (Shell::Zsh, "_gpumem"), (Shell::Fish, "gpumem.fish")];
 
-/// Scripts that get values from gpumem, in the shells' languages.
+/// Parts of the completion scripts that query gpumem for values.
 const VALUES_IN_BASH: &str = include_str!("generate/gpumem.bash");
 const VALUES_IN_ZSH: &str = include_str!("generate/gpumem.zsh");
 const VALUES_IN_FISH: &str = include_str!("generate/gpumem.fish");
 
-/// A shell's completion script. `clap_complete` writes commands, options and built-in words; `gpumem complete`
-/// supplies other values.
+/// Returns the completion script of a shell. `clap_complete` writes the commands, options and built-in values, and
+/// `gpumem complete` supplies the other values at run time.
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     let renderer = match shell {
@@ -36,14 +36,14 @@ pub fn completions(shell: Shell) -> String {
     }
 }
 
-/// Makes zsh's function ask gpumem for values first, and fall back to the static completions.
+/// Wraps zsh's function, so that it queries gpumem first and otherwise uses the static completions.
 fn with_values_in_zsh(script: &str) -> String {
     let script = script.replacen("\n_gpumem() {\n", "\n_gpumem_static() {\n", 1);
     let registration = "if [ \"$funcstack[1]\"";
     script.replacen(registration, &format!("{VALUES_IN_ZSH}{registration}"), 1)
 }
 
-/// Adds values for options and arguments that take neither files nor built-in words.
+/// Adds a query to options and arguments that take neither files nor built-in values.
 fn with_values_in_fish(script: &str) -> String {
     const ASKED: &str = "-k -a \"(__fish_gpumem_values)\"";
     let mut out = VALUES_IN_FISH.to_owned();
@@ -68,7 +68,7 @@ fn with_values_in_fish(script: &str) -> String {
     out
 }
 
-/// Every manual page: its file's name and its text.
+/// Returns the file name and text of every manual page.
 pub fn man_pages() -> Vec<(String, String)> {
     let cli = command();
     let mut others: Vec<_> =
@@ -80,7 +80,7 @@ pub fn man_pages() -> Vec<(String, String)> {
     }
     for subcommand in cli.get_subcommands() {
         let name = format!("gpumem-{}", subcommand.get_name());
-        // The title is the command's name; the usage line is as the user types it.
+        // The title is the name of the command. The usage line shows what the user types.
         let typed = format!("gpumem {}", subcommand.get_name());
         let command = subcommand.clone().display_name(name.clone()).bin_name(typed);
         pages.push((format!("{name}.1"), render(command, &["gpumem(1)".to_owned()])));
@@ -88,8 +88,7 @@ pub fn man_pages() -> Vec<(String, String)> {
     pages
 }
 
-/// The handwritten sections of each command's page, in roff(7). Lines of [`EXIT_STATUS`], [`RULES`] and
-/// [`METRIC_LIST`] are replaced by generated text.
+/// Handwritten sections of the commands' pages, in roff(7). The placeholders below are replaced by generated text.
 const SECTIONS: &[(&str, &str)] = &[
     ("gpumem", include_str!("../../src/cli/manual/gpumem.roff")),
     ("gpumem-check", include_str!("../../src/cli/manual/gpumem-check.roff")),
@@ -111,7 +110,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-watch", include_str!("../../src/cli/manual/gpumem-watch.roff")),
 ];
 
-/// Pages that do not belong to a command.
+/// Pages about a topic.
 const TOPICS: [(&str, &str); 4] = [
     ("gpumem-ci", include_str!("../../src/cli/manual/gpumem-ci.roff")),
     ("gpumem-kubernetes", include_str!("../../src/cli/manual/gpumem-kubernetes.roff")),
@@ -119,7 +118,7 @@ const TOPICS: [(&str, &str); 4] = [
     ("gpumem-slurm", include_str!("../../src/cli/manual/gpumem-slurm.roff")),
 ];
 
-/// Placeholder for the section of exit codes.
+/// Placeholder for the exit codes.
 const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";
 
 /// Placeholder for the list of rules.
@@ -134,7 +133,7 @@ fn command() -> clap::Command {
     command
 }
 
-/// Renders a page; `see_also` lists the pages it refers to.
+/// Renders a page with references to the pages in `see_also`.
 fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
@@ -142,10 +141,10 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let usage = command.render_usage().to_string();
     let nested: Vec<clap::Command> = command.get_subcommands().cloned().collect();
     let is_main = name == "gpumem";
-    // Without a date, the page does not change from day to day.
+    // A date would change the page daily.
     let man = Man::new(command).date("").source(manual).manual("GPU memory monitor and reaper");
     let mut page = Vec::new();
-    // Writing to a Vec cannot fail.
+    // Writing to a vector cannot fail.
     let _ = man.render_title(&mut page);
     let _ = man.render_name_section(&mut page);
     page.extend(synopsis(&usage).bytes());
@@ -174,13 +173,12 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     page
 }
 
-/// The synopsis, from a command's usage line.
 fn synopsis(usage: &str) -> String {
     let typed = usage.trim_start_matches("Usage: ");
     format!(".SH SYNOPSIS\n\\fB{}\\fR\n", roff(typed).trim_end())
 }
 
-/// Subcommands of a command that have no page of their own.
+/// Describes nested subcommands, which have no page.
 fn commands(nested: &[clap::Command]) -> String {
     let mut section = ".SH COMMANDS\n".to_owned();
     for command in nested {
@@ -196,7 +194,7 @@ fn commands(nested: &[clap::Command]) -> String {
     section
 }
 
-/// The exit codes, from the end of `--help`.
+/// Formats the exit codes in the help of a command.
 fn exit_status(command: &clap::Command) -> String {
     let codes = command.get_after_help().map(ToString::to_string);
     let mut section = ".SH \"EXIT STATUS\"\n".to_owned();
@@ -222,7 +220,7 @@ fn metrics() -> String {
     METRICS.iter().map(|entry| metric(entry) + "\n").collect()
 }
 
-/// Escapes text so that roff prints it literally.
+/// Escapes text, so that roff prints it literally.
 fn roff(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! Files that are generated and committed: completions, manual pages, schemas, pictures, the README's usage.
+//! The committed generated files are current: completions, manual pages, schemas, pictures and the usage in the README.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,6 @@ use crate::generate;
 use crate::schema::derived;
 use crate::support::{command, compare_or_bless, finish, run};
 
-/// The file that was compiled into the binary.
 fn committed(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
@@ -37,7 +36,7 @@ fn schemas_are_current() {
     assert_eq!(committed, SchemaName::value_variants().len());
 }
 
-/// The names, labels and values are a public interface.
+/// Names, labels and values of the metrics are a public interface.
 #[test]
 fn the_demos_metrics_are_current() {
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -60,7 +59,7 @@ fn manual_pages_are_current_and_complete() {
         if file.ends_with(".7") {
             continue;
         }
-        // These commands print only built-in text, so they neither report findings nor fail to measure.
+        // These commands only print built-in text, so exit codes 1 and 3 are impossible.
         let built_in = ["gpumem-completions", "gpumem-man", "gpumem-schema"];
         let only_prints = built_in.contains(&name);
         let status = page.split(".SH \"EXIT STATUS\"\n").nth(1).unwrap();
@@ -116,10 +115,10 @@ fn the_readme_lists_every_kind_of_finding() {
     assert!(readme.lines().count() <= 280, "{} lines", readme.lines().count());
 }
 
-/// The pictures in the README: name, size, and the keys pressed before each is taken.
+/// The pictures in the README: name, size and pressed keys.
 const PICTURES: &[(&str, &str, &str)] =
     &[("watch", "120x40", "j"), ("leak", "120x40", "jjjj<Enter>")];
-/// Size limit, so that the README loads quickly.
+/// Limit for quick loading of the README.
 const MAX_PICTURE_BYTES: usize = 300_000;
 
 #[test]
@@ -128,7 +127,7 @@ fn pictures_are_current_and_shown() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     for (name, size, keys) in PICTURES {
         let mut watch = command(&["watch", "--demo", "--once=svg", "--size", size]);
-        // Independent of this user's name and terminal theme.
+        // The picture must not depend on the user's name and terminal theme.
         watch.args(["--theme", "terminal", "--keys", keys]).env_remove("USER");
         let picture = finish(&mut watch);
         assert_eq!((picture.code, picture.stderr.as_str()), (0, ""));

@@ -1,5 +1,5 @@
-//! `tests/gpu/run`: on a GPU if `GPUMEM_TEST_GPU` is set, and on the mock driver, which shows that the checks pass
-//! and that they fail on a broken gpumem or driver.
+//! Runs `tests/gpu/run` on a GPU if `GPUMEM_TEST_GPU` is set, and on the mock driver. On the mock driver, the checks
+//! must pass, and must fail if gpumem or the driver is broken.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::holders::Namespace;
 use crate::support::{self, Output};
 
-/// A broken gpumem: it reports wrong values and findings, frees nothing, exits with the wrong status, and is slow.
+/// A broken gpumem that reports wrong values and findings, frees nothing, exits with the wrong code, and is slow.
 const LIAR: &str = r#"
 import json, os, subprocess, sys, time
 arguments = sys.argv[1:]
@@ -40,7 +40,7 @@ if command == "check":
 sys.exit(0 if command == "ps" else 7)
 "#;
 
-/// A driver that reports a wrong size, keeps the memory of exited processes, fails, and is slow.
+/// A broken driver that reports a wrong size, keeps the memory of exited processes, fails, and is slow.
 const BROKEN_DRIVER: &str = r#"{
     "gpu": {"fan": 40, "memory": {"total": 171798691840, "reserved": 643825664, "used": 1}},
     "process": {"used_bytes": 4194304, "sm": 0},
@@ -55,7 +55,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu")
 }
 
-/// Runs the script on the mock driver. `broken` replaces parts of what the driver reports.
+/// Runs the script on the mock driver. `broken` overrides parts of the driver's answers.
 fn run_on_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &str) -> Output {
     let mut command = Command::new(python);
     command.arg("-B").arg(folder().join("run")).arg(gpumem).arg(out);
@@ -66,7 +66,7 @@ fn run_on_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &st
     support::finish(&mut command)
 }
 
-/// The names of the checks with this result: true, false, or null if the check was not run.
+/// Returns the names of the checks with this result. The result of a check that was not run is `null`.
 fn checks(out: &Path, passed: &Value) -> BTreeSet<String> {
     let report = fs::read(out.join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
@@ -94,9 +94,9 @@ fn hardware_checks_pass_on_a_gpu() {
 fn hardware_checks_pass_on_the_mock_and_detect_faults() {
     let python = or_skip!(support::find("python3", "python3"));
     or_skip!(support::root("a /dev with a GPU's files"));
-    // The script creates its own namespace.
+    // The script needs permission to create a namespace.
     or_skip!(Namespace::new());
-    // All three mostly sleep.
+    // Run these tests in parallel, because they mostly sleep.
     std::thread::scope(|scope| {
         scope.spawn(|| assert_checks_pass(&python));
         scope.spawn(|| assert_lying_gpumem_fails(&python));
@@ -113,7 +113,7 @@ fn assert_checks_pass(python: &Path) {
     assert!(checks(&out, &Value::Bool(true)).len() >= 45, "{}", output.stdout);
     let files = fs::read_dir(&out).unwrap().count();
     assert!((7..=8).contains(&files), "{files}");
-    // checks.py must time every NVML call that gpumem makes.
+    // checks.py must time every NVML call of gpumem.
     let timed = fs::read_to_string(folder().join("checks.py")).unwrap();
     for (name, _) in Counts::read(&out.with_extension("counts")).unwrap().keys() {
         let name = name.strip_prefix("nvml").unwrap();
@@ -128,7 +128,7 @@ fn assert_lying_gpumem_fails(python: &Path) {
     support::write_program(&liar, &format!("#!/usr/bin/env python3{text}"));
     let output = run_on_mock(python, &liar, &out, "1,2,3,4,5,7", "{}");
     assert_eq!(output.code, 1, "{}", output.stdout);
-    // These compare the frameworks with the driver, without gpumem.
+    // These checks compare frameworks with the driver, and do not run gpumem.
     let others = [
         "2 frameworks: cupy: bytes on the GPU",
         "2 frameworks: cupy: exited",

@@ -1,5 +1,5 @@
-//! Processes that hold a GPU's device file and are not listed by the driver. The tests use plain files with the
-//! devices' names in the /dev of a mount namespace.
+//! Processes that hold a GPU's device file and that NVML does not list. The tests use plain files named like devices,
+//! in the /dev of a mount namespace.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -11,17 +11,17 @@ use crate::machine::{GIB, LineProcess, Machine, Recording, Running, Snapshot};
 use crate::procs;
 use crate::support::{self, clean_environment, finish_with_input, gpumem};
 
-/// Rules with durations short enough for a test.
+/// Rules with short durations.
 const QUICK: &str = "[rules.orphan]\nduration = \"2s\"\n[rules.dead]\nduration = \"2s\"\n";
 
-/// A mount namespace with its own /dev, which exists until `keeper` ends.
+/// A mount namespace with a private /dev. Dropping it kills `keeper`.
 pub struct Namespace {
     keeper: Running,
     has_user: bool,
 }
 
 impl Namespace {
-    /// Returns `None` and prints the reason if the test may not create a namespace.
+    /// Creates a namespace. If that is not permitted, prints the reason and returns `None`.
     pub fn new() -> Option<Self> {
         support::find("unshare", "util-linux")?;
         support::find("nsenter", "util-linux")?;
@@ -39,7 +39,7 @@ impl Namespace {
         Some(namespace)
     }
 
-    /// A program in this namespace. nsenter executes it without a fork, so the child's pid is the program's.
+    /// Returns a command in this namespace. nsenter does not fork, so the child's pid is the pid of the program.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.keeper.pid().to_string(), "--mount"]);
@@ -50,7 +50,7 @@ impl Namespace {
         command
     }
 
-    /// gpumem in this namespace, with this machine's driver.
+    /// Returns a command that runs gpumem in this namespace with the machine's driver.
     pub fn gpumem(&self, machine: &Machine, arguments: &[&str]) -> Command {
         let mut command = self.command(gpumem());
         command.args(arguments);
@@ -65,13 +65,13 @@ impl Namespace {
         Snapshot(output.json())
     }
 
-    /// Runs a script in a shell that leads its own process group.
+    /// Starts a shell that leads its own process group.
     fn shell(&self, script: &str) -> LineProcess {
         LineProcess::start(self.command("sh").args(["-c", script]).process_group(0))
     }
 }
 
-/// A process that is not a child of the test; killed when dropped.
+/// A process that is not a child of the test. Dropping it kills the process.
 struct Stranger(u32);
 
 impl Drop for Stranger {
@@ -93,7 +93,7 @@ fn contains(snapshot: &Snapshot, pid: u32) -> bool {
 #[test]
 fn a_worker_that_outlived_its_trainer_is_an_orphan() {
     let namespace = or_skip!(Namespace::new());
-    // Like a trainer and its DataLoader worker: the trainer opens the device, and the worker inherits it.
+    // The trainer opens the device, and a DataLoader worker inherits the open file.
     let script = "exec 3< /dev/nvidia0 4< /dev/nvidia-uvm; sleep 600 < /dev/null > /dev/null & echo $!; read wait";
     let mut trainer = namespace.shell(script);
     let worker = Stranger(trainer.line().parse().unwrap());
@@ -121,10 +121,10 @@ fn a_worker_that_outlived_its_trainer_is_an_orphan() {
     assert!(snapshot.process(trainer_pid).get("state").is_none());
     assert!(!contains(&snapshot, bystander.pid()) && !contains(&snapshot, namespace.keeper.pid()));
     let unread = &snapshot.0["host"]["unread_processes"];
-    // Root cannot read every process either: one with more capabilities is protected.
+    // Even root cannot read a process that has more capabilities than the test.
     assert!(unread.is_u64(), "{unread}");
 
-    // A recording of it must give the finding. If the test runs in a container, the pids are still valid here.
+    // A recording of the orphan must give the finding. The pids are valid here even if the test runs in a container.
     let mut lines = vec![first];
     let mut since = None;
     loop {
@@ -177,7 +177,7 @@ fn unattributed_memory_triggers_a_scan_of_every_process() {
             break snapshot;
         }
     };
-    // It is found in the same sample, not at the next regular scan.
+    // gpumem finds the process in this sample, and does not wait for the next regular scan.
     assert_eq!(snapshot.process(pid)["gpu_files"], json!(["/dev/nvidiactl"]));
     assert_eq!(snapshot.pids(0), [] as [u64; 0]);
 }

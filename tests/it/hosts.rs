@@ -1,4 +1,4 @@
-//! Other hosts over ssh: a real sshd on loopback, whose machine is the mock driver's, and transports that misbehave.
+//! Remote hosts over ssh: a real sshd on loopback that runs gpumem on the mock driver, and transports that misbehave.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,14 +16,14 @@ use crate::pty::Terminal;
 use crate::reap::{OBEYS, Stage};
 use crate::support::{self, Output, wait_until};
 
-/// Writes a shell script that can be run as a program.
+/// Writes an executable shell script.
 fn write_script(path: &Path, text: &str) {
     support::write_program(path, &format!("#!/bin/sh\n{text}\n"));
 }
 
-/// An sshd that accepts one key, and a client that sends every host name to it. The host `nokey` is offered another
-/// key, and `closed` another port. The client's configuration has options that a user may have set: a command to
-/// start, a forwarded port that is taken, and agent forwarding.
+/// An sshd that accepts one key, and a client that connects every host name to this sshd. The client offers a wrong key
+/// to the host `nokey`, and uses a wrong port for the host `closed`. The client's configuration contains options that a
+/// user can have set: a remote command, a forwarded port that is in use, and agent forwarding.
 struct Server {
     folder: tempfile::TempDir,
     _server: Running,
@@ -43,7 +43,7 @@ impl Server {
         }
         fs::copy(path("user.pub"), path("authorized")).unwrap();
         if rustix::process::geteuid().is_root() {
-            // Fails without permission, which sshd needs anyway.
+            // sshd needs this directory, so failing to create it is an error.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let port = support::free_port();
@@ -76,7 +76,7 @@ impl Server {
         Some(Self { folder, _server: server, _agent: agent })
     }
 
-    /// Writes a script that runs gpumem on the "remote" host like this local command. Returns its path.
+    /// Writes a script that runs `command` on the "remote" host. Returns the path of the script.
     fn write_remote_gpumem(&self, command: &Command) -> String {
         let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap());
         let forwarded = self.folder.path().join("forwarded-agent");
@@ -98,14 +98,14 @@ impl Server {
         path.display().to_string()
     }
 
-    /// gpumem with this client on its PATH.
+    /// Returns a command that runs gpumem with this ssh client on PATH.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = with_ssh(support::command(arguments), &self.folder.path().join("bin"));
         command.env("SSH_AUTH_SOCK", self.folder.path().join("agent"));
         command
     }
 
-    /// Whether a host could use the keys of the local agent.
+    /// Returns whether ssh forwarded the local agent to a host, which could then use the agent's keys.
     fn has_forwarded_agent(&self) -> bool {
         self.folder.path().join("forwarded-agent").exists()
     }
@@ -122,14 +122,13 @@ fn host<'a>(document: &'a Value, name: &str) -> &'a Value {
     hosts.iter().find(|host| host["host"] == name).unwrap_or_else(|| panic!("{name}: {document}"))
 }
 
-/// The name of a process that no other process can have: `PID@START@BOOT`.
+/// Returns `PID@START@BOOT`, which names a process even if the pid is reused.
 fn exact_name(snapshot: &Value, pid: u32) -> String {
     let processes = snapshot["processes"].as_array().unwrap();
     let ticks = &processes.iter().find(|process| process["pid"] == pid).unwrap()["start_ticks"];
     format!("{pid}@{ticks}@{}", snapshot["host"]["boot_id"].as_str().unwrap())
 }
 
-/// The error of a host that gave no snapshot.
 fn error_of(document: &Value, name: &str) -> String {
     host(document, name)["error"].as_str().unwrap_or_default().to_owned()
 }
@@ -165,7 +164,7 @@ fn hosts_are_listed_and_judged_locally() {
     assert!(table.stdout.starts_with("a\n") && table.stdout.contains("\nb\n"), "{table:?}");
     assert_eq!(table.stdout.matches(&format!(" {pid} ")).count(), 2, "{table:?}");
 
-    // The remote host has no store, so half a second decides nothing. The local rules apply.
+    // The remote host has no store, so half a second of samples decides nothing. The local rules apply.
     let config = Machine::new(&one_gpu(&[]));
     config.configure("[rules.idle]\nduration = \"3s\"\n");
     let check = |more: &[&str]| -> Output {
@@ -183,7 +182,7 @@ fn hosts_are_listed_and_judged_locally() {
     let record = [&record[..], &["--store-dir", store.to_str().unwrap()]].concat();
     machine.run(&record).exits(0);
     server.write_remote_gpumem(&machine.command(&["--store-dir", store.to_str().unwrap()]));
-    // With a store there, the verdict is immediate, and the advised command runs on that host.
+    // With a store on the host, the check decides immediately, and the advised command runs on that host.
     let with_store = check(&["--window", "500ms"]).exits(1).json();
     let findings = verdict(&with_store)["findings"].clone();
     let accused: Vec<&Value> =
@@ -209,7 +208,7 @@ fn broken_transports_are_reported_and_delay_no_host() {
     let newer = line.replacen("gpumem.snapshot/1", "gpumem.snapshot/2", 1);
     fs::write(path("newer"), format!("{newer}\n")).unwrap();
     fs::write(path("older"), newer.replacen("snapshot/2", "snapshot/0", 1) + "\n").unwrap();
-    // The host's name selects the transport's behaviour; the command is the last argument.
+    // The name of the host selects the behaviour of this transport.
     let behaviour = r#"
 while [ "$1" != -- ]; do shift; done
 line() { cat "$FOLDER/line"; }
@@ -268,13 +267,13 @@ esac
         assert!(error_of(&document, name).contains(reason), "{name}: {}", host(&document, name));
         assert!(output.stderr.contains(&format!("gpumem: {name}: ")), "{name}");
     }
-    // No transport process remains.
+    // No transport is still running.
     let remaining =
         || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
     wait_until("every transport has exited", || remaining().unwrap().stdout.is_empty());
 }
 
-/// The transport tries to open the caller's terminal, and leaves a background process.
+/// The transport tries to open the caller's terminal, and starts a background process.
 #[test]
 fn a_transport_has_no_terminal_and_leaves_no_process() {
     let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
@@ -369,16 +368,16 @@ fn a_kill_from_the_screen_runs_and_asks_on_the_host() {
     });
     assert!(list.lines().any(|line| line.starts_with("b ")), "{list}");
     let pid = holder.pid.to_string();
-    // The unreachable host shows its error; the other hosts keep working.
+    // The screen shows the error of the unreachable host, and continues to show the other hosts.
     terminal.press("G\r");
     terminal.wait_for("the host's screen", |text| text.contains("trying again: ssh failed"));
     terminal.press("H");
     terminal.wait_for("the list of hosts", |text| text.contains("3 hosts"));
     terminal.press("gj\r");
-    // Wait for the host's table; the list of hosts may contain the pid as well.
+    // Wait for the host's table, because the list of hosts can contain the pid, too.
     terminal.wait_for("the screen of b", |text| text.contains("PID USER") && text.contains(&pid));
     let title = format!("process {pid} on GPU 0");
-    // On a busy machine a sample may lack the row when the key arrives, so press it again.
+    // Repeat the key, because a sample on a busy machine can lack the row when the key arrives.
     wait_until("the process is selected", || {
         terminal.press("j");
         thread::sleep(Duration::from_millis(300));
@@ -387,7 +386,7 @@ fn a_kill_from_the_screen_runs_and_asks_on_the_host() {
     terminal.press("x");
     let plan = terminal.wait_for("the remote plan", |text| text.contains("[y/N]"));
     assert!(plan.contains("should free 2.0 GiB") && plan.contains(&format!("{pid}@")), "{plan}");
-    // After "n", nothing is done. The keys went to the plan, not to the screen.
+    // "n" declines the plan. The plan received the keys, and the screen did not.
     terminal.press("n\r");
     terminal.wait_for("the prompt to go back", |text| text.contains("Press Enter to return"));
     assert!(holder.is_alive() && stage.events().is_empty());
@@ -412,7 +411,7 @@ fn a_kill_from_the_screen_runs_and_asks_on_the_host() {
     terminal.assert_restored();
 }
 
-/// While ssh asks for a password or is not connected yet, its keys are handled by the terminal.
+/// The terminal handles keys while ssh connects or asks for a password.
 #[test]
 fn an_ssh_command_can_be_stopped_and_interrupted() {
     let holder = Running::sleep();
@@ -440,7 +439,7 @@ fn an_ssh_command_can_be_stopped_and_interrupted() {
     terminal.wait_for("the shell's message about the job", |text| {
         shows_command(text) && text.lines().any(|line| line.trim() == "\"$@\"")
     });
-    // Before that, the shell owns the terminal, and Ctrl-C would end the shell.
+    // Until ssh continues, the shell owns the terminal, and Ctrl-C would end the shell.
     wait_until("ssh continues", || state(ssh) != Some('T'));
     assert_eq!(terminal.interrupt_until_exit().code(), Some(130));
     terminal.assert_restored();

@@ -1,5 +1,5 @@
-//! A launcher, an idle rank on GPU 0 and a busy rank on GPU 1, with one unreadable process list: no process is
-//! accused or ended.
+//! A launcher, an idle rank on GPU 0 and a busy rank on GPU 1. If a process list is unreadable, gpumem neither accuses
+//! nor kills a process.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -17,11 +17,10 @@ use crate::machine::{GIB, Machine};
 use crate::procs::{self, lives};
 use crate::support::{self, Output};
 
-/// Eleven minutes of history, one snapshot every half minute.
+/// The history covers eleven minutes.
 const STEPS: i64 = 22;
 const STEP_SECONDS: f64 = 30.0;
 
-/// The launcher and its two ranks.
 struct Family {
     launcher: Child,
     ranks: Vec<u32>,
@@ -75,7 +74,6 @@ impl Drop for Family {
     }
 }
 
-/// The machine with its family and a fault.
 fn scene(family: &Family, fault: Option<Fault>) -> Scene {
     let gpu = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let working = Process::compute(family.ranks[1], 20 * GIB).sm(90);
@@ -97,7 +95,7 @@ impl Stage<'_> {
         support::finish(&mut command)
     }
 
-    /// Fills the store with eleven minutes of copies of the current snapshot.
+    /// Fills the store with eleven minutes of history, in which the machine does not change.
     fn fill_store(&self) {
         let output = self.run(&["ps", "--json"]);
         let now: Snapshot = serde_json::from_str(&output.stdout).unwrap();
@@ -119,7 +117,7 @@ impl Stage<'_> {
     }
 }
 
-/// The pids in the findings of a check.
+/// Returns the pids in the findings of a check.
 fn accused(check: &Output) -> Vec<Value> {
     let document = check.json();
     let findings = document["findings"].as_array().unwrap().iter();
@@ -132,7 +130,7 @@ fn a_family_with_an_unreadable_gpu_is_left_alone() {
     let family = Family::start(&namespace);
     let stage =
         |fault| Stage { namespace: &namespace, machine: Machine::new(&scene(&family, fault)) };
-    // Control: with both GPUs readable, the first rank is idle.
+    // If both GPUs are readable, the first rank is idle.
     let readable = stage(None);
     readable.fill_store();
     assert_eq!(accused(&readable.check()), [json!(family.ranks[0])]);
@@ -173,7 +171,7 @@ fn a_finding_is_not_acted_on_after_a_list_failed() {
     let namespace = or_skip!(Namespace::new());
     let family = Family::start(&namespace);
     let stage = Stage { namespace: &namespace, machine: Machine::new(&scene(&family, None)) };
-    // Eleven minutes are complete; the list fails only now.
+    // The history is complete, and the process list fails only now.
     stage.fill_store();
     let fault = Fault::error("nvmlDeviceGetGraphicsRunningProcesses_v3", 10).on(1);
     stage.machine.play(&scene(&family, Some(fault)));

@@ -36,7 +36,7 @@ fn only_a_slow_gpu_is_stale_until_it_answers() {
     let scene = (0..8).fold(Scene::new(), |scene, _| scene.gpu(Gpu::default()));
     let machine = Machine::new(&scene);
     let mut recording = machine.record(&["--interval", "100ms", "--nvml-timeout", "2s"]);
-    // The age of the first GPU's values. The other GPUs are never stale.
+    // Returns the age of the first GPU's values. The values of the other GPUs are never stale.
     let age = |snapshot: &Snapshot| {
         let age_of = |index| snapshot.gpu(index)["stale_seconds"].as_f64();
         assert!((1..8).all(|index| age_of(index).is_none()), "{snapshot:?}");
@@ -46,7 +46,7 @@ fn only_a_slow_gpu_is_stale_until_it_answers() {
         .until(|snapshot| (0..8).all(|index| snapshot.gpu(index).get("stale_seconds").is_none()));
     machine.play(&scene.clone().fault(Fault::delay("nvmlDeviceGetTemperature", 5000).on(0)));
     let mut last = age(&recording.until(|snapshot| age(snapshot).is_some()));
-    // The late answer is used: the age grows, then drops.
+    // gpumem uses the late answer: the age grows at first, and then drops.
     recording.until(|snapshot| {
         let before = std::mem::replace(&mut last, age(snapshot));
         last < before

@@ -1,4 +1,4 @@
-//! Impossible values are shown as unknown, with an error, and cause no finding.
+//! Impossible values are reported as unknown with an error, and cause no finding.
 
 use std::thread;
 
@@ -10,7 +10,8 @@ use crate::machine::{GIB, Machine, Running, Snapshot};
 const QUICK: &str = "[rules.idle]\nduration = \"1s\"\n[rules.unattributed]\nduration = \"1s\"\n\
     [rules.dead]\nduration = \"60s\"\n";
 
-/// Runs `ps`, `check` and `reap` on a GPU. Returns the snapshot, which must contain this error and cause no finding.
+/// Runs `ps`, `check` and `reap` on a GPU. Returns the snapshot, after asserting that it contains `error` and that no
+/// finding occurred.
 fn assert_contained(gpu: Gpu, error: &str) -> Snapshot {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
@@ -32,7 +33,7 @@ fn gpu() -> Gpu {
     Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)
 }
 
-/// Checks which fields are absent from the snapshot. The second argument is the process's pid.
+/// Checks the snapshot for absent fields. The arguments are the snapshot and the pid of the process.
 type Check = fn(&Snapshot, u32);
 
 fn assert_absent(snapshot: &Snapshot, names: &[&str]) {
@@ -50,7 +51,7 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
         Gpu { memory: Some(Memory { total, used, ..Memory::default() }), ..gpu() }
     };
     let held = Process::compute(pid, 20 * GIB);
-    // It works, so only its rows could cause a finding.
+    // The process works, so only an impossible value can cause a finding.
     let busy = || Process::compute(pid, 20 * GIB).sm(50);
     let absurd = f64::from(u32::MAX);
     let beyond_all = Gpu {
@@ -61,8 +62,7 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
     let forty = holding(80, 30).utilization(50, 10);
     let forty = (0..40).fold(forty, |gpu, _| gpu.process(busy()));
     let lies: [(Gpu, &str, Check); 7] = [
-        // 2^64 - 2 is not the driver's value for "unknown". A scene's numbers are floating point; this one is rounded
-        // to nearly 2^64.
+        // 1.8e19 is above the memory of any GPU, but differs from the driver's value for "unknown", which is 2^64 - 1.
         (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is unknown", |snapshot, pid| {
             assert_eq!(snapshot.row(0, pid).get("used_bytes"), None);
         }),

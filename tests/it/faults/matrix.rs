@@ -1,9 +1,9 @@
-//! Injects every NVML error into every call that gpumem makes: on the first GPU, the last GPU and all GPUs; from
-//! the start, from the middle, and once. Each run is compared with a run without faults.
+//! Injects every NVML error into every call of gpumem, on one GPU or all GPUs, and permanently or once. Compares each
+//! run with a run without faults.
 //!
-//! The calls are those that the mock driver counted in the run without faults. Snapshots are taken without waiting
-//! and stamped minutes apart, so that the rules can decide; the mock's clock runs faster as well. One process can
-//! play only one scene, so each worker runs this test binary again.
+//! The mock driver counts the calls in the run without faults. Snapshots have timestamps minutes apart, and the mock's
+//! clock runs faster, so that the rules can decide without waiting. A process can play only one scene, so the test
+//! starts its binary again for each worker.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,21 +21,21 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support;
 
-/// Tells this binary which part of the matrix to run, as `part/parts`.
+/// Tells the test binary to run a part of the matrix, for example `0/2`.
 const PART: &str = "GPUMEM_TEST_FAULTS_PART";
-/// `all` runs the whole matrix. By default a sample runs, which changes every day.
+/// `all` selects the whole matrix. By default, the test runs a sample that changes daily.
 const EXTENT: &str = "GPUMEM_TEST_FAULTS";
 const WORKERS: usize = 2;
-/// Size of the sample: one combination in `SHARE`.
+/// The default sample contains one of this many combinations.
 const SHARE: u64 = 16;
 
-/// The errors that a driver can return: nvml.h, enum nvmlReturn_enum.
+/// Errors that a driver can return (nvml.h, nvmlReturn_enum).
 const ERRORS: [u32; 19] = [1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 999];
-/// The errors that mean "not supported", which is a valid answer.
+/// Errors that mean "not supported". A driver can return these without a fault.
 const UNSUPPORTED: [u32; 3] = [3, 13, 25];
 const UNKNOWN: u32 = 999;
 const NOT_FOUND: u32 = 6;
-/// Values that a GPU may lack. They can be absent if the driver says "not supported".
+/// Values that some GPUs do not support, so a snapshot can lack them without an error.
 const OPTIONAL: [&str; 20] = [
     "memory_percent",
     "gpu_percent",
@@ -59,10 +59,9 @@ const OPTIONAL: [&str; 20] = [
     "reserved_bytes",
 ];
 
-/// Snapshots per run. They cover more time than any rule needs.
+/// Number of snapshots per run. They cover more time than the slowest rule needs.
 const SNAPSHOTS: usize = 8;
-/// Values that depend on timing rather than on a fault: what a call covered, what is read twice a minute, and the
-/// video engines, whose failure leaves them unknown.
+/// Values that can differ between runs without a fault, because gpumem reads them rarely or measures them over time.
 const TIME_DEPENDENT: [&str; 10] = [
     "sampled_seconds",
     "memory_clock_mhz",
@@ -88,10 +87,10 @@ enum When {
 struct Combination {
     function: String,
     code: u32,
-    /// `None` for all GPUs.
+    /// `None` selects all GPUs.
     gpu: Option<u32>,
     when: When,
-    /// Calls per GPU in the run without faults.
+    /// Number of calls per GPU in the run without faults.
     calls: u64,
 }
 
@@ -111,8 +110,8 @@ impl Combination {
     }
 }
 
-/// GPU 0: a busy process, an idle one and a desktop. GPU 1: an idle process, an MPS client and unattributed memory.
-/// GPU 2: a busy process. GPU 3: two MIG devices.
+/// Returns four GPUs. GPU 0: a busy process, an idle process and a desktop. GPU 1: an idle process, an MPS client and
+/// unattributed memory. GPU 2: a busy process. GPU 3: two MIG devices.
 fn scene(pids: &[u32]) -> Scene {
     let gpu = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let desktop = |pid| Process::compute(pid, 4 * GIB).kind(ProcessKind::Graphics);
@@ -145,7 +144,7 @@ fn scene(pids: &[u32]) -> Scene {
 const PROCESSES: usize = 8;
 const LAST: u32 = 3;
 
-/// The snapshots of a run, and each finding as its rule, its GPUs and its process.
+/// The snapshots of a run, and its findings as rule, GPUs and pid.
 struct Run {
     snapshots: Vec<Snapshot>,
     findings: BTreeSet<(String, Vec<u32>, Option<u32>)>,
@@ -184,8 +183,8 @@ fn faults_cause_no_false_findings_and_are_reported() {
     if let Ok(part) = env::var(PART) {
         return run_part(&part);
     }
-    // In sessions of their own. Other tests listen in this test's session for short times; a process that listens
-    // would count as these processes' front end.
+    // Start the processes in separate sessions. Other tests listen on sockets in this test's session, which would make
+    // the processes look like servers.
     let start_alone = || Running::start(Command::new("setsid").args(["sleep", "600"]));
     let processes: Vec<Running> = (0..PROCESSES).map(|_| start_alone()).collect();
     for process in &processes {
@@ -214,7 +213,6 @@ fn faults_cause_no_false_findings_and_are_reported() {
     }
 }
 
-/// Runs a part of the matrix with this process's own scene.
 fn run_part(part: &str) {
     let (part, parts) = part.split_once('/').unwrap();
     let (part, parts): (usize, usize) = (part.parse().unwrap(), parts.parse().unwrap());
@@ -231,7 +229,7 @@ fn run_part(part: &str) {
     let mut done = 0;
     for (position, combination) in all.iter().enumerate() {
         let is_chosen = is_all || is_in_todays_sample(position as u64);
-        // Divided by error code: two workers can count different calls, because a library may be closed late.
+        // Divide the work by error code, because the workers can count different calls if a library is closed late.
         if combination.code as usize % parts != part || !is_chosen {
             continue;
         }
@@ -242,7 +240,7 @@ fn run_part(part: &str) {
         match observe(&library) {
             Ok(run) => {
                 let complaints = compare(combination, &baseline, &run);
-                // The first complaint is enough; later snapshots repeat it.
+                // Keep only the first complaint, because later snapshots repeat it.
                 let first = complaints.into_iter().next();
                 wrong.extend(first.map(|complaint| (combination.clone(), complaint)));
             }
@@ -263,7 +261,7 @@ fn is_in_todays_sample(position: u64) -> bool {
     (number >> 33).is_multiple_of(SHARE)
 }
 
-/// Every call of the run without faults, with every error, GPU and time.
+/// Combines every call of the run without faults with every error, GPU and time.
 fn combinations(counts: &Path) -> Vec<Combination> {
     let counts = Counts::read(counts).unwrap();
     let functions: BTreeSet<&String> = counts.keys().map(|(function, _)| function).collect();
@@ -293,7 +291,7 @@ fn combinations(counts: &Path) -> Vec<Combination> {
     all
 }
 
-/// Wrong or silently missing results of a run with a fault.
+/// Returns the wrong results, and the missing results without an error, of a run with a fault.
 fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> {
     let mut wrong = Vec::new();
     for finding in run.findings.difference(&baseline.findings) {
@@ -340,17 +338,17 @@ fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> 
             collect_missing("", gpu, other, &mut missing);
             let may_lack = |path: &String| {
                 let name = path.rsplit('.').next().unwrap_or(path);
-                // Under WSL, v2 of the memory info fails, and v1 does not report reserved memory.
+                // On WSL, version 2 of the memory info fails, and version 1 does not report reserved memory.
                 let is_v1 = combination.code == UNKNOWN && name == "reserved_bytes";
                 is_v1 || (UNSUPPORTED.contains(&combination.code) && OPTIONAL.contains(&name))
             };
-            // A process need not have an accounting record.
+            // NVML can lack the accounting record of a process.
             let is_account = |path: &String| {
                 combination.code == NOT_FOUND
                     && combination.function == "nvmlDeviceGetAccountingStats"
                     && path.contains("lifetime_")
             };
-            // A stated reason replaces an error.
+            // A snapshot that states a reason does not need an error.
             let has_reason =
                 |path: &String| path == ".memory" && other["memory_unavailable"].is_string();
             missing.retain(|path| !may_lack(path) && !is_account(path) && !has_reason(path));
@@ -362,7 +360,7 @@ fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> 
     wrong
 }
 
-/// Collects the paths of values that `faulty` lacks.
+/// Appends the paths of values that `faulty` lacks.
 fn collect_missing(path: &str, expected: &Value, faulty: &Value, missing: &mut Vec<String>) {
     match (expected, faulty) {
         (Value::Object(expected), Value::Object(faulty)) => {
@@ -376,7 +374,7 @@ fn collect_missing(path: &str, expected: &Value, faulty: &Value, missing: &mut V
         }
         (Value::Array(expected), Value::Array(faulty)) => {
             for value in expected {
-                // Processes are matched by pid, MIG devices by index.
+                // Match processes by pid, and MIG devices by index.
                 let key = ["pid", "index"].into_iter().find(|key| value.get(key).is_some());
                 let Some(key) = key else {
                     continue;
