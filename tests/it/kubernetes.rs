@@ -1,5 +1,5 @@
-//! `packaging/kubernetes`: the manifest against the schemas of several Kubernetes releases, and the image with the
-//! privileges of the manifest, next to a container in a pod's cgroup.
+//! `packaging/kubernetes`: validates the manifest against the schemas of several Kubernetes releases, and runs the
+//! image with the manifest's privileges next to a container in a pod's cgroup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn packaging(file: &str) -> PathBuf {
 #[test]
 fn the_manifest_is_valid_in_several_releases() {
     let python = or_skip!(support::python_with(&["kubernetes_validate"]));
-    // The oldest and the newest release that the validator knows, and two between.
+    // The validator's oldest and newest releases, and two in between.
     const RELEASES: [&str; 4] = ["1.25", "1.29", "1.33", "1.37"];
     let validate = |file: &Path| {
         let mut command = Command::new(&python);
@@ -56,22 +56,22 @@ fn the_manifest_is_valid_in_several_releases() {
 const LISTED: &str = "import json, sys, yaml
 print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
 
-/// For a machine without systemd. Some sandboxes refuse limits above their own.
+/// Options for a machine without systemd. Some sandboxes refuse resource limits above their own.
 const PODMAN: &str = "podman --cgroup-manager cgroupfs --runtime runc";
 const RUN: &str = "run --network none --ulimit nofile=1024:1024 --ulimit nproc=1024:1024";
 
-/// Runs a shell command that must succeed. Returns its output.
+/// Runs a shell command, which must succeed. Returns standard output.
 fn run_shell(line: &str) -> String {
     let output = sh(line);
     assert!(output.status.success(), "{line}\n{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The names of a process's fields.
+/// Returns the names of a process's fields.
 fn field_names(snapshot: &Value, pid: u32) -> BTreeSet<String> {
     let processes = snapshot["processes"].as_array().unwrap();
     let process = processes.iter().find(|process| process["pid"] == pid).unwrap();
-    // `cpu_percent` needs a second sample.
+    // gpumem reports `cpu_percent` from the second sample on.
     let fields = process.as_object().unwrap().keys().filter(|name| *name != "cpu_percent");
     fields.cloned().collect()
 }
@@ -90,7 +90,7 @@ fn the_daemonset_names_pods_and_needs_each_capability() {
     let pod = &daemonset["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
 
-    // A base image with the C library and a shell, and gpumem's image on top of it.
+    // Build a base image with the C library and a shell, and gpumem's image on top.
     let folder = tempfile::tempdir().unwrap();
     let base = or_skip!(make_root(folder.path()));
     let libraries = run_shell(&format!("ldd {}", support::gpumem()));
@@ -119,7 +119,7 @@ fn the_daemonset_names_pods_and_needs_each_capability() {
     let demo = run_shell(&format!("{PODMAN} {RUN} --rm --read-only {image} metrics --demo"));
     assert!(demo.contains("\ngpumem_finding_active{"), "{demo}");
 
-    // Another user's container in a pod's cgroup.
+    // Start another user's container in a pod's cgroup.
     let uid = |pod: u32| format!("8f7e6d5c-4b3a-4210-8fed-{test_pid:08x}{pod:04x}");
     let _cgroups = AtEnd(format!(
         "find /sys/fs/cgroup -depth -type d -path '*8f7e6d5c-4b3a-4210-8fed-{test_pid:08x}*' -exec rmdir {{}} +"
@@ -135,7 +135,7 @@ fn the_daemonset_names_pods_and_needs_each_capability() {
     let pid = run_shell(&format!("podman inspect -f '{{{{.State.Pid}}}}' {holder}"));
     let pid: u32 = pid.parse().unwrap();
     let machine = Machine::new(&one_gpu(&[pid]));
-    // The node's folders that the manifest mounts.
+    // Create the directories of the node that the manifest mounts.
     let node = folder.path().join("node");
     fs::create_dir_all(node.join("var/lib/gpumem")).unwrap();
     fs::create_dir_all(node.join(format!("var/log/pods/team-a_train-0_{}/main", uid(1)))).unwrap();

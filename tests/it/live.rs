@@ -1,5 +1,5 @@
-//! gpumem on the mock driver with real processes: what it reads, and how it handles a driver that is old, wrong,
-//! slow or gone.
+//! gpumem on the mock driver with real processes: the values that gpumem reads, and drivers that are old, wrong, slow
+//! or gone.
 
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ use crate::machine::{GIB, Machine, Running, Snapshot, one_gpu};
 use crate::procs;
 use crate::support::{self, wait_until};
 
-/// A rule with a duration short enough for a test.
+/// A rule with a short duration.
 const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
 fn quick_check(machine: &Machine) -> support::Output {
@@ -67,13 +67,13 @@ fn the_drivers_values_are_shown() {
     let text = machine.run(&["ps"]);
     assert_eq!((text.code, text.stderr.as_str()), (0, ""));
     assert!(text.stdout.contains("NVIDIA A100-SXM4-40GB") && text.stdout.contains("sleep 600"));
-    // In a container NVML lists only the processes visible there, so the remainder proves nothing.
+    // In a container, NVML lists only visible processes, so the rest of the memory can belong to others.
     let is_host = snapshot.0["host"]["pid_namespace"] == "host";
     let rest = "GPU 0: 3.0 GiB are unattributed: no listed process holds them";
     assert_eq!(text.stdout.contains(rest), is_host, "{text:?}");
 }
 
-/// Whether the kernel of this connection file accepts connections, which it does once it has started.
+/// Returns whether a kernel has started and accepts connections.
 fn is_answering(connection: &Path) -> bool {
     let text = std::fs::read_to_string(connection).unwrap_or_default();
     let file: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -93,7 +93,7 @@ fn programs_and_notebooks_are_named() {
         Command::new(&python)
             .args(["-m", "ipykernel_launcher", "-f"])
             .arg(&connection)
-            // Keeps the home directory of the user who runs the tests clean.
+            // Keep the real home directory clean.
             .env("IPYTHONDIR", machine.path("ipython")),
     );
     wait_until("the kernel answers", || {
@@ -102,7 +102,7 @@ fn programs_and_notebooks_are_named() {
         is_answering(&connection)
     });
     machine.play(&one_gpu(&[train.pid(), kernel.pid()]));
-    // gpumem skips a process's memory map while the process waits for the disk. Wait until argv is present.
+    // gpumem does not read the memory map of a process that waits for the disk. Wait until both processes run.
     let mut snapshot = machine.snapshot(0);
     wait_until("both processes have loaded their modules", || {
         snapshot = machine.snapshot(0);
@@ -152,7 +152,7 @@ fn an_idle_process_is_found_and_a_busy_one_is_not() {
     assert_eq!(findings[0]["process"]["pid"], idle.pid());
     assert_eq!(findings[0]["memory_bytes"], 20 * GIB);
     assert_eq!(findings[0]["evidence"]["sm_percent_max"], 0);
-    // Only the leak rule is undecided: by default it needs a quarter of an hour.
+    // Only the leak rule is undecided, because it needs 15 minutes of history.
     let undecided = verdict["undecided"].as_array().unwrap();
     assert_eq!(undecided.len(), 1, "{verdict}");
     assert_eq!(undecided[0]["rule"], "leak");
@@ -205,7 +205,7 @@ fn utilization_samples_may_use_the_boot_clock() {
     }
 }
 
-/// The snapshots that `gpumem record` writes to standard output.
+/// Returns the snapshots that `gpumem record` writes.
 fn record(machine: &Machine, more: &[&str]) -> Vec<Snapshot> {
     let output = machine.run(&[&["record"][..], more].concat()).exits(0);
     output.stdout.lines().map(|line| Snapshot(serde_json::from_str(line).unwrap())).collect()
@@ -268,7 +268,7 @@ fn impossible_gpu_values_are_unknown_and_fail_gates() {
     {
         assert!(snapshot.gpu(0).get(name).is_none(), "{name}: {snapshot:?}");
     }
-    // Orin's library returns SUCCESS with all values zero.
+    // On Orin, NVML returns SUCCESS and zeros.
     let empty = Gpu {
         memory: Some(Memory { total: 0.into(), reserved: 0.into(), ..Memory::default() }),
         ..Gpu::default()
@@ -293,12 +293,12 @@ fn a_failed_or_missing_call_leaves_other_values() {
     assert!(gpu.get("uuid").is_none() && gpu["minor_number"] == 0, "{snapshot:?}");
     assert!(gpu["pci_bus_id"].is_string(), "{snapshot:?}");
 
-    // R450 and R460 list MPS clients with a call that has no version suffix.
+    // Drivers R450 and R460 list MPS clients with a function without a version suffix.
     let client = Running::sleep();
     let row = Process::compute(client.pid(), GIB).kind(ProcessKind::Mps);
     let mut scene = Scene::new().gpu(Gpu::default().process(row)).driver(Driver::r470());
     scene.driver.missing.push("nvmlDeviceGetMPSComputeRunningProcesses_v2".into());
-    // A library without `nvmlShutdown`, which cannot be closed.
+    // A library without `nvmlShutdown` cannot be closed.
     scene.driver.missing.push("nvmlShutdown".into());
     let folder = tempfile::tempdir().unwrap();
     let library = mock_nvml::library_without(&scene.driver.missing, folder.path()).unwrap();
@@ -321,7 +321,7 @@ fn r535_process_records_are_read_with_their_real_size() {
     let expected: Vec<u64> = pids.iter().map(|&pid| u64::from(pid)).collect();
     assert_eq!(Machine::new(&scene).snapshot(0).pids(0), expected, "with v2, which is correct");
 
-    // Without v2, the record size is derived from what v3 wrote.
+    // Without v2, gpumem must derive the record size from the records that v3 wrote.
     let mut scene = scene;
     for list in ["Compute", "Graphics", "MPSCompute"] {
         scene.driver.missing.push(format!("nvmlDeviceGet{list}RunningProcesses_v2"));
@@ -429,7 +429,7 @@ fn a_hung_gpu_does_not_delay_others() {
     assert!(snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"), "{:?}", snapshot.errors());
     assert!(snapshot.errors()[0].contains("no answer for"), "{:?}", snapshot.errors());
 
-    // The GPU answers at first, then hangs. Its old values remain, marked as stale.
+    // The GPU answers at first, and then hangs. The last values remain, marked as stale.
     machine.play(&scene);
     let mut recording = machine.record(&["--interval", "100ms", "--nvml-timeout", "2s"]);
     assert!(recording.next().gpu(0).get("stale_seconds").is_none());
@@ -507,11 +507,11 @@ fn a_sample_makes_only_the_necessary_calls() {
         "nvmlDeviceGetOfaUtilization",
     ];
     for name in each_sample {
-        // Twice a minute, the memory clock is read with the same function as the SM clock.
+        // Twice a minute, gpumem reads the memory clock with the function for the SM clock.
         let more = u64::from(name == "nvmlDeviceGetClockInfo");
         assert!((samples..=samples + more).contains(&count(name)), "{name}: {counts:?}");
     }
-    // Two calls, because some functions return two values.
+    // Some functions return two values and are called once for each.
     let mut others = counts.iter().filter(|((name, _), _)| !each_sample.contains(&name.as_str()));
     assert!(others.all(|(_, &count)| count <= 2), "constant values are read once: {counts:?}");
 }
@@ -546,7 +546,7 @@ fn odd_names_long_arguments_zombies_and_stopped_processes_are_read() {
     let bytes: usize = argv.iter().map(|argument| argument.as_str().unwrap().len()).sum();
     assert!(bytes <= 40_000, "{bytes}");
     assert!(argv.last().unwrap().as_str().unwrap().ends_with('…'));
-    // A zombie cannot be killed. Its parent is this test.
+    // A zombie cannot be killed. This test is the zombie's parent.
     let parent = format!("({}) has to reap it", std::process::id());
     let killed = machine.run(&["kill", &zombie.pid().to_string(), "--yes"]);
     assert_ne!(killed.code, 0, "{killed:?}");

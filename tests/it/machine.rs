@@ -1,4 +1,4 @@
-//! A machine for tests: the mock driver playing a scene, and gpumem running on it.
+//! A machine for tests: the mock driver plays a scene, and gpumem uses the mock driver.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -15,36 +15,34 @@ use crate::support::{self, Output};
 
 pub const GIB: u64 = 1 << 30;
 
-/// The mock driver and the scene that it plays.
 pub struct Machine {
     folder: tempfile::TempDir,
     library: PathBuf,
 }
 
 impl Machine {
-    /// A machine that plays this scene.
     pub fn new(scene: &Scene) -> Self {
         Self::with_library(scene, mock_nvml::library())
     }
 
-    /// A machine with another build of the mock driver.
+    /// Uses another build of the mock driver.
     pub fn with_library(scene: &Scene, library: PathBuf) -> Self {
         let machine = Self { folder: tempfile::tempdir().unwrap(), library };
         machine.play(scene);
         machine
     }
 
-    /// Plays another scene from now on.
+    /// Replaces the scene. Running programs notice the change.
     pub fn play(&self, scene: &Scene) {
         scene.write(&self.path("scene.json")).unwrap();
     }
 
-    /// A path in the machine's own folder.
+    /// Returns a path in the machine's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// gpumem with these arguments on this machine.
+    /// Returns a command that runs gpumem on this machine.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = support::command(arguments);
         command.arg("--nvml-library").arg(&self.library);
@@ -52,12 +50,12 @@ impl Machine {
         command
     }
 
-    /// Points a program at this machine's driver and configuration.
+    /// Makes a program use this machine's driver and configuration.
     pub fn environment(&self, command: &mut Command) {
         command.env("GPUMEM_MOCK_SCENE", self.path("scene.json"));
         command.env("GPUMEM_MOCK_COUNTS", self.path("counts"));
         command.env("XDG_CONFIG_HOME", self.folder.path());
-        // The real machine's claims on its GPUs do not apply.
+        // Ignore claims on GPUs of the real machine.
         command.env("GPUMEM_CLAIM_DIR", self.path("pci"));
     }
 
@@ -66,42 +64,40 @@ impl Machine {
         std::fs::write(self.path("gpumem/config.toml"), toml).unwrap();
     }
 
-    /// Runs gpumem on this machine and waits for its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
         support::finish(&mut self.command(arguments))
     }
 
-    /// Like [`Self::run`], with the arguments as one line.
+    /// Runs gpumem with the arguments in `line`.
     pub fn run_line(&self, line: &str) -> Output {
         self.run(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// Like [`Self::run`], with a state directory in the machine's folder.
+    /// Runs gpumem with a state directory, so that commands can write the audit log.
     pub fn act(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments);
         support::finish(command.env("STATE_DIRECTORY", self.path("state")))
     }
 
-    /// `gpumem record` with these arguments.
     pub fn record(&self, more: &[&str]) -> Recording {
         Recording::start(&mut self.command(&[&["record"], more].concat()))
     }
 
-    /// gpumem's output for a recording, with this machine's configuration.
+    /// Replays a recording with this machine's configuration. Returns standard output.
     pub fn replay(&self, arguments: &[&str], file: &str) -> String {
         let mut command = support::command(arguments);
         self.environment(&mut command);
         support::finish(command.args(["--replay", file])).stdout
     }
 
-    /// `gpumem ps --json`, which must exit with `code`.
+    /// Runs `gpumem ps --json`, which must exit with `code`.
     pub fn snapshot(&self, code: i32) -> Snapshot {
         let output = self.run(&["ps", "--json"]);
         assert_eq!(output.code, code, "{output:?}");
         Snapshot(output.json())
     }
 
-    /// How often each NVML function was called on each GPU.
+    /// Returns the number of calls of each NVML function, by GPU.
     pub fn counts(&self) -> BTreeMap<(String, Option<u32>), u64> {
         Counts::read(&self.path("counts")).unwrap()
     }
@@ -111,7 +107,6 @@ impl Machine {
     }
 }
 
-/// A snapshot as JSON.
 #[derive(Debug)]
 pub struct Snapshot(pub Value);
 
@@ -120,7 +115,6 @@ impl Snapshot {
         &self.0["gpus"][index]
     }
 
-    /// The pids listed on a GPU.
     pub fn pids(&self, index: usize) -> Vec<u64> {
         let rows = self.gpu(index)["processes"].as_array();
         rows.unwrap_or_else(|| panic!("{self:?}"))
@@ -129,27 +123,26 @@ impl Snapshot {
             .collect()
     }
 
-    /// A process's row on a GPU.
     pub fn row(&self, index: usize, pid: u32) -> &Value {
         let rows = self.gpu(index)["processes"].as_array();
         let found = rows.into_iter().flatten().find(|row| row["pid"] == pid);
         found.unwrap_or_else(|| panic!("{pid} is not on GPU {index}: {self:?}"))
     }
 
-    /// A process's facts from Linux.
+    /// Returns the entry of a process in `processes`, which contains facts from Linux.
     pub fn process(&self, pid: u32) -> &Value {
         let found = self.0["processes"].as_array().unwrap().iter().find(|row| row["pid"] == pid);
         found.unwrap_or_else(|| panic!("{pid} is not in {self:?}"))
     }
 
-    /// The errors, each with its GPU and call in front.
+    /// Returns the errors as lines of GPU, call and message.
     pub fn errors(&self) -> Vec<String> {
         let errors = self.0["errors"].as_array().unwrap().iter();
         errors.map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"])).collect()
     }
 }
 
-/// `gpumem record` to standard output; killed when dropped.
+/// `gpumem record` to standard output. Dropping it kills gpumem.
 pub struct Recording {
     pub running: Running,
     lines: Lines<BufReader<ChildStdout>>,
@@ -162,7 +155,6 @@ impl Recording {
         Self { running: Running(child), lines }
     }
 
-    /// The next snapshot's line.
     pub fn line(&mut self) -> String {
         self.lines.next().expect("the recording has another line").unwrap()
     }
@@ -171,12 +163,11 @@ impl Recording {
         Snapshot(serde_json::from_str(&self.line()).unwrap())
     }
 
-    /// All remaining snapshots.
     pub fn rest(&mut self) -> impl Iterator<Item = Snapshot> {
         self.lines.by_ref().map(|line| Snapshot(serde_json::from_str(&line.unwrap()).unwrap()))
     }
 
-    /// Reads up to the first snapshot that meets the condition.
+    /// Skips snapshots until the condition is met.
     pub fn until(&mut self, mut is_wanted: impl FnMut(&Snapshot) -> bool) -> Snapshot {
         let start = Instant::now();
         loop {
@@ -192,14 +183,14 @@ impl Recording {
     }
 }
 
-/// A real child process; killed when dropped.
+/// A child process. Dropping it kills the process.
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a program without input or output in its own process group, as a shell does, so that it is not taken
-    /// for a part of the test's job.
+    /// Starts a program without input and output. As in a shell, the program gets its own process group, so that gpumem
+    /// does not count it as part of the test's job.
     pub fn start(command: &mut Command) -> Self {
-        // setsid forks if it is a group leader.
+        // setsid forks if it is a process group leader.
         if command.get_program() != "setsid" {
             command.process_group(0);
         }
@@ -207,7 +198,7 @@ impl Running {
         Self(null.spawn().unwrap())
     }
 
-    /// `sleep`, longer than a test runs.
+    /// Starts `sleep` for longer than any test runs.
     pub fn sleep() -> Self {
         Self::start(Command::new("sleep").arg("600"))
     }
@@ -224,7 +215,7 @@ impl Drop for Running {
     }
 }
 
-/// A child process with line-based input and output; killed when dropped.
+/// A child process that reads and writes lines. Dropping it kills the process.
 pub struct LineProcess {
     pub running: Running,
     input: ChildStdin,
@@ -256,7 +247,7 @@ impl LineProcess {
     }
 }
 
-/// A scene of one GPU on which each of these processes holds 2 GiB.
+/// Returns a scene with one GPU, on which each process holds 2 GiB.
 pub fn one_gpu(pids: &[u32]) -> Scene {
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let gpu = pids.iter().fold(gpu, |gpu, &pid| gpu.process(Process::compute(pid, 2 * GIB)));

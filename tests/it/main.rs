@@ -1,9 +1,9 @@
-//! The integration tests: one binary, a module per subject.
+//! The integration tests. They form a single binary with a module per subject.
 
-// clippy.toml allows these in `#[test]` functions, and not in what those call.
+// clippy.toml allows these lints in `#[test]` functions, but not in the functions that tests call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
-/// The value, or returns from the test if it is `None`. The helper has printed the reason.
+/// Unwraps an option. On `None`, returns from the test, because a helper has printed why the test is skipped.
 macro_rules! or_skip {
     ($found:expr) => {
         match $found {

@@ -1,5 +1,5 @@
-//! From a kernel's process to its notebook and its server, with real Jupyter servers and kernels. `batch` has the
-//! programs that run a notebook without a server, `misbehaving` the servers that misbehave.
+//! gpumem finds the notebook and the server of a kernel. The tests run real Jupyter servers and kernels. `batch` tests
+//! programs that execute a notebook without a server, and `misbehaving` tests servers that misbehave.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ mod doctor;
 mod misbehaving;
 
 pub const TOKEN: &str = "s3cret-t0ken";
-/// Sends a request over TLS, and prints the answer. Arguments: PORT REQUEST.
+/// Sends a request over TLS, and prints the answer. The arguments are the port and the request.
 const OVER_TLS: &str = "
 import socket, ssl, sys
 context = ssl._create_unverified_context()
@@ -32,11 +32,11 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
         answer += part
 sys.stdout.write(answer.decode())
 ";
-/// The key of the connection file that `fake_server.py` writes.
+/// The key in the connection file of `fake_server.py`.
 const KEY: &str = "k3y-k3y";
 
-/// A home folder for servers, kernels and their files. When it is dropped, every process with its path in argv is
-/// killed.
+/// A home directory for servers and kernels. Dropping it kills every process whose command line contains the
+/// directory's path.
 pub struct JupyterHome(tempfile::TempDir);
 
 impl JupyterHome {
@@ -48,7 +48,7 @@ impl JupyterHome {
         self.0.path().join(name)
     }
 
-    /// A program whose Jupyter settings are all in this folder.
+    /// Returns a command whose Jupyter settings are all in this directory.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -62,7 +62,7 @@ impl JupyterHome {
         command
     }
 
-    /// The processes with this text and the folder's path in their argv.
+    /// Returns the processes whose command lines contain `text` and the directory's path.
     pub fn pids_with(&self, text: &str) -> Vec<u32> {
         let folder = self.0.path().to_str().unwrap();
         let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -75,7 +75,7 @@ impl JupyterHome {
         .collect()
     }
 
-    /// The only process with this text and the folder's path in its argv. Waits for it.
+    /// Waits for the process whose command line contains `text` and the directory's path.
     pub fn pid_with(&self, text: &str) -> u32 {
         let mut pids = Vec::new();
         wait_until("a process with this text in argv", || {
@@ -86,7 +86,7 @@ impl JupyterHome {
         pids[0]
     }
 
-    /// The path and content of the server's file. Waits for it.
+    /// Waits for the server's file. Returns the path and the content.
     pub fn server_file(&self) -> (PathBuf, Value) {
         let mut found = None;
         wait_until("the server has written its file", || {
@@ -106,7 +106,6 @@ impl JupyterHome {
         found.unwrap()
     }
 
-    /// Starts `fake_server.py`.
     pub fn fake_server(&self, arguments: &[&str]) -> Option<FakeServer> {
         let python = support::find("python3", "python3")?;
         let mut command = self.command(&python);
@@ -117,7 +116,7 @@ impl JupyterHome {
         Some(FakeServer { server, kernel })
     }
 
-    /// Starts a program that executes the notebook `a.ipynb`, and waits until its only cell runs. The cell ends when
+    /// Starts a program that executes the notebook `a.ipynb`, and waits until the only cell runs. The cell ends when
     /// the file `done` exists.
     pub fn run_batch(&self, python: &Path, arguments: &[&str]) -> Batch {
         let (pid_file, done) = (self.path("pid"), self.path("done"));
@@ -148,7 +147,7 @@ impl JupyterHome {
     }
 }
 
-/// A program that executes a notebook from its first cell to its last.
+/// A program that executes all cells of a notebook.
 pub struct Batch {
     pub running: Running,
     pub kernel: u32,
@@ -156,7 +155,7 @@ pub struct Batch {
 
 impl Drop for JupyterHome {
     fn drop(&mut self) {
-        // Servers first: they would restart their kernels.
+        // Kill servers first, because they would restart their kernels.
         for text in ["jupyter_server", ""] {
             for pid in self.pids_with(text) {
                 procs::send(pid, Signal::KILL);
@@ -175,10 +174,10 @@ pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/notebook").join(name)
 }
 
-/// gpumem's facts about a kernel, once its files and its server have answered.
+/// Returns gpumem's facts about a kernel after the server has answered.
 ///
-/// A first sample waits only briefly for the server, and a TLS handshake on a busy machine is slower in every run of
-/// `ps`. A later sample of the same run has the answer. If that timed out as well, ask again.
+/// The first sample does not wait long for the server. A TLS handshake on a busy machine can be slower in every run of
+/// `ps`, but a later sample of `record` then contains the answer.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     let mut facts = Value::Null;
     wait_until("no request about the kernel is pending", || {
@@ -192,7 +191,7 @@ pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     facts
 }
 
-/// gpumem's facts about a kernel in the last of several samples.
+/// Returns gpumem's facts about a kernel in the last of several samples.
 fn later_facts(machine: &Machine, pid: u32) -> Value {
     let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]).exits(0);
     assert_no_secret(&[&output.stdout, &output.stderr]);
@@ -200,7 +199,8 @@ fn later_facts(machine: &Machine, pid: u32) -> Value {
     facts_of(&serde_json::from_str(last).unwrap(), pid)
 }
 
-/// gpumem's facts about a kernel in its first sample. Checks the run time, and that no secret is printed.
+/// Returns gpumem's facts about a kernel in one sample. Asserts that the sample was fast and that no secret was
+/// printed.
 fn first_facts(machine: &Machine, pid: u32) -> Value {
     let start = Instant::now();
     let output = machine.run(&["ps", "--json"]);
@@ -231,12 +231,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these flags. Returns `None` and prints the reason if Jupyter is not installed.
+    /// Starts a server. If Jupyter is not installed, prints the reason and returns `None`.
     pub fn start(flags: &[&str]) -> Option<Self> {
         Self::start_with(flags, |_| ())
     }
 
-    /// Like [`Self::start`], with changes to the command.
+    /// Starts a server after `change` has modified the command.
     pub fn start_with(flags: &[&str], change: impl FnOnce(&mut Command)) -> Option<Self> {
         let python = support::python_with(&["jupyter_server", "ipykernel"])?;
         let home = JupyterHome::new();
@@ -246,15 +246,15 @@ impl Server {
             .args(["-m", "jupyter_server", "--no-browser", "--allow-root"])
             .arg(format!("--ServerApp.root_dir={}", home.path("work").display()))
             .args(flags);
-        // By default the server looks for a free port, which can be taken before it listens; its file names it all
-        // the same.
+        // By default, the server writes a free port into its file and binds the port later. Another program can take
+        // the port meanwhile.
         if !flags.iter().any(|flag| flag.starts_with("--ServerApp.sock")) {
             command.arg(format!("--ServerApp.port={}", support::free_port()));
         }
         change(&mut command);
         let running = Running::start(&mut command);
         let server = Self { file: home.server_file().1, home, python, running };
-        // The server writes its file before it listens.
+        // The server writes the file before it listens.
         wait_until("the server listens", || match server.file["sock"].as_str() {
             Some("") | None => TcpStream::connect(("127.0.0.1", server.port())).is_ok(),
             Some(sock) => UnixStream::connect(sock).is_ok(),
@@ -270,7 +270,7 @@ impl Server {
     pub fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let mut token = format!("Authorization: token {TOKEN}\r\n");
         if self.file["token"] == "" {
-            // Like a page of the server: cookie and header must be equal (tornado: `check_xsrf_cookie`).
+            // As in a browser, the cookie and the header must be equal (tornado, `check_xsrf_cookie`).
             token = "Cookie: _xsrf=0a1b\r\nX-XSRFToken: 0a1b\r\n".to_owned();
         }
         let answer = self.answer(method, path, body, &token);
@@ -279,7 +279,7 @@ impl Server {
         serde_json::from_str(body).unwrap_or_default()
     }
 
-    /// Sends a request with these header lines. Returns the whole answer.
+    /// Sends a request with additional header lines. Returns the answer with its header.
     pub fn answer(&self, method: &str, path: &str, body: &Value, lines: &str) -> String {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
@@ -305,7 +305,6 @@ impl Server {
         answer
     }
 
-    /// Sends a request over HTTPS with Python's client.
     fn request_over_tls(&self, request: &str) -> String {
         let mut command = Command::new(&self.python);
         command.args(["-c", OVER_TLS, &self.port().to_string(), request]);
@@ -313,7 +312,7 @@ impl Server {
         output.stdout
     }
 
-    /// Opens a notebook as JupyterLab does. Returns its kernel.
+    /// Opens a notebook as JupyterLab does. Returns the kernel.
     pub fn open(&self, path: &str) -> Kernel {
         let session = json!({
             "path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"},
@@ -341,7 +340,7 @@ pub struct Kernel {
     pub connection_file: PathBuf,
 }
 
-/// One server for all three, because starting one is slow. The last check kills it.
+/// These checks share a server, because starting a server is slow. The last check kills the server.
 #[test]
 fn a_servers_notebooks_are_identified_while_it_lives() {
     let mut server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
@@ -410,7 +409,7 @@ fn assert_only_the_idle_notebook_is_found(server: &Server) {
     let machine = Machine::new(&one_gpu(&[busy.pid, idle.pid]));
     let done = server.home.path("busy-is-done");
     let wait = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
-    // gpumem recognises PyTorch by its mapped library, which can be any file of that name.
+    // gpumem recognises PyTorch by the name of a mapped library. The content of the file does not matter.
     let library = server.home.path("torch/lib/libtorch_cuda.so");
     let load = format!(
         "import mmap, os\nos.makedirs(os.path.dirname({library:?}))\n\
@@ -422,7 +421,7 @@ fn assert_only_the_idle_notebook_is_found(server: &Server) {
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
     let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
     let mut output = machine.run(&check);
-    // Recent activity prevents a finding.
+    // The rule finds the kernel idle only some time after the last activity.
     wait_until("the other kernel is idle for long enough", || {
         output = machine.run(&check);
         output.code == 1
@@ -448,7 +447,7 @@ fn assert_only_the_idle_notebook_is_found(server: &Server) {
     ] {
         assert!(page.stdout.contains(part), "{part}: {page:?}");
     }
-    // The server would restart a kernel that is only killed.
+    // The page must not advise `kill`, because the server would restart the kernel.
     assert!(!page.stdout.contains("`kill"), "{page:?}");
     assert_no_secret(&[&page.stdout]);
     fs::write(&done, "").unwrap();
@@ -461,9 +460,9 @@ fn a_server_with_only_a_password_is_reported() {
     let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
                     0123456789012345678901234567890123456789";
     let server = or_skip!(Server::start(&[password, "--IdentityProvider.token="]));
-    // The server's file does not mention the password.
+    // The server's file does not contain the password.
     assert_eq!(server.file["token"], "");
-    // Without the password no request can start a kernel, so start one as the server would.
+    // Starting a kernel through the server requires the password, so start a kernel as the server would.
     let id = "11111111-5a43-4a5e-9a77-4b1f6e2d9c10";
     let connection = server.home.path(&format!("runtime/kernel-{id}.json"));
     fs::write(
@@ -500,13 +499,13 @@ fn assert_a_stale_server_file_is_not_trusted(server: &mut Server) {
     wait_until("the kernel's files are read", || {
         jupyter(&machine, kernel.pid)["notebook_path"] == "a.ipynb"
     });
-    // Stopped, so that it does not notice its parent's death.
+    // Stop the kernel, so that it does not notice the death of its parent.
     procs::send(kernel.pid, Signal::STOP);
     let port = server.port();
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();
-    // In its own process: the test process is an ancestor of other tests' children and would count as their front
-    // end.
+    // Listen in another process. The test process is an ancestor of other tests' children, which would look like
+    // servers if the test process listened.
     let request_log = server.home.path("connected");
     let mut stranger = Command::new(&server.python);
     stranger.args(["-c", STRANGER, &port.to_string()]).arg(&request_log);

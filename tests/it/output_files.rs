@@ -1,5 +1,5 @@
-//! Files that gpumem writes as root in directories that an attacker controls. Links, pipes, the attacker's files and
-//! hard links wait under the name of the output, and are exchanged while gpumem writes.
+//! gpumem writes files as root in directories that an attacker controls. The attacker puts links, pipes, hard links and
+//! own files under the name of the output, and exchanges them while gpumem writes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -13,10 +13,9 @@ use crate::support::{self, Output, find, finish};
 
 const ATTACKER: u32 = 65534;
 const NAME: &str = "page.xml";
-/// The content of root's file.
 const ROOTS_CONTENT: &str = "root's own";
 
-/// Root's file, a directory of the attacker's, and a directory that all accounts share.
+/// A directory of root with a file, a directory of the attacker, and a directory that all users can write to.
 struct Directories {
     folder: tempfile::TempDir,
     machine: Machine,
@@ -40,7 +39,7 @@ impl Directories {
         self.folder.path().join(name)
     }
 
-    /// Runs a program in a directory as the attacker.
+    /// Returns a command that the attacker runs in `folder`.
     fn attacker(&self, folder: &Path, program: &str, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(words).current_dir(folder).uid(ATTACKER).gid(ATTACKER);
@@ -48,7 +47,7 @@ impl Directories {
         command
     }
 
-    /// Makes root write the file in each way. Returns each way and its result.
+    /// Makes root write to the path with each command that has an output file. Returns the names and the results.
     fn write<'a>(
         &'a self,
         path: &'a Path,
@@ -103,7 +102,8 @@ fn root_does_not_write_through_another_users_files() {
             finish(&mut directories.attacker(&folder, "sh", &["-c", script])).exits(0);
             for (way, output) in directories.write(&folder.join(name)) {
                 let context = format!("{way} in {}: {script}: {output:?}", folder.display());
-                // Allowed: a runner's file, for a job that runs as root in a container.
+                // A CI job can run as root in a container, while the runner, which is another user, owns the summary
+                // file.
                 if way == "summary" && word == "belongs to" && folder == directories.path("theirs")
                 {
                     assert!(output.code == 0, "{context}");
@@ -119,7 +119,7 @@ fn root_does_not_write_through_another_users_files() {
             let clean = "rm -rf page.xml d e f";
             finish(&mut directories.attacker(&folder, "sh", &["-c", clean])).exits(0);
         }
-        // The kernel may let any user create hard links to root's file (fs.protected_hardlinks).
+        // With fs.protected_hardlinks=0, the kernel lets every user create hard links to root's file.
         fs::hard_link(directories.path("roots").join(NAME), folder.join(NAME)).unwrap();
         for (way, output) in directories.write(&folder.join(NAME)) {
             assert!(output.code != 0 && output.stderr.contains("hard links"), "{way}: {output:?}");
@@ -141,7 +141,7 @@ fn root_writes_new_files_own_links_and_descriptors() {
         assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1, "{way}");
         fs::remove_file(theirs.join(NAME)).unwrap();
     }
-    // Root's own links, in directories that only root can change.
+    // Only root can change these directories, so gpumem follows root's links.
     std::os::unix::fs::symlink("roots", directories.path("link")).unwrap();
     std::os::unix::fs::symlink(
         "../theirs/../roots/linked.prom",
@@ -153,7 +153,7 @@ fn root_writes_new_files_own_links_and_descriptors() {
     directories.machine.run(&["metrics", "--output", page]).exits(0);
     assert!(directories.path("roots/new.prom").is_symlink());
     assert!(fs::metadata(directories.path("roots/linked.prom")).unwrap().len() > 0);
-    // File descriptors that the caller passed.
+    // Write to file descriptors that the caller passed.
     let bash = or_skip!(find("bash", "bash"));
     let command = directories.machine.command(&[]);
     for (script, written) in [
@@ -172,7 +172,7 @@ fn root_writes_new_files_own_links_and_descriptors() {
     }
 }
 
-/// Exchanges a directory and the file in it at random, as fast as possible.
+/// Exchanges a directory and the file in the directory at random, as fast as possible.
 const EXCHANGES: &str = r#"
 import os, random, sys
 random.seed(int(sys.argv[1]))
@@ -206,7 +206,7 @@ while True:
 #[test]
 fn exchanging_files_during_a_write_misdirects_nothing() {
     or_skip!(support::root("root"));
-    // The attacker's account may not be able to run the first python3 on the search path.
+    // The attacker possibly cannot run the first python3 on PATH, for example in root's home directory.
     let python = "/usr/bin/python3";
     or_skip!(find("python3", "python3").filter(|_| Path::new(python).exists()));
     let rounds = std::env::var("GPUMEM_TEST_RACES").map_or(20, |text| text.parse().unwrap());
@@ -242,7 +242,7 @@ fn output_to_dev_stdout_keeps_other_output() {
     assert!(text.starts_with("before\n# HELP ") && text.ends_with("_bytes 0.0\nafter\n"), "{text}");
 }
 
-/// As with `docker run --volume FILE:FILE`.
+/// `docker run --volume FILE:FILE` mounts a file like this.
 #[test]
 fn a_mounted_file_is_written_in_place() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! Real owners of processes: Slurm on one node, podman, runc and containerd. The tests run the commands that gpumem
-//! advises; each must end its target and nothing else.
+//! advises. Each command must end the target, and nothing else.
 
 pub(crate) mod containers;
 mod slurm;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::machine::{Machine, one_gpu};
 use crate::support::{self, wait_until};
 
-/// Waits until a program has written its pid into a file.
+/// Waits until a program has written its pid to a file.
 fn wait_for_pid(path: &Path) -> u32 {
     let mut pid = None;
     wait_until("the program has written its pid", || {
@@ -23,7 +23,7 @@ fn wait_for_pid(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// gpumem's facts about a process on a GPU, and the first step of a plan that would end it.
+/// Returns gpumem's facts about a process on a GPU, and the first step of the plan to kill the process.
 fn process_and_step(pid: u32) -> (Value, Value) {
     let machine = Machine::new(&one_gpu(&[pid]));
     let process = machine.snapshot(0).process(pid).clone();
@@ -34,13 +34,12 @@ fn process_and_step(pid: u32) -> (Value, Value) {
     (process, step)
 }
 
-/// The command of a step that only advises one.
+/// Returns the command of a step that advises a command.
 fn advised_command(step: &Value) -> &str {
     assert_eq!(step["step"], "advise", "{step}");
     step["command"].as_str().unwrap()
 }
 
-/// Skips the test if it may not start daemons and containers.
 fn require_root() -> Option<()> {
     support::root("the right to start daemons and containers")
 }

@@ -1,4 +1,4 @@
-//! Programs that execute a notebook from its first cell to its last.
+//! Programs that execute all cells of a notebook.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support;
 fn programs_that_execute_notebooks_are_batch_jobs() {
     let python =
         or_skip!(support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"]));
-    // One at a time: each looks for free ports, and its kernel binds them only later.
+    // Run one program at a time. Each program looks for free ports, which its kernel binds only later.
     for (arguments, application) in [
         (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
         (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),

@@ -1,4 +1,5 @@
-//! `gpumem doctor` on notebook servers: real ones, one that hangs, one that only claims HTTPS, and a stale file.
+//! `gpumem doctor` with real notebook servers, a server that hangs, a server that wrongly announces HTTPS, and a stale
+//! file.
 
 use serde_json::Value;
 
@@ -6,7 +7,7 @@ use super::{JupyterHome, Server, TOKEN, assert_no_secret};
 use crate::machine::{Machine, one_gpu};
 use crate::support::{finish, wait_until};
 
-/// The checks of notebook servers, with this folder as the runtime directory. They include other tests' servers.
+/// Returns the checks of notebook servers, which can include the servers of other tests.
 fn checks(home: &JupyterHome) -> Vec<Value> {
     let machine = Machine::new(&one_gpu(&[]));
     let mut command = machine.command(&["doctor", "--json"]);
@@ -18,7 +19,7 @@ fn checks(home: &JupyterHome) -> Vec<Value> {
     checks.filter(|check| check["id"] == "notebooks").cloned().collect()
 }
 
-/// The verdict and the check that contain this name.
+/// Returns the check that mentions `name`, and its verdict.
 fn check_of(home: &JupyterHome, name: &str) -> Option<(String, Value)> {
     let all = checks(home);
     let check = all.into_iter().find(|check| check["seen"].as_str().unwrap().contains(name))?;

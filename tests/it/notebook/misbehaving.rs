@@ -1,4 +1,4 @@
-//! Servers that misbehave and files that mislead: what gpumem reports, and that it sends them no secret.
+//! Servers that misbehave and files that mislead. gpumem reports the problem, and sends no secret.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -13,7 +13,6 @@ use super::{JupyterHome, TOKEN, assert_no_secret, first_facts, jupyter, script};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
-/// gpumem's facts about a kernel.
 fn facts_of(kernel: u32) -> Value {
     jupyter(&Machine::new(&one_gpu(&[kernel])), kernel)
 }
@@ -39,8 +38,8 @@ fn a_port_not_held_by_the_server_gets_no_request() {
 #[test]
 fn a_socket_of_another_process_gets_no_request() {
     let home = JupyterHome::new();
-    // The name is like NCCL's, so the socket does not count as a front end of other tests' children, which have this
-    // process as an ancestor.
+    // Name the socket like a socket of NCCL, which gpumem does not take for a server's. This process is an ancestor of
+    // other tests' children, which would otherwise look like servers.
     let sock = home.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));
@@ -149,7 +148,7 @@ fn a_server_that_hangs_does_not_delay_samples() {
                 output.stdout.contains(words)
             });
         }
-        // A later sample has the error.
+        // A later sample contains the error.
         let recording = machine.path("recording.jsonl");
         let record = machine
             .run_line(&format!(
@@ -172,10 +171,10 @@ fn a_server_that_hangs_does_not_delay_samples() {
 fn another_users_file_is_not_read_for_a_kernel() {
     or_skip!(support::root("root"));
     let home = JupyterHome::new();
-    // The folder can be entered.
+    // The kernel's user can enter the directory.
     fs::set_permissions(home.path(""), fs::Permissions::from_mode(0o777)).unwrap();
     fs::create_dir(home.path("runtime")).unwrap();
-    // A user's process names root's file as its kernel's connection file.
+    // The user's process names root's file as its connection file.
     let secret = home.path("runtime/kernel-4711.json");
     fs::write(&secret, json!({"jupyter_session": "of root's"}).to_string()).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();

@@ -1,4 +1,4 @@
-//! Containers of runc, containerd and podman, with busybox as their only program.
+//! Containers of runc, containerd and podman that contain only busybox.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use crate::machine::Running;
 use crate::procs::lives;
 use crate::support::{self, wait_until};
 
-/// The container's program. As pid 1 of its namespace, it receives only signals that it handles.
+/// The program of the containers. It handles SIGTERM, because the init process of a pid namespace receives only signals
+/// that it handles.
 const PROGRAM: &str = "trap 'exit 0' TERM; sleep 600 & wait";
 
-/// Makes a root file system for a container.
+/// Creates a root file system with busybox.
 pub(crate) fn make_root(folder: &Path) -> Option<PathBuf> {
     let busybox = support::find("busybox", "busybox-static")?;
     let root = folder.join("root");
@@ -29,7 +30,7 @@ pub(crate) fn make_root(folder: &Path) -> Option<PathBuf> {
     Some(root)
 }
 
-/// Held by each test that uses podman, because they share its storage.
+/// Locked by tests that use podman, because they share podman's storage.
 static PODMAN: Mutex<()> = Mutex::new(());
 
 pub(crate) fn lock_podman() -> MutexGuard<'static, ()> {
@@ -40,7 +41,7 @@ pub(crate) fn sh(line: &str) -> std::process::Output {
     Command::new("sh").args(["-c", line]).output().unwrap()
 }
 
-/// A shell command that runs when this is dropped.
+/// A shell command that runs on drop.
 pub(crate) struct AtEnd(pub String);
 
 impl Drop for AtEnd {
@@ -62,7 +63,7 @@ fn a_runc_container_is_stopped_by_its_id() {
     spec["process"]["terminal"] = json!(false);
     spec["process"]["args"] = json!(["sh", "-c", PROGRAM]);
     spec["root"]["path"] = json!(root);
-    // With cgroup v1 there may be no cgroup namespaces.
+    // Some machines with cgroup v1 lack cgroup namespaces.
     let namespaces = spec["linux"]["namespaces"].as_array_mut().unwrap();
     namespaces
         .retain(|namespace| !matches!(namespace["type"].as_str(), Some("cgroup" | "network")));
@@ -118,7 +119,8 @@ fn a_containerd_container_is_stopped_in_its_namespace() {
         command.output().unwrap()
     };
     wait_until("containerd answers", || run("ctr version").status.success());
-    // The same id in two namespaces. The test's pid keeps it apart from leftovers of an interrupted run.
+    // Use the same id in two namespaces. The test's pid distinguishes the containers from leftovers of an interrupted
+    // run.
     let id = format!("job-{}", std::process::id());
     let mut pids = Vec::new();
     for space in ["lab", "other"] {
@@ -160,7 +162,7 @@ fn a_podman_container_is_stopped_by_its_name() {
     let mut containers = Vec::new();
     for suffix in ["a", "b"] {
         let name = format!("gpumem-podman-{}-{suffix}", std::process::id());
-        // Works without systemd. Some sandboxes refuse limits above their own.
+        // These options work without systemd. Some sandboxes refuse resource limits above their own.
         let line = format!(
             "podman --cgroup-manager cgroupfs --runtime runc run -d --rm --name {name} --network none \
              --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --rootfs {} sh -c \"{PROGRAM}\"",
@@ -181,7 +183,7 @@ fn a_podman_container_is_stopped_by_its_name() {
     assert_eq!(process["container"]["runtime"], "podman", "{process}");
     assert_eq!(process["container"]["name"], **name, "{process}");
     assert_eq!(process["container"]["user"], Value::Null, "root's container");
-    // A second program in the container is ended alone.
+    // A second program in the container is killed without the rest of the container.
     assert!(sh(&format!("podman exec -d {name} sleep 601")).status.success());
     let listed = sh(&format!("podman top {name} hpid args")).stdout;
     let listed = String::from_utf8(listed).unwrap();

@@ -14,19 +14,19 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::lives;
 use crate::support::{self, wait_until};
 
-/// Slurm's daemons and their folder. Dropping it ends them and their jobs.
+/// Slurm's daemons and their directory. Dropping it ends the daemons and their jobs.
 struct Cluster {
     folder: tempfile::TempDir,
     daemons: Vec<Running>,
 }
 
 impl Cluster {
-    /// Returns `None` and prints the reason if Slurm cannot be started.
+    /// Starts Slurm. If that is impossible, prints the reason and returns `None`.
     fn start() -> Option<Self> {
         Self::start_with(|_| String::new())
     }
 
-    /// Like [`Self::start`], with more lines in slurm.conf, made for the cluster's folder.
+    /// Starts Slurm with additional lines in slurm.conf. `more` receives the directory.
     fn start_with(more: impl Fn(&Path) -> String) -> Option<Self> {
         require_root()?;
         let munged = support::find("munged", "munge")?;
@@ -35,7 +35,7 @@ impl Cluster {
         support::find("sbatch", "slurm-wlm")?;
         let mut cluster = Self { folder: tempfile::tempdir().unwrap(), daemons: Vec::new() };
         let path = |name: &str| cluster.path(name).to_str().unwrap().to_owned();
-        // munged requires that no other user can reach its socket or its key.
+        // munged fails if other users can access the socket or the key.
         fs::set_permissions(cluster.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(path("key"), [7; 1024]).unwrap();
         fs::set_permissions(path("key"), fs::Permissions::from_mode(0o400)).unwrap();
@@ -44,7 +44,7 @@ impl Cluster {
         }
         let folder = cluster.folder.path();
         fs::write(path("slurm.conf"), configuration(folder) + &more(folder)).unwrap();
-        // The device files of the GPUs that Slurm allocates are links to /dev/null.
+        // Slurm allocates GPUs whose device files are links to /dev/null.
         let files = format!("Name=gpu File={}\n", path("nvidia[0-1]"));
         fs::write(path("gres.conf"), files).unwrap();
         for name in ["nvidia0", "nvidia1"] {
@@ -83,13 +83,12 @@ impl Cluster {
         command
     }
 
-    /// The output of a shell command.
     fn output_of(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Submits a job. Returns its id.
+    /// Submits a job, and returns the job id.
     fn submit(&self, options: &str, script: &str) -> String {
         fs::write(self.path("job.sh"), format!("#!/bin/sh\n{script}\n")).unwrap();
         let line = format!("sbatch --parsable -n1 -o /dev/null {options} job.sh");
@@ -102,7 +101,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.output_of("scancel -u root");
-        // The step daemons end their processes only while the controller runs.
+        // slurmstepd ends the processes of a job only while the controller runs.
         for _ in 0..200 {
             if self.output_of("squeue -h").is_empty() {
                 break;
@@ -153,7 +152,7 @@ fn configuration(folder: &Path) -> String {
     )
 }
 
-/// Whether this is the host's pid namespace. Only there are the job's daemons visible.
+/// Returns whether the test runs in the host's pid namespace. Elsewhere, the daemons of a job are not visible.
 fn is_host(process: &Value) -> bool {
     let link = fs::read_link("/proc/self/ns/pid").unwrap();
     assert!(process["pid"].is_u64());
@@ -163,7 +162,7 @@ fn is_host(process: &Value) -> bool {
 #[test]
 fn scancel_ends_its_target_and_nothing_else() {
     let cluster = or_skip!(Cluster::start());
-    // Three tasks. One of them has the array's id as its job id.
+    // Start three tasks. Slurm gives one of them the job id of the whole array.
     let array = cluster.submit("--array=3-5", "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600");
     let tasks = ["3", "4", "5"].map(|task| wait_for_pid(&cluster.path(&format!("pid.{task}"))));
     let mut last = None;
@@ -173,7 +172,7 @@ fn scancel_ends_its_target_and_nothing_else() {
         assert_eq!(slurm["array_job_id"], *array, "{process}");
         assert_eq!(slurm["array_task_id"], task, "{process}");
         assert_eq!((&slurm["step_id"], &slurm["over"]), (&"batch".into(), &false.into()));
-        // `scancel ARRAY` would end the whole array, so the last task needs ARRAY_TASK.
+        // `scancel ARRAY` would end the whole array, so gpumem must advise `scancel ARRAY_TASK` for the last task.
         let is_last = slurm["job_id"] == *array;
         let job = slurm["job_id"].as_str().unwrap();
         let target = if is_last { format!("{array}_{task}") } else { job.to_owned() };
@@ -189,7 +188,7 @@ fn scancel_ends_its_target_and_nothing_else() {
         assert!(lives(pid), "another task, {pid}, was ended");
     }
 
-    // A step of a job whose script continues after it.
+    // The script of this job continues after the step.
     let job = cluster.submit(
         "",
         "echo $$ >pid.script\nsrun -n1 sh -c 'echo $$ >pid.step; exec sleep 600'\nexec sleep 600",
@@ -203,7 +202,7 @@ fn scancel_ends_its_target_and_nothing_else() {
     wait_until("the step has ended", || !lives(step));
     assert!(lives(script));
 
-    // A job with an allocated GPU that it does not use yet.
+    // The job has a GPU, but does not use it yet.
     let given = cluster.submit("--gres=gpu:1", "echo $$ >pid.given; exec sleep 600");
     wait_for_pid(&cluster.path("pid.given"));
     let machine = Machine::new(&one_gpu(&[]));
@@ -221,7 +220,7 @@ fn scancel_ends_its_target_and_nothing_else() {
         assert_eq!(reservation["devices"], serde_json::json!(["0"]));
     }
 
-    // A process outside the job with a copy of the job's environment.
+    // A process outside the job has a copy of the job's environment.
     let mut copy = Command::new("sleep");
     copy.arg("600").env("SLURM_JOB_ID", &job).env("SLURMD_NODENAME", "x");
     let copy = Running::start(&mut copy);
@@ -245,7 +244,7 @@ fn a_process_that_outlives_its_job_is_signalled() {
     let mut latest = (Value::Null, Value::Null);
     wait_until("the job's daemon has ended", || {
         latest = process_and_step(left);
-        // A first sample may not have read every ancestor; then the job is unknown.
+        // The first sample can lack ancestors of the process, and the job is then unknown.
         let is_recognised = !is_host(&latest.0) || latest.0["slurm"]["over"] == true;
         is_recognised && latest.1["step"] == "signal"
     });
@@ -259,10 +258,10 @@ fn a_process_that_outlives_its_job_is_signalled() {
     crate::procs::send(left, rustix::process::Signal::KILL);
 }
 
-/// An account without files here.
+/// The account "daemon", which exists on every Linux system.
 const DAEMON: u32 = 1;
 
-/// Installs the packaged scripts with a gpumem that uses the mock driver. Returns their lines for slurm.conf.
+/// Installs the packaged scripts with a gpumem that uses the mock driver. Returns lines for slurm.conf.
 fn install_scripts(folder: &Path) -> String {
     let gpumem = folder.join("gpumem");
     let wrapper = format!(
@@ -316,13 +315,13 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
         let mut sleep = Command::new("sleep");
         Running::start(std::os::unix::process::CommandExt::uid(sleep.arg("600"), uid))
     };
-    // Another user's process on the job's GPU, and a process of the job's user on a GPU outside the job.
+    // Start a process of another user on the job's GPU, and a process of the job's user on a GPU outside the job.
     let (stranger, elsewhere) = (sleeper(0), sleeper(DAEMON));
     let leave = "setsid sh -c 'echo $$ >out/left; exec sleep 600' &\n\
                  while [ ! -e out/go ]; do sleep 0.1; done";
     let options = format!("--gres=gpu:1 --uid={DAEMON}");
 
-    // The GPU is not free: the node drains with the reason, and the process that holds the memory survives.
+    // The job's GPU is in use. The node is drained with a reason, and the process on the GPU survives.
     write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
     cluster.submit(&options, leave);
     let node = || cluster.output_of("scontrol show node");
@@ -335,7 +334,7 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     cluster.output_of("scancel -u daemon");
     wait_until("the job has left the queue", || cluster.output_of("squeue -h").is_empty());
 
-    // The GPU is free: the job runs, and the process it leaves behind is killed.
+    // The GPU is free. The job runs, and the epilog kills the process that the job leaves behind.
     write_scene(folder, &[&[], &[elsewhere.pid()]]);
     let host = cluster.output_of("sinfo -h -o %n");
     cluster.output_of(&format!("scontrol update nodename={host} state=resume"));
@@ -350,7 +349,7 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     wait_until("the node is idle", || cluster.output_of("sinfo -h -o %T") == "idle");
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
 
-    // Another user's process on the GPU is not killed: the node drains.
+    // Another user's process is on the GPU. The epilog does not kill it, and the node is drained.
     fs::remove_file(folder.join("out/go")).unwrap();
     fs::remove_file(folder.join("out/left")).unwrap();
     cluster.submit(&options, leave);

@@ -1,4 +1,4 @@
-//! A process named supervisord, run by root, whose child holds a GPU.
+//! A process named supervisord runs as root, and its child holds a GPU.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
