@@ -1,4 +1,4 @@
-//! The pipelines of gpumem-ci(7), taken from the manual page and run on the mock driver.
+//! The pipelines in gpumem-ci(7), extracted from the manual page and run on the mock driver.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::generate;
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output};
 
-/// The example in a section of the page.
+/// Returns the example in a section of the page.
 fn example(section: &str) -> String {
     let pages = generate::man_pages();
     let page = &pages.iter().find(|(file, _)| file == "gpumem-ci.7").unwrap().1;
@@ -16,7 +16,7 @@ fn example(section: &str) -> String {
     text.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
 }
 
-/// A script of the example: the indented lines after `introduced_by`, without `bullet`.
+/// Returns a script from the example: the lines after `introduced_by`, without indentation and `bullet`.
 fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
     let text = example(section);
     let lines = text.lines().skip_while(|line| line.trim() != introduced_by).skip(1);
@@ -27,15 +27,15 @@ fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
     script
 }
 
-/// A CI runner's machine: a GPU, and gpumem and tests on the search path.
+/// A CI runner with a GPU. gpumem and the tests are on PATH.
 struct Runner {
     machine: Machine,
-    /// The process that the tests leave on the GPU, if they do.
+    /// The process that the tests leave on the GPU, or that is unused.
     left: Running,
 }
 
 impl Runner {
-    /// `leaves`: the tests leave a process on the GPU.
+    /// Creates a runner. If `leaves` is set, the tests leave a process on the GPU.
     fn new(leaves: bool) -> Self {
         let machine = Machine::new(&one_gpu(&[]));
         let left = Running::sleep();
@@ -47,7 +47,7 @@ impl Runner {
             "gpumem",
             &format!("c=$1; shift; exec {gpumem} \"$c\" --nvml-library {library} \"$@\""),
         );
-        // The tests run until gpumem has sampled them. The mock driver counts its calls in a file.
+        // The tests run until gpumem has sampled them. After each call, the mock driver updates the file `counts`.
         let sampled = "n=0; until [ $n -ge 8 ]; do now=$(cksum < counts); [ \"$now\" = \"$last\" ] || n=$((n+1)); \
                        last=$now; sleep 0.02; done";
         let leave = if leaves { "mv left scene.json" } else { "true" };
@@ -78,8 +78,8 @@ impl Runner {
     }
 }
 
-/// Runs a pipeline twice: with tests that leave no process, and with tests that leave one. `report` returns the
-/// text that must name it.
+/// Runs a pipeline with tests that leave no process on the GPU, and with tests that leave one. `report` returns the
+/// text that must name the process.
 fn assert_pipeline_works(
     program: &str,
     arguments: &[&str],

@@ -1,5 +1,4 @@
-//! Real processes in other pid namespaces, with the environment of a distributed run, and as a parent with forked
-//! workers.
+//! Processes in other pid namespaces, in a distributed run, and in a family of a parent and forked workers.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -12,8 +11,8 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs::{self, children};
 use crate::support::{self, wait_until};
 
-/// `unshare` with these namespaces and its own pid 1, and a user namespace if that is required. Returns `None` and
-/// prints the reason if the kernel or a sandbox refuses.
+/// Returns an `unshare` command for these namespaces and a new pid 1, with a user namespace if needed. If the kernel or
+/// a sandbox refuses, prints the reason and returns `None`.
 pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
     let unshare = support::find("unshare", "util-linux")?;
     for user in ["", "r"] {
@@ -32,7 +31,7 @@ pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
     None
 }
 
-/// `sh` in new namespaces with this script. In the script, `"$@"` is gpumem on this machine.
+/// Returns a command that runs a script in new namespaces. In the script, `"$@"` runs gpumem on this machine.
 pub fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command {
     let gpumem = machine.command(&[]);
     let mut command = Command::new(&unshare[0]);
@@ -61,14 +60,14 @@ fn a_process_in_another_namespace_has_both_pids() {
     let process = snapshot.process(sleep);
     assert_eq!(process["namespace_pid"], 2, "{process}");
     assert_eq!(process["pid"], sleep);
-    // The shell is pid 1 of the namespace, so it would also have adopted the process.
+    // The shell is the init process of the namespace, and therefore also adopts orphans.
     assert_eq!((&process["parent_is_reaper"], &process["parent"]), (&json!(true), &Value::Null));
     let outside = snapshot.process(running.pid());
     assert_eq!(outside["namespace_pid"], Value::Null, "{outside}");
     assert_eq!(outside["parent"]["pid"], std::process::id());
 }
 
-/// One GPU on which each of these processes holds 20 GiB and is idle.
+/// Returns a GPU on which each process holds 20 GiB without using it.
 fn idle_gpu(pids: &[u32]) -> Scene {
     let gpu =
         pids.iter().fold(Gpu::default(), |gpu, &pid| gpu.process(Process::compute(pid, 20 * GIB)));
@@ -109,8 +108,8 @@ fn in_a_namespace_without_listed_processes_memory_is_still_in_use() {
     assert!(output.stdout.contains("No process holds GPU memory."), "{output:?}");
 }
 
-/// Starts two processes, of which only the second holds a device file, and puts their pids into the scene. The
-/// caller appends gpumem's arguments.
+/// Starts two processes, and opens a device file only for the second process. Puts the pids into the scene. The caller
+/// appends the arguments of gpumem.
 const TWO_LOCAL_PROCESSES: &str = r#"
     mount -t tmpfs none /dev || exit 99
     : >/dev/null; : >/dev/nvidia0
@@ -143,7 +142,7 @@ fn in_a_namespace_only_holders_of_device_files_are_resolved() {
             assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "{process}");
             assert_eq!(process["unresolved"], Value::Null);
         } else {
-            // The stranger's pid is not matched to the stranger.
+            // NVML's pid is not matched to the process with this pid in the namespace.
             assert!(process["unresolved"].is_string(), "{process}");
             assert_eq!(process.as_object().unwrap().len(), 2, "{process}");
         }
@@ -198,7 +197,7 @@ fn a_runs_environment_is_shown_without_secrets() {
     assert_eq!(member(&families, other.pid()).unwrap().members, [other.pid()]);
 }
 
-/// A process group, killed when dropped.
+/// A process group. Dropping it kills the group.
 struct Group(Running);
 
 impl Drop for Group {
@@ -245,7 +244,7 @@ fn forked_workers_stay_one_family_after_their_parent_died() {
     let before = assert_family(&[Tie::ProcessGroup, Tie::Parent]);
     trainer.0.0.kill().unwrap();
     trainer.0.0.wait().unwrap();
-    // Only on the host is a pid without a process known to be the trainer's.
+    // In another pid namespace, gpumem cannot know that a pid without a process was the trainer.
     let snapshot = machine.snapshot(0);
     if snapshot.0["host"]["pid_namespace"] == "host" {
         assert_eq!(assert_family(&[Tie::ProcessGroup]), before);

@@ -1,4 +1,4 @@
-//! Platforms where NVML reports parts of a GPU, or not everything: MIG, unified memory, Jetson, WSL, MPS.
+//! Platforms where NVML reports less or partial data: MIG, unified memory, Jetson, WSL and MPS.
 
 use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::machine::{GIB, Machine, Running, Snapshot};
 use crate::support;
 
-/// A GPU with two instances: one process on each, and one process on both.
+/// Returns a GPU with two instances. One process uses the first instance, one the second, and one both.
 fn mig_gpu(first: u32, second: u32, both: u32) -> Gpu {
     let process = |pid, gib: u64| Process::compute(pid, gib * GIB);
     Gpu::new("NVIDIA H100 80GB HBM3")
@@ -23,7 +23,7 @@ fn mig_gpu(first: u32, second: u32, both: u32) -> Gpu {
         )
 }
 
-/// The rows of GPU 0 as (pid, GPU instance, bytes), sorted.
+/// Returns the rows of GPU 0 as sorted tuples of pid, GPU instance and bytes.
 fn rows(snapshot: &Snapshot) -> Vec<(u64, u64, u64)> {
     let rows = snapshot.gpu(0)["processes"].as_array();
     let number = |row: &Value, name: &str| {
@@ -42,7 +42,7 @@ fn rows(snapshot: &Snapshot) -> Vec<(u64, u64, u64)> {
 #[test]
 fn a_cgroups_limit_is_not_the_gpus_memory() {
     let holder = Running::sleep();
-    // An 80 GiB GPU with 60 GiB held by another cgroup's process, seen from a cgroup that is limited to 8 GiB.
+    // A process in another cgroup holds 60 of 80 GiB. gpumem runs in a cgroup that is limited to 8 GiB.
     let gpu = |unattributed: u64| {
         Gpu::new("NVIDIA H100 80GB HBM3")
             .total(80 * GIB)
@@ -65,21 +65,21 @@ fn a_cgroups_limit_is_not_the_gpus_memory() {
     assert!(snapshot.gpu(1).get("memory_limit_bytes").is_none());
     assert_eq!(snapshot.gpu(1)["memory"]["reserved_bytes"], reserved);
 
-    // The GPU and the limit both bound what is free.
+    // The free memory is limited by the GPU and by the cgroup.
     let wait = "check --gpu 0 --timeout 1s --wait-free";
     machine.run_line(&format!("{wait} 99MiB")).exits(0);
     assert_ne!(machine.run_line(&format!("{wait} 1GiB")).code, 0);
-    // Under a limit the driver does not report reserved memory, so unattributed memory is unknown.
+    // In a limited cgroup, the driver does not report reserved memory, so unattributed memory is unknown.
     machine.run_line("check --window 0s --gpu 0 --max-unattributed 1GiB").exits(3);
 
-    // The 100 MiB left of the limit are not pressure on the GPU, and the 60 GiB are attributed.
+    // The cgroup has only 100 MiB left, but the GPU is not nearly full, and all of its memory is attributed.
     let toml = "rules.pressure.duration = \"1s\"\nrules.unattributed.duration = \"1s\"\n";
     machine.configure(toml);
     let check =
         "check --json --window 4s --interval 200ms --kind pressure,unattributed --max-used 61GiB";
     let quiet = machine.run_line(check);
     assert_eq!((quiet.code, &quiet.json()["findings"]), (0, &json!([])), "{quiet:?}");
-    // Unattributed memory is found under a limit, too.
+    // Unattributed memory is also found in a limited cgroup.
     let machine = Machine::new(&Scene::new().gpu(gpu(15 * GIB)));
     machine.configure(toml);
     let report = machine.run_line(check).json();
@@ -132,7 +132,7 @@ fn mig_devices_have_memory_and_a_row_per_instance() {
                           "used_bytes": 5 * GIB, "free_bytes": 5 * GIB - (40 << 20)}})
     );
 
-    // Values of the whole GPU that only root may read cause no error, and the devices' lists are used.
+    // Some values of the whole GPU require root. gpumem uses the lists of the MIG devices, and reports no error.
     let driver = Driver { privileged: false, ..Driver::default() };
     machine.play(&scene.clone().driver(driver));
     let snapshot = machine.snapshot(0);
@@ -144,7 +144,7 @@ fn mig_devices_have_memory_and_a_row_per_instance() {
     assert_eq!(gpu["mig_devices"][0]["memory"]["used_bytes"], 5 * GIB);
     assert_eq!(machine.run(&["check", "--window", "1s"]).code, 0);
 
-    // If MIG devices cannot be queried (a vGPU host), the whole GPU's list gives the same rows.
+    // A vGPU host does not support queries for MIG devices. The lists of the whole GPU give the same rows.
     let unsupported = Fault::error("nvmlDeviceGetMigDeviceHandleByIndex", 3);
     machine.play(&scene.fault(unsupported));
     let snapshot = machine.snapshot(0);
@@ -177,8 +177,7 @@ fn repartitioning_a_mig_gpu_causes_no_error() {
     assert_eq!(indices(&lines[0]), [0, 1]);
     assert_eq!(indices(&lines[lines.len() - 1]), [1, 4]);
     assert_eq!(lines[lines.len() - 1]["gpus"][0]["mig_devices"][1]["profile"], "2g.20gb");
-    // Each sample reads only a MIG device's memory and lists. Devices were looked up twice: at the start and after
-    // the change.
+    // gpumem looks up MIG devices at the start and after a change. A sample only reads their memory and lists.
     let samples = lines.len() as u64;
     let counts = machine.counts();
     let count = |name: &str| counts[&(name.to_owned(), Some(0))];
@@ -248,7 +247,7 @@ fn under_wsl_only_the_gpus_total_use_is_known() {
 #[test]
 fn mps_clients_are_told_apart_from_their_server() {
     let client = Running::sleep();
-    // The server is recognised by its program's name.
+    // gpumem recognises the MPS server by the name of its program.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("nvidia-cuda-mps-server");
     let sleep = support::find("sleep", "coreutils").unwrap();

@@ -1,4 +1,4 @@
-//! Processes in /proc, and signals to them.
+//! Helpers for processes in /proc and signals.
 
 use std::fs;
 
@@ -8,28 +8,27 @@ pub fn pid(number: u32) -> Pid {
     Pid::from_raw(number.cast_signed()).unwrap()
 }
 
-/// Sends a signal; ignores a process that has exited.
+/// Sends a signal, unless the process has exited.
 pub fn send(to: u32, signal: Signal) {
     let _ = kill_process(pid(to), signal);
 }
 
-/// Kills the remaining processes of a group.
 pub fn kill_group(leader: u32) {
     let _ = kill_process_group(pid(leader), Signal::KILL);
 }
 
-/// The state letter (R, S, D, T, Z…), or `None` if there is no such process.
+/// Returns the state letter from /proc, or `None` if the process does not exist.
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub fn lives(pid: u32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// The children of all of a process's threads.
+/// Returns the children of all threads of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads
@@ -48,7 +47,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// A process's argv, joined with spaces; empty if it cannot be read.
+/// Returns the command line with spaces between the arguments, or an empty string if it cannot be read.
 pub fn command_line(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ")

@@ -1,4 +1,4 @@
-//! `gpumem watch` on a real pseudo-terminal: what it draws, and that it restores the terminal.
+//! `gpumem watch` on a real pseudo-terminal draws its screen, and restores the terminal.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -25,10 +25,10 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::{self, PATIENCE};
 
-/// The start and end of a synchronized update, which terminals show as one frame.
+/// Start and end of a synchronized update, which a terminal shows as one frame.
 const FRAME: [&[u8]; 2] = [b"\x1b[?2026h", b"\x1b[?2026l"];
 
-/// The number of trailing bytes that belong, or may belong, to an unfinished frame.
+/// Returns the number of trailing bytes that belong to an unfinished frame or to the start of a mark.
 fn unfinished_length(bytes: &[u8]) -> usize {
     let [begin, end] = FRAME;
     let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
@@ -41,19 +41,19 @@ fn unfinished_length(bytes: &[u8]) -> usize {
     }
 }
 
-/// A program on its own terminal.
+/// A program on a terminal.
 pub struct Terminal {
     child: Child,
     master: File,
-    /// Kept open, so that the terminal's modes can be read after the program has ended.
+    /// An open terminal keeps its modes after the program has exited, so that tests can check them.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// All bytes so far.
+    /// All output so far.
     output: Arc<Mutex<Vec<u8>>>,
     before: Termios,
-    /// Whether the test reads the program's output.
+    /// Cleared to stop reading the output, so that the terminal's buffer becomes full.
     is_read: Arc<AtomicBool>,
-    /// The program's state directory, unless the caller set another one.
+    /// The state directory of the program, unless the caller has set another directory.
     _state: tempfile::TempDir,
 }
 
@@ -66,8 +66,8 @@ fn cells(number: u16) -> NonZero<u16> {
 }
 
 impl Terminal {
-    /// A shell with job control that continues a stopped gpumem when Enter is pressed. Without job control, gpumem
-    /// refuses to stop.
+    /// A shell with job control that continues a stopped gpumem when Enter is pressed. gpumem does not stop without job
+    /// control.
     pub const SHELL: &[&str] = &[
         "bash",
         "-c",
@@ -75,7 +75,7 @@ impl Terminal {
         "bash",
     ];
 
-    /// Runs a program on its own terminal, under `shell` if that is not empty.
+    /// Runs a program on a terminal, with `shell` in front of the command.
     pub fn start(shell: &[&str], program: &Command, rows: u16, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -84,11 +84,11 @@ impl Terminal {
         let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
         let mut before = tcgetattr(&slave).unwrap();
-        // By default an interrupt discards output that is not read yet, which can happen on a busy machine.
+        // By default, an interrupt discards unread output, which can happen on a busy machine.
         before.local_modes |= LocalModes::NOFLSH;
         tcsetattr(&slave, OptionalActions::Now, &before).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());
-        // The child itself must acquire the controlling terminal; setsid does that.
+        // The child must acquire the controlling terminal, which setsid does.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).args(shell);
         command.arg(program.get_program()).args(program.get_args());
@@ -96,7 +96,7 @@ impl Terminal {
         let state = tempfile::tempdir().unwrap();
         for (name, value) in program.get_envs() {
             match value {
-                // Each screen gets its own state.
+                // Every program gets its own state directory.
                 Some(value) if name == "STATE_DIRECTORY" && value == support::NOWHERE => {
                     command.env(name, state.path())
                 }
@@ -131,24 +131,23 @@ impl Terminal {
         Self { child, master, slave, screen, output, before, is_read, _state: state }
     }
 
-    /// Starts or stops reading the program's output.
     pub fn set_reading(&self, is_read: bool) {
         self.is_read.store(is_read, Ordering::SeqCst);
     }
 
-    /// Whether the terminal's buffer has room.
+    /// Returns whether the terminal's buffer has room.
     pub fn takes_output(&self) -> bool {
         let mut polled = [PollFd::new(&self.slave, PollFlags::OUT)];
         poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
     }
 
-    /// Suspends output, as Ctrl-S does.
+    /// Suspends output, like Ctrl-S.
     pub fn hold(&self) {
         tcflow(&self.slave, Action::OOff).unwrap();
     }
 
-    /// Everything that a program can change: the terminal's modes, bracketed paste, the alternate screen, the cursor,
-    /// the keypad and the mouse.
+    /// Returns everything that a program can change: modes, bracketed paste, alternate screen, cursor, keypad and
+    /// mouse.
     pub fn modes(&self) -> String {
         let modes = tcgetattr(&self.slave).unwrap();
         let parser = self.screen.lock().unwrap();
@@ -169,7 +168,7 @@ impl Terminal {
         )
     }
 
-    /// All bytes that an ended program wrote.
+    /// Returns all output of a program that has exited.
     pub fn bytes(&self) -> Vec<u8> {
         const MARK: &[u8] = b"(end of output)";
         (&self.slave).write_all(MARK).unwrap();
@@ -179,13 +178,11 @@ impl Terminal {
         bytes
     }
 
-    /// The number of bytes so far.
     pub fn bytes_written(&self) -> usize {
         self.output.lock().unwrap().len()
     }
 
-    /// The cells written after the first `from` bytes: what a blank screen shows if it is given only the later
-    /// output.
+    /// Returns the cells that were written after the first `from` bytes of output.
     pub fn written_since(&self, from: usize, rows: u16, columns: u16) -> String {
         let mut blank = vt100::Parser::new(cells(rows), cells(columns), 0);
         blank.process(&self.output.lock().unwrap()[from..]);
@@ -205,7 +202,8 @@ impl Terminal {
         text
     }
 
-    /// Waits for text and the end of its line. Keys pressed before that would be echoed within the line.
+    /// Waits until the terminal shows `text` and the end of the line. Keys pressed earlier would be echoed within the
+    /// line.
     pub fn wait_for_line(&self, text: &str) {
         self.wait_until(text, || {
             let written = self.output.lock().unwrap();
@@ -230,12 +228,11 @@ impl Terminal {
         self.send(keys.as_bytes());
     }
 
-    /// Sends raw bytes as terminal input.
     fn send(&mut self, bytes: &[u8]) {
         self.master.write_all(bytes).unwrap();
     }
 
-    /// Clicks on the first character of the first occurrence of `text`.
+    /// Clicks on the first occurrence of `text`.
     pub fn click(&mut self, text: &str) {
         let screen = self.wait_for(text, |screen| screen.contains(text));
         let mut lines = screen.lines().enumerate();
@@ -247,7 +244,7 @@ impl Terminal {
         self.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
     }
 
-    /// Waits until the row that contains `word` is selected.
+    /// Waits until the selected row contains `word`.
     pub fn wait_for_selected(&self, word: &str) {
         let is_selected = |line: &str| line.contains('▸') && line.contains(word);
         self.wait_for("selected row", |text| text.lines().any(is_selected));
@@ -264,10 +261,10 @@ impl Terminal {
         self.wait_until("stop", || state() == Some('T'));
     }
 
-    /// gpumem's pid: the last process in the chain of only children below the started program.
+    /// Returns the pid of gpumem, which is the last only child below the started program.
     pub fn pid(&self) -> Pid {
         let mut pid = self.child.id();
-        // gpumem's only child is the helper that reads other processes' memory.
+        // gpumem has one child, a helper that reads other processes' memory.
         let is_reader = |pid: &u32| {
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             command.ends_with(b"\0__read\0")
@@ -289,26 +286,25 @@ impl Terminal {
         }
     }
 
-    /// Presses q, and checks the exit code and that the terminal is restored.
+    /// Presses q. Asserts that the program exits with code 0 and restores the terminal.
     pub fn quit(&mut self) {
         self.press("q");
         assert_eq!(self.wait_for_exit().code(), Some(0));
         self.assert_restored();
     }
 
-    /// Presses Ctrl-C until the program ends; the first one may only close a dialog.
+    /// Presses Ctrl-C until the program exits, because the first Ctrl-C can close a dialog.
     pub fn interrupt_until_exit(&mut self) -> ExitStatus {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(start.elapsed() < PATIENCE, "{}", self.text());
-            // The program may exit first.
+            // Ignore the error: the program can exit first.
             let _ = self.master.write_all(b"\x03");
             thread::sleep(Duration::from_millis(50));
         }
         self.wait_for_exit()
     }
 
-    /// The modes that a full-screen program changes.
     fn screen_modes(termios: &Termios) -> (LocalModes, bool) {
         (termios.local_modes, termios.output_modes.contains(rustix::termios::OutputModes::OPOST))
     }
@@ -324,7 +320,7 @@ impl Terminal {
             Self::screen_modes(&self.before),
             "the terminal's modes"
         );
-        // The last output may not have reached the parser yet.
+        // The reading thread possibly has not processed the last output.
         self.wait_until("restored screen, cursor, mouse and paste modes", || {
             let parser = self.screen.lock().unwrap();
             let screen = parser.screen();
@@ -338,7 +334,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Only after a failed test does the program still run.
+        // The program is still running if the test has failed.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = kill_process(self.pid(), Signal::KILL);
             let _ = self.child.kill();
@@ -364,7 +360,7 @@ fn the_demo_is_drawn_and_q_restores_the_terminal() {
     terminal.press("?");
     terminal.wait_for("help", |text| text.contains("closes this help"));
     terminal.press("q");
-    // The first q may only close the help.
+    // The first q can close the help.
     thread::sleep(Duration::from_millis(100));
     if terminal.child.try_wait().unwrap().is_none() {
         terminal.press("q");
@@ -425,14 +421,14 @@ fn watch_without_a_terminal_is_a_usage_error() {
 fn a_panic_in_any_thread_is_shown_on_a_restored_terminal() {
     const CHILD: &str = "GPUMEM_TEST_PANIC";
     if let Some(thread_name) = std::env::var_os(CHILD) {
-        // This test, run again as the terminal's program.
+        // The test runs itself as the program on the terminal.
         let _ = gpumem::api::watch::with_screen(true, |screen| {
             let fail = || panic!("a test panic");
             if thread_name == "main" {
                 fail();
             }
             let _ = thread::spawn(fail).join();
-            // The main thread continues until it is told of the panic, and must not draw.
+            // The main thread runs until it notices the panic, and must not draw.
             let drawn = screen.draw(|canvas| {
                 canvas.set_string(0, 0, "drawn", ratatui::style::Style::new());
             });
@@ -507,7 +503,7 @@ fn the_order_of_the_table_is_restored_at_the_next_start() {
 
 #[test]
 fn bytes_that_are_not_keys_are_harmless() {
-    // Unrequested replies, a bracketed paste, broken UTF-8, unknown and unterminated sequences, clicks off the
+    // Unrequested replies, a bracketed paste, invalid UTF-8, unknown and unterminated sequences, and clicks off the
     // screen.
     const STRANGE: [&[u8]; 10] = [
         b"\x1b[?62;22c\x1b[24;80R\x1b[I\x1b[O",
@@ -592,7 +588,7 @@ fn the_demo_pauses_steps_and_seeks() {
         let end = line.find(" UTC")?;
         line.get(end - 8..end).map(str::to_owned)
     };
-    // Pause only after the history is loaded.
+    // Pause when the history is loaded.
     terminal.wait_for("finding", |text| text.contains("no GPU use in"));
     terminal.press("p");
     let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
@@ -602,7 +598,7 @@ fn the_demo_pauses_steps_and_seeks() {
     assert!(clock(&back).unwrap() < still, "{back}");
     terminal.press("]");
     terminal.wait_for("step on", |text| clock(text) == Some(still.clone()));
-    // Back to the previous finding, then on to the end.
+    // Jump to the previous finding, and play from there to the end.
     terminal.press("N");
     terminal.wait_for("finding", |text| {
         clock(text).is_some_and(|time| time < still) && text.contains("PAUSED")
@@ -648,7 +644,7 @@ fn the_first_sample_uses_the_stored_history() {
     machine
         .run_line(&format!("record --store --store-dir {folder} --interval 100ms --duration 4s"))
         .exits(0);
-    // There is no second sample within the test.
+    // The interval is long, so that only the stored history can cause the finding.
     let watch = ["watch", "--interval", "1h", "--store-dir", folder];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);
     terminal.wait_for("idle process", |text| text.contains("without using it"));

@@ -1,4 +1,4 @@
-//! `gpumem watch` when its terminal accepts no output, and under a real shell's job control.
+//! `gpumem watch` on a terminal that accepts no output, and under the job control of a real shell.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::process::{Signal, kill_process};
 use crate::pty::{Terminal, demo};
 use crate::support::{self, PATIENCE};
 
-/// Checks that each signal ends gpumem while the terminal accepts no output.
+/// Asserts that each signal ends gpumem while the terminal accepts no output.
 fn assert_signals_end_while(block: impl Fn(&mut Terminal)) {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let mut terminal = demo(50, 200);
@@ -19,11 +19,11 @@ fn assert_signals_end_while(block: impl Fn(&mut Terminal)) {
         let start = Instant::now();
         while terminal.takes_output() {
             assert!(start.elapsed() < PATIENCE, "the terminal still accepts output");
-            // Each Ctrl-L redraws the whole screen.
+            // Ctrl-L redraws the whole screen.
             terminal.press("\u{c}");
             thread::sleep(Duration::from_millis(2));
         }
-        // Until gpumem is blocked while it draws.
+        // Wait until gpumem is blocked in a write.
         thread::sleep(Duration::from_millis(300));
         kill_process(terminal.pid(), signal).unwrap();
         let status = terminal.wait_for_exit();
@@ -59,12 +59,12 @@ fn the_screen_continues_when_output_is_read_again() {
     thread::sleep(Duration::from_millis(300));
     terminal.set_reading(true);
     terminal.wait_for("filter", |text| text.contains("filter: ann"));
-    // Escape may arrive together with the next key, and must not be read as Alt.
+    // Escape can arrive together with the next key, and must not be read as Alt.
     terminal.press("\u{1b}");
     terminal.quit();
 }
 
-/// An interactive shell with its own prompt.
+/// Starts an interactive shell with the prompt `ready>`.
 fn start_shell() -> Option<Terminal> {
     let bash = support::find("bash", "bash")?;
     let mut command = Command::new(bash);
@@ -76,16 +76,16 @@ fn start_shell() -> Option<Terminal> {
     Some(terminal)
 }
 
-/// Waits for the next prompt. Returns the terminal's modes.
+/// Waits for the prompt number `count`. Returns the terminal's modes.
 fn wait_for_prompt(terminal: &Terminal, count: usize) -> String {
     terminal.wait_for("prompt", |text| {
         text.matches("ready>").count() >= count && text.trim_end().ends_with("ready>")
     });
-    // The shell changes its modes before and after the prompt.
+    // The shell changes the modes before and after the prompt.
     settled_modes(terminal)
 }
 
-/// The terminal's modes, once they no longer change.
+/// Waits until the terminal's modes no longer change.
 fn settled_modes(terminal: &Terminal) -> String {
     let start = Instant::now();
     let mut last = terminal.modes();
@@ -109,7 +109,7 @@ fn wait_for_screen(terminal: &Terminal) -> String {
 fn job_control_restores_the_terminal_and_the_screen() {
     for line in [
         "\"$GPUMEM\" watch --demo",
-        // The outer shell waits for the inner one, which stops as well.
+        // The outer shell waits for the inner shell, which stops, too.
         "bash -c '\"$GPUMEM\" watch --demo; true'",
     ] {
         let mut terminal = or_skip!(start_shell());
@@ -133,7 +133,7 @@ fn job_control_restores_the_terminal_and_the_screen() {
     }
 }
 
-/// A shell in which gpumem was stopped with Ctrl-Z, and the terminal's modes at its prompt.
+/// Starts a shell, and stops gpumem in the shell with Ctrl-Z. Returns the terminal and its modes at the prompt.
 fn start_stopped_job() -> Option<(Terminal, String)> {
     let mut terminal = start_shell()?;
     let at_prompt = settled_modes(&terminal);
@@ -144,7 +144,7 @@ fn start_stopped_job() -> Option<(Terminal, String)> {
     Some((terminal, at_prompt))
 }
 
-/// Types a line, and one that kills the job. The job must end, and the terminal must be restored. The second line
+/// Types `first` and a line that kills the job. Asserts that the job ends and the terminal is restored. The second line
 /// polls, because bash's `wait` returns early if bash has not noticed that a stopped job continued.
 fn assert_killed(terminal: &mut Terminal, first: &str, at_prompt: &str) {
     const KILL: &str =
@@ -161,8 +161,8 @@ fn a_background_job_leaves_the_terminal_alone() {
     let (mut terminal, at_prompt) = or_skip!(start_stopped_job());
     terminal.press("bg\n");
     assert_eq!(wait_for_prompt(&terminal, 3), at_prompt);
-    // gpumem stops again because it may not use the terminal. Until the shell notices that, it would not continue
-    // the job for the signal.
+    // gpumem stops again, because a background job must not use the terminal. The shell does not continue the job for
+    // the signal until the shell has noticed that.
     terminal.press("until [[ $(jobs) == *Stopped* ]]; do sleep 0.1; done\n");
     wait_for_prompt(&terminal, 4);
     assert_killed(&mut terminal, "", &at_prompt);

@@ -1,4 +1,4 @@
-//! Starting the screen, and its keys and mouse, on a real pseudo-terminal.
+//! The start of `gpumem watch`, and its keys and mouse, on a real pseudo-terminal.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::pty::Terminal;
 use crate::support;
 
-/// Starts a program on a terminal of 40 by 160, and waits until the terminal shows this text.
+/// Starts a program on a terminal, and waits until the terminal shows `mark`.
 fn start_and_wait(program: &Command, mark: &str) -> Terminal {
     let terminal = Terminal::start(&[], program, 40, 160);
     terminal.wait_for(mark, |text| text.contains(mark));

@@ -1,8 +1,8 @@
-//! `gpumem reap` and `gpumem kill` on the mock driver: plans, and real processes that are ended.
+//! `gpumem reap` and `gpumem kill` on the mock driver: plans, and actions on real processes.
 //!
-//! The processes hold a plain file named `/dev/nvidia0` in their own mount namespace, so that a named process may be
-//! ended even if its pid is not the host's. gpumem acts on rules only in the host's pid namespace; elsewhere the
-//! tests check that it refuses.
+//! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, which proves NVML's pid even in another
+//! pid namespace. gpumem then acts on a process that a person names. Rules end processes only in the host's pid
+//! namespace. Elsewhere, the tests check that gpumem refuses.
 
 mod acts;
 mod plans;
@@ -23,31 +23,31 @@ use crate::holders::Namespace;
 use crate::machine::{Machine, one_gpu};
 use crate::support::{self, Output};
 
-/// Sleeps, and exits on SIGTERM.
+/// A process that exits on SIGTERM.
 pub const OBEYS: &str = "";
-/// An ignored signal stays ignored after exec.
+/// A process that ignores SIGTERM. An ignored signal stays ignored after exec.
 pub const IGNORES: &str = "trap '' TERM;";
 
-/// A machine with a namespace in which GPU files can be held, and a state directory.
+/// A machine with a state directory, and a namespace in which processes hold GPU files.
 pub struct Stage {
     namespace: Namespace,
     pub machine: Machine,
 }
 
 impl Stage {
-    /// Returns `None` and prints the reason if a namespace cannot be created.
+    /// Creates a stage. If a namespace cannot be created, prints the reason and returns `None`.
     pub fn new() -> Option<Self> {
         Some(Self { namespace: Namespace::new()?, machine: Machine::new(&one_gpu(&[])) })
     }
 
-    /// A process that holds 2 GiB until it ends.
+    /// Starts a process that holds 2 GiB until it exits.
     pub fn holder(&self, script: &str) -> Holder {
         self.holder_by(&[], script)
     }
 
-    /// Like [`Stage::holder`], started by another program with these arguments.
+    /// Starts the process with `starter`, a program and its arguments.
     fn holder_by(&self, starter: &[&str], script: &str) -> Holder {
-        // Unique, because a process with the same parent and command would be taken for its successor.
+        // The duration must be unique. gpumem takes a process with the same parent and command for a successor.
         static STARTED: AtomicU32 = AtomicU32::new(61_000);
         let seconds = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = format!("exec 3</dev/nvidia0; {script} echo ready; exec sleep {seconds}");
@@ -59,7 +59,7 @@ impl Stage {
         holder
     }
 
-    /// Frees the memory in the scene this long after the holder's end.
+    /// Removes the memory from the scene when `after` has passed since the holder's exit.
     pub fn release(&self, holder: &Holder, after: Duration) {
         let (child, path) = (Arc::clone(&holder.child), self.machine.path("scene.json"));
         thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Stage {
                 thread::sleep(Duration::from_millis(10));
             }
             thread::sleep(after);
-            // The test may have ended and removed the folder.
+            // Ignore the error: the test can end first and remove the directory.
             let _ = one_gpu(&[]).write(&path);
         });
     }
@@ -82,7 +82,7 @@ impl Stage {
         support::finish(&mut self.command(arguments))
     }
 
-    /// `gpumem reap --pid` of this process with `--yes --json`.
+    /// Runs `gpumem reap --yes --json` with the holder as the target.
     fn reap(&self, holder: &Holder, more: &[&str]) -> Output {
         let pid = holder.pid.to_string();
         self.run(&[&["reap", "--yes", "--json", "--pid", &pid], more].concat())
@@ -92,11 +92,11 @@ impl Stage {
         self.machine.path("state/reap.jsonl")
     }
 
-    /// The audit log's lines; empty without an audit log.
+    /// Returns the lines of the audit log, if it exists.
     pub fn lines(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines();
-        // The last line may be incomplete.
+        // Skip a line that is not complete yet.
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
@@ -105,13 +105,13 @@ impl Stage {
         lines.iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Starts a reaper that waits for a process which ignores SIGTERM.
+    /// Starts a reaper, and waits until it has sent SIGTERM to a process that ignores it.
     fn start_waiting(&self, holder: &Holder) -> Child {
         let pid = holder.pid.to_string();
         self.start_waiting_with(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
     }
 
-    /// Like [`Self::start_waiting`], with these arguments.
+    /// Starts a reaper, and waits until it has sent a signal.
     fn start_waiting_with(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -121,14 +121,13 @@ impl Stage {
     }
 }
 
-/// A process that holds a GPU; killed when dropped.
+/// A process that holds a GPU. Dropping it kills the process.
 pub struct Holder {
     pub pid: u32,
     child: Arc<Mutex<Child>>,
 }
 
 impl Holder {
-    /// Starts a program that prints `ready`.
     fn start(command: &mut Command) -> Self {
         let (child, line) = support::start_and_read_line(command);
         assert_eq!(line, "ready");
@@ -148,7 +147,7 @@ impl Drop for Holder {
     }
 }
 
-/// The outcome of a document's only target.
+/// Returns the outcome of the only target in a document.
 pub fn outcome(output: &Output) -> Value {
     let document = output.json();
     let targets = document["targets"].as_array().unwrap();

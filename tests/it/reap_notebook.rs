@@ -1,5 +1,5 @@
-//! Notebook kernels that are ended through real servers: some kernels exit, others are restarted. The tests make
-//! NVML's data themselves; see `reclaim`.
+//! Kernels of real notebook servers are shut down through their servers. Some kernels exit, and others are restarted.
+//! As in `reclaim`, the tests construct NVML's data.
 
 use std::fs;
 use std::process::Command;
@@ -24,7 +24,7 @@ use crate::support::{self, PATIENCE, wait_until};
 
 pub mod kinds;
 
-/// A password, and its hash `sha1:SALT:HASH` as Jupyter stores it.
+/// A password, and the hash that Jupyter stores (`sha1:SALT:HASH`).
 const PASSWORD: &str = "open sesame";
 const HASHED: &str = "sha1:0123456789ab:fd010cf6748116b1f90db728b0c26bcb33e079b8";
 
@@ -33,7 +33,7 @@ fn server(more: &[&str]) -> Option<Server> {
     Server::start(&[&[&*token], more].concat())
 }
 
-/// A notebook whose kernel has executed a cell and is idle.
+/// Opens a notebook, executes a cell, and waits until the kernel is idle.
 fn idle_kernel(server: &Server) -> Kernel {
     let kernel = server.open("a.ipynb");
     assert!(server.start_code(&kernel, "x = 1").0.wait().unwrap().success());
@@ -41,13 +41,13 @@ fn idle_kernel(server: &Server) -> Kernel {
     kernel
 }
 
-/// A kernel's state, according to the server.
+/// Returns the state of a kernel, according to the server.
 fn state(server: &Server, kernel: &Kernel) -> String {
     let model = server.request("GET", &format!("/api/kernels/{}", kernel.id), &Value::Null);
     model["execution_state"].as_str().unwrap().to_owned()
 }
 
-/// Makes a kernel execute a cell until the file `done` exists.
+/// Makes a kernel execute a cell that ends when the file `done` exists.
 fn start_busy_cell(server: &Server, kernel: &Kernel) -> Running {
     let done = server.home.path("done");
     let code = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
@@ -56,7 +56,7 @@ fn start_busy_cell(server: &Server, kernel: &Kernel) -> Running {
     driver
 }
 
-/// The target as if a rule had found it.
+/// Changes the target as if a rule had found it.
 fn as_found(mut target: Target) -> Target {
     target.reason = Reason::Found {
         findings: vec![Because {
@@ -72,7 +72,6 @@ fn as_found(mut target: Target) -> Target {
     target
 }
 
-/// The kernel of the first step.
 fn planned_kernel(target: &mut Target) -> &mut Planned {
     match target.steps.first_mut() {
         Some(Step::ShutKernel { kernel, .. }) => kernel,
@@ -80,7 +79,7 @@ fn planned_kernel(target: &mut Target) -> &mut Planned {
     }
 }
 
-/// The errors of the shutdown request in the audit log, or `None` if no request was made.
+/// Returns the errors of the shutdown request in the audit log, or `None` if no request was made.
 fn shutdown_errors(past: &LedgerSummary) -> Option<Vec<String>> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     let mut requests = deeds.filter(|record| matches!(record.deed, Deed::ShutKernel { .. }));
@@ -92,13 +91,14 @@ fn shutdown_errors(past: &LedgerSummary) -> Option<Vec<String>> {
     Some(errors)
 }
 
-/// The server's lists of kernels and sessions.
+/// Returns the server's lists of kernels and sessions.
 fn kernels_and_sessions(server: &Server) -> (Value, Value) {
     let get = |path| server.request("GET", path, &Value::Null);
     (get("/api/kernels"), get("/api/sessions"))
 }
 
-/// One server for all, because starting one is slow. Each check ends its kernel; the last one kills the server.
+/// These checks share a server, because starting a server is slow. Each check ends its kernel, and the last check kills
+/// the server.
 #[test]
 fn a_notebook_server_ends_its_kernels() {
     let mut server = or_skip!(server(&[]));
@@ -112,8 +112,8 @@ fn a_notebook_server_ends_its_kernels() {
     assert_a_kernel_without_its_server_is_signalled(&mut server);
 }
 
-/// Asks the server to end a kernel that a test has left. A kernel that is being restarted survives a request, so
-/// this repeats it until the server lists no kernel.
+/// Deletes a kernel that a check has left. The request is repeated, because a kernel that is restarting survives a
+/// request.
 fn shut_down(server: &Server, kernel: &Kernel) {
     let authorization = format!("Authorization: token {TOKEN}\r\n");
     wait_until("the server has no kernel", || {
@@ -144,7 +144,7 @@ fn assert_reap_shuts_a_kernel_down(server: &Server) {
         while fs::exists(&process).unwrap_or(false) {
             thread::sleep(Duration::from_millis(10));
         }
-        // The test may have ended and removed the folder.
+        // Ignore the error: the test can end first and remove the directory.
         let _ = one_gpu(&[]).write(&scene);
     });
     let output = machine.act(&["reap", "--yes", "--json", "--pid", &kernel.pid.to_string()]);
@@ -152,7 +152,7 @@ fn assert_reap_shuts_a_kernel_down(server: &Server) {
     assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
     let report = output.json();
     if machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
-        // The kernel holds no GPU file here, so its pid may be another process's.
+        // In another pid namespace, the pid could belong to another process, because the kernel holds no GPU file here.
         let reason = &report["refused"][0]["why"]["protection"]["reason"];
         assert_eq!(reason, "other_namespace", "{output:?}");
         assert_eq!(state(server, &kernel), "idle");
@@ -198,11 +198,11 @@ fn assert_a_recently_busy_kernel_is_left_alone(server: &Server) {
 fn assert_a_signalled_kernel_is_restarted(server: &Server) {
     let kernel = idle_kernel(server);
     let mut stage = Stage::new(&[kernel.pid]);
-    // `--direct` skips the server.
+    // `--direct` kills the kernel without a request to the server.
     stage.guard.policy.direct = true;
     stage.guard.policy.signal = Some(Signal::Term);
     let mut target = stage.target();
-    // On a busy machine the server restarts kernels later than a plan assumes.
+    // On a busy machine, the server restarts kernels later than a plan assumes.
     target.respawn_seconds = PATIENCE.as_secs_f64() / 2.0;
     let (outcome, past) = stage.act(target);
     assert_eq!(shutdown_errors(&past), None);
@@ -245,7 +245,7 @@ fn assert_a_forked_process_does_not_end_its_kernel(server: &Server) {
     );
     assert!(server.start_code(&kernel, &code).0.wait().unwrap().success());
     let fork: u32 = fs::read_to_string(fork).unwrap().parse().unwrap();
-    // The table names the fork as a worker of the notebook.
+    // `ps` names the fork as a worker of the notebook.
     let machine = Machine::new(&one_gpu(&[kernel.pid, fork]));
     wait_until("kernel and worker are named", || {
         let output = machine.run(&["ps"]);
@@ -279,7 +279,8 @@ fn a_kernel_of_a_password_server_is_left_to_its_server() {
     let login = support::finish(&mut login).exits(0);
     let kernel = server.kernel(login.stdout.trim());
     let mut stage = Stage::new(&[kernel.pid]);
-    // The server's file does not mention the password, so the plan asks the server. No signal follows its refusal.
+    // The server's file does not contain the password, so the plan includes a request to the server. The server
+    // refuses, and gpumem sends no signal.
     let (outcome, past) = stage.end();
     let errors = shutdown_errors(&past).unwrap();
     assert!(errors[0].contains("password only"), "{errors:?}");
@@ -293,7 +294,7 @@ fn assert_a_kernel_without_its_server_is_signalled(server: &mut Server) {
     let kernel = idle_kernel(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let target = stage.target();
-    // Stopped, so that it does not notice its parent's death.
+    // Stop the kernel, so that it does not notice the death of its parent.
     procs::send(kernel.pid, OsSignal::STOP);
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();
@@ -317,7 +318,7 @@ fn an_unresponsive_server_gets_one_request() {
         let requests = fs::read_to_string(home.path("requests")).unwrap_or_default();
         requests.matches("DELETE ").count()
     };
-    // On a busy machine an earlier answer may be late, so that the shutdown is not requested.
+    // On a busy machine, an earlier answer can be late, and gpumem then does not request the shutdown.
     wait_until("a shutdown request was sent", || {
         let (_, past) = Stage::new(&[fake.kernel]).end();
         assert!(signals_to(&past, fake.kernel).is_empty(), "{past:?}");
@@ -359,7 +360,7 @@ fn an_external_kernel_is_not_shut_down_by_the_server() {
     drop(program);
 }
 
-/// The process that was started with this connection file.
+/// Returns the process whose command line contains this connection file.
 fn pid_of(file: &std::path::Path) -> Option<u32> {
     let file = file.to_str()?;
     let all = gpumem::api::host::read_all(&Roots::default()).ok()?;

@@ -1,5 +1,4 @@
-//! Actions on real processes through the library. The tests make NVML's data themselves; everything else comes from
-//! Linux.
+//! Actions on real processes through the library. The tests construct NVML's data, and all other data comes from Linux.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,20 +32,19 @@ mod torchrun;
 
 pub const GIB: u64 = 1 << 30;
 
-/// The uid and gid of nobody.
 const NOBODY: u32 = 65534;
 
 /// Real processes, and a GPU that lists them while they live.
 pub struct Stage {
     processes: Processes,
     pub guard: Guard,
-    /// The pids that NVML lists.
+    /// Pids that NVML lists.
     listed: Vec<u32>,
-    /// The pids of processes with an open GPU that NVML does not list.
+    /// Pids of processes with an open device file that NVML does not list.
     hidden: Vec<u32>,
-    /// The pids of processes whose children NVML lists as well.
+    /// Pids of processes whose children NVML lists.
     heirs_of: Vec<u32>,
-    /// Whether NVML lists exactly the processes with an open device file.
+    /// If set, NVML lists exactly the processes with an open device file.
     lists_holders: bool,
     start: Instant,
     folder: tempfile::TempDir,
@@ -59,7 +57,7 @@ impl Stage {
         let mut policy = Policy::new(targets, |_, _| false);
         policy.grace = Some(Duration::from_millis(400));
         let mut ourselves = read_ourselves(&Roots::default()).unwrap();
-        // The test makes the snapshots, so their pids are valid here.
+        // Pids in the snapshots are valid in this namespace, because the test makes the snapshots.
         ourselves.pid_namespace = Some(PidNamespace::Host);
         Self {
             processes: Processes::new(Roots::default()),
@@ -73,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// A folder in place of /dev, with the file `nvidia0`.
+    /// Returns a directory that replaces /dev and contains the file `nvidia0`.
     pub fn dev(&self) -> PathBuf {
         let path = self.folder.path().join("dev");
         fs::create_dir_all(&path).unwrap();
@@ -147,7 +145,7 @@ impl Stage {
         plan.targets.remove(0)
     }
 
-    /// The target of a rule that found this process idle.
+    /// Returns a target as if a rule had found the process idle.
     fn found(&mut self, pid: u32) -> Target {
         let snapshot = self.observe();
         let finding = chance::finding(Kind::Idle, snapshot.process(pid).unwrap(), snapshot.time);
@@ -168,7 +166,7 @@ impl Stage {
         plan.targets.remove(0)
     }
 
-    /// Acts on a target until the end.
+    /// Acts on a target until the action ends.
     pub fn act(&mut self, target: Target) -> (Outcome, LedgerSummary) {
         let path = self.folder.path().join("ledger.jsonl");
         let mut ledger = Ledger::open(&path).unwrap();
@@ -194,7 +192,7 @@ impl Stage {
     }
 }
 
-/// The processes with this file open.
+/// Returns the processes that have a file open.
 fn holders(path: &Path) -> Vec<u32> {
     let all = read_all(&Roots::default()).unwrap();
     let holds = |pid: u32| {
@@ -206,7 +204,7 @@ fn holders(path: &Path) -> Vec<u32> {
     all.iter().map(|process| process.pid).filter(|&pid| holds(pid)).collect()
 }
 
-/// The signals sent to a process, according to the audit log.
+/// Returns the signals sent to a process, according to the audit log.
 pub fn signals_to(past: &LedgerSummary, to: u32) -> Vec<Signal> {
     let deeds = past.acts.iter().flat_map(|act| &act.deeds);
     deeds
@@ -222,11 +220,11 @@ pub fn signals_to(past: &LedgerSummary, to: u32) -> Vec<Signal> {
         .collect()
 }
 
-/// A child that is killed with its whole session when dropped.
+/// A child that leads a session. Dropping it kills the whole session.
 struct SessionLeader(Child);
 
 impl SessionLeader {
-    /// Starts a program in its own session, and waits until it prints `ready`.
+    /// Starts a program in a new session, and waits until it prints `ready`.
     fn new(command: &mut Command) -> Self {
         let (child, line) = support::start_and_read_line(command);
         assert_eq!(line, "ready");
@@ -242,7 +240,7 @@ impl SessionLeader {
         self.0.id()
     }
 
-    /// Waits until the session has this many processes. Returns their pids.
+    /// Waits until the session contains `count` processes. Returns their pids.
     fn wait_for_session(&self, count: usize) -> Vec<u32> {
         let start = Instant::now();
         loop {
@@ -287,7 +285,7 @@ fn a_process_that_forks_while_it_is_killed_ends_with_its_children() {
     let python = or_skip!(python_with(&["signal"]));
     let mut stage = Stage::new(&[]);
     let device = stage.dev().join("nvidia0");
-    // The number of children and their lifetime are limited. They inherit the open GPU.
+    // Limit the number and lifetime of the children, which inherit the open GPU.
     let script = format!(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.alarm(120)
@@ -306,7 +304,7 @@ while True: signal.pause()"
     leader.wait_for_session(20);
     stage.listed = vec![leader.pid()];
     stage.guard.policy.targets = Targets::named(vec![leader.pid()], Vec::new()).unwrap();
-    // Children join the target when they are a second old.
+    // A child becomes part of the target when it is a second old.
     stage.guard.policy.grace = Some(Duration::from_secs(2));
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
@@ -321,8 +319,8 @@ while True: signal.pause()"
         })
         .sum();
     assert!(killed > 1, "no child was added");
-    // Processes born in the last moment may remain, because they might execute another program. None of them may
-    // fork.
+    // Processes born immediately before the end can survive, because they could still execute another program. None of
+    // them forks again.
     let left = leader.wait_for_session(0).len();
     thread::sleep(Duration::from_millis(300));
     assert!(leader.wait_for_session(0).len() <= left, "a process still forks");
@@ -333,7 +331,7 @@ fn a_process_that_saves_after_a_signal_gets_no_second_one() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("signals");
-    // The leader saves for longer than the grace period; its workers ignore SIGTERM.
+    // The leader saves for longer than the grace period, and the workers ignore SIGTERM.
     let script = format!(
         "def note_signal(*_):
     os.write(file, b'x')
@@ -350,7 +348,7 @@ while True: signal.pause()"
     let family = leader.wait_for_session(3);
     let mut stage = Stage::new(&[leader.pid()]);
     stage.hidden = family[1..].to_vec();
-    // Enough for a busy machine to deliver the signal before the kill.
+    // The grace period lets a busy machine deliver SIGTERM before SIGKILL.
     stage.guard.policy.grace = Some(Duration::from_secs(5));
     let target = stage.target();
     let (outcome, past) = stage.act(target);
@@ -361,7 +359,7 @@ while True: signal.pause()"
     }
 }
 
-/// Holds a file like a GPU, and reacts to SIGTERM as its argument says.
+/// Holds a file that stands for a GPU. The argument selects the reaction to SIGTERM.
 const HOLD_FILE: &str = r#"
 import os, signal, sys, time
 path, manner, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -388,7 +386,7 @@ print("ready", flush=True)
 while True: signal.pause()
 "#;
 
-/// Soon after the outcome "freed", no process of the target holds memory, whatever the target does.
+/// After the outcome "freed", no process of the target holds memory, however the target reacts.
 #[test]
 fn freed_means_no_process_of_the_target_holds_memory() {
     let python = or_skip!(python_with(&["signal"]));
@@ -399,7 +397,8 @@ fn freed_means_no_process_of_the_target_holds_memory() {
             scope.spawn(move || {
                 let mut random = Random::new("freed", seed);
                 let manner = MANNERS[seed as usize % MANNERS.len()];
-                // Well within the grace period of 4 seconds and the 5 seconds in which the memory is watched.
+                // The delay is shorter than the grace period of 4 s, and shorter than the 5 s for which gpumem watches
+                // the memory.
                 let delay = random.range(0.1, 1.5);
                 let mut stage = Stage::new(&[]);
                 let file = stage.dev().join("nvidia0");
@@ -434,7 +433,7 @@ fn freed_means_no_process_of_the_target_holds_memory() {
 #[test]
 fn a_subreapers_adopted_worker_is_ended_alone() {
     let python = or_skip!(python_with(&["ctypes"]));
-    // PR_SET_CHILD_SUBREAPER is 36. The trainer has its own session, and leaves a worker when it exits.
+    // 36 is PR_SET_CHILD_SUBREAPER. The trainer leads a session, and leaves a worker when it exits.
     let script = "import ctypes
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 trainer = os.fork()
@@ -492,12 +491,12 @@ fn an_action_without_permission_is_tried_once() {
     let acted = thread::spawn(move || {
         let mut stage = Stage::new(&[pid]);
         stage.guard.policy.all_users = true;
-        // The plan was made with more privileges than it is carried out with.
+        // The plan is made with more privileges than the action has.
         let target = stage.target();
         let other_user = rustix::process::Uid::from_raw(NOBODY);
         let everybody = fs::Permissions::from_mode(0o777);
         fs::set_permissions(stage.folder.path(), everybody).unwrap();
-        // Changes only this thread.
+        // This call changes only the calling thread.
         rustix::thread::set_thread_uid(other_user).unwrap();
         stage.act(target)
     });

@@ -1,4 +1,4 @@
-//! Recordings under `tests/data`, read with the public reader.
+//! Reading and writing the recordings in `tests/data/corpus` with the public API loses no value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn corpus() -> Vec<PathBuf> {
     files
 }
 
-/// Asserts that every value of `original` that is not null is in `copy`.
+/// Asserts that `copy` contains every value of `original` that is not null.
 fn assert_kept(original: &Value, copy: &Value, path: &str) {
     match (original, copy) {
         (Value::Object(original), Value::Object(copy)) => {

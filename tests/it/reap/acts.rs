@@ -1,4 +1,4 @@
-//! Which processes are ended, which memory is freed, and what the audit log records.
+//! Which processes are killed, which memory is freed, and what the audit log records.
 
 use std::fs::{self, File};
 use std::process::Child;
@@ -15,7 +15,7 @@ use crate::procs::send;
 use crate::pty::Terminal;
 use crate::support::{self, Output};
 
-/// Waits for a child that was started with pipes. Returns its signal and its output.
+/// Waits for a child with piped output. Returns the signal that ended the child, or 0, and the output.
 fn finish(child: Child) -> (i32, Output) {
     use std::os::unix::process::ExitStatusExt as _;
     let output = child.wait_with_output().unwrap();
@@ -28,7 +28,7 @@ fn finish(child: Child) -> (i32, Output) {
     (signal, output)
 }
 
-/// The signals of each "done" line in the audit log.
+/// Returns the signals of each "done" line in the audit log.
 fn sent_signals(stage: &Stage) -> Vec<Value> {
     let lines = stage.lines();
     let done = lines.iter().filter(|line| line["event"] == "done");
@@ -94,7 +94,7 @@ fn a_named_process_outside_the_filter_is_left_alone() {
 fn memory_that_is_not_freed_is_not_a_success() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
-    // The holder is reaped when it has exited, and the driver still lists it.
+    // Reap the holder after its exit, while the driver still lists the pid.
     let child = std::sync::Arc::clone(&holder.child);
     let waiter = std::thread::spawn(move || {
         support::wait_until("the holder has exited", || {
@@ -105,7 +105,7 @@ fn memory_that_is_not_freed_is_not_a_success() {
     waiter.join().unwrap();
     let outcome = outcome(&output);
     assert_eq!((output.code, &outcome["outcome"]), (1, &json!("exited_not_freed")), "{output:?}");
-    // Processes of other tests hold a file of that name, too.
+    // Processes of other tests hold files with the same name.
     let holders = outcome["holders"].as_array().unwrap();
     assert!(holders.contains(&json!(holder.pid)), "{outcome}");
     assert_eq!(output.json()["status"], "incomplete");
@@ -117,7 +117,7 @@ fn a_full_disk_prevents_any_signal() {
     let state = stage.machine.path("state");
     fs::create_dir(&state).unwrap();
     let mut mount = stage.namespace.command("mount");
-    // One page, which the lock file uses.
+    // The file system has a single page, which the lock file uses.
     mount.args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"]).arg(&state);
     assert_eq!(support::finish(&mut mount).code, 0);
     let holder = stage.holder(OBEYS);
@@ -166,12 +166,12 @@ fn a_killed_reaper_leaves_a_record_of_its_signals() {
     let history = stage.run(&["reap", "--history"]).exits(0);
     let line = history.stdout.lines().nth(1).unwrap();
     assert!(line.contains(&format!("SIGTERM to {}", holder.pid)), "{history:?}");
-    // The lock was released.
+    // The reaper has released the lock.
     stage.release(&holder, Duration::ZERO);
     assert_eq!(stage.reap(&holder, &["--signal", "KILL"]).code, 0);
 }
 
-/// Starts `gpumem kill` on a terminal, and waits for its question.
+/// Starts `gpumem kill` on a terminal, and waits for the question.
 fn start_kill(stage: &Stage, holder: &Holder) -> Terminal {
     let command = stage.command(&["kill", &holder.pid.to_string()]);
     let terminal = Terminal::start(&[], &command, 40, 160);
@@ -197,8 +197,8 @@ fn kill_on_a_terminal_needs_an_explicit_yes() {
     assert!(!holder.is_alive());
 }
 
-/// An idle process that a rule finds within a test. Returns `None` in another pid namespace, after checking that
-/// rules end no process there.
+/// Starts a process that a rule finds idle within seconds. In another pid namespace, asserts that the rule kills no
+/// process, and returns `None`.
 pub fn idle_holder(stage: &Stage, script: &str) -> Option<Holder> {
     stage.machine.configure(
         "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n[rules.orphan]\nenabled = false\n",
@@ -215,7 +215,7 @@ pub fn idle_holder(stage: &Stage, script: &str) -> Option<Holder> {
     None
 }
 
-/// One GPU and one process with this utilization.
+/// Returns a scene with one GPU and one process.
 pub fn scene(pid: u32, sm_percent: u32) -> Scene {
     let process = Process::compute(pid, 2 * GIB).sm(sm_percent);
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
@@ -244,7 +244,7 @@ const BY_RULE: &[&str] = &["reap", "--yes", "--json", "--window", "4s"];
 fn a_finding_confirmed_with_yes_is_acted_on_immediately() {
     let stage = or_skip!(Stage::new());
     let holder = or_skip!(idle_holder(&stage, OBEYS));
-    // The rate limit of the service does not apply to a person.
+    // The rate limit applies only to the service, not to a person.
     write_recent_actions(&stage);
     stage.release(&holder, Duration::ZERO);
     let output = stage.run(BY_RULE);

@@ -1,4 +1,4 @@
-//! Plans and refusals, and that a plan changes nothing.
+//! Plans and refusals. Making a plan changes nothing.
 
 use std::process::Command;
 use std::thread;
@@ -12,7 +12,7 @@ use super::{OBEYS, Stage};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, run};
 
-/// The leaders of the planned targets in the demo.
+/// Returns the leaders of the planned targets in the demo.
 fn planned_leaders(more: &[&str]) -> Vec<u64> {
     let output = run(&[&["reap", "--demo", "--json"], more].concat()).exits(0);
     let document = output.json();
@@ -84,7 +84,7 @@ fn without_yes_nothing_is_sent() {
         &["kill", &pid],
     ] {
         let plan = stage.run(arguments);
-        // `kill` is a request to act, so it fails; `reap` shows a plan by default.
+        // `kill` fails without `--yes`, because the user requested an action. `reap` shows a plan by default.
         let code = i32::from(arguments[0] == "kill");
         assert_eq!(plan.code, code, "{plan:?}");
         assert!(plan.stderr.contains("dry run; add --yes to carry it out"), "{plan:?}");
@@ -115,7 +115,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
     let stage = or_skip!(Stage::new());
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
     let kept = kept.pid.to_string();
-    // Each with its own audit log, so that they can run in parallel.
+    // Separate audit logs let the commands run in parallel.
     let assert_code = |arguments: &[&str], code: i32| {
         let state = stage.machine.path(&arguments.join(" "));
         let output = support::finish(stage.command(arguments).env("STATE_DIRECTORY", &state));
@@ -149,7 +149,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
             });
         }
     });
-    // One refused target decides the exit code, whatever the other's outcome.
+    // A refused target determines the exit code, whatever the outcome of the other target is.
     let holder = stage.holder(OBEYS);
     let (pid, refused) = (holder.pid.to_string(), "4194300");
     for more in ["--dry-run", "--yes"] {
@@ -160,7 +160,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
         assert_eq!(output.code, 1, "{more}: {output:?}");
     }
     assert!(!holder.is_alive());
-    // The GPU is unreadable, and the named process is refused on what can be read.
+    // The GPU is unreadable. gpumem refuses the named process because of facts from /proc.
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
     for more in ["--dry-run", "--yes"] {
         let output = lost.run(&["reap", "--pid", "1", more]);
@@ -172,7 +172,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
 fn gpumems_ancestors_are_never_signalled() {
     let stage = or_skip!(Stage::new());
     let gpumem = stage.command(&["reap", "--yes", "--json", "--pid"]);
-    // The target starts gpumem.
+    // The target itself starts gpumem.
     let mut parent = stage.namespace.command("sh");
     let script = "exec 3</dev/nvidia0; echo '{\"gpus\":[{\"processes\":[{\"pid\":'$$',\
         \"used_bytes\":2147483648}]}]}' > \"$GPUMEM_MOCK_SCENE\"; \"$@\" $$; exit $?";
@@ -202,7 +202,7 @@ fn another_users_process_needs_all_users() {
     let refused = &output.json()["refused"][0]["why"]["protection"];
     assert_eq!(*refused, json!({"reason": "other_user", "uid": 65534}));
     assert!(holder.is_alive());
-    // The message names the owner and the option to add.
+    // The message names the owner and the missing option.
     let pid = holder.pid.to_string();
     let refused = stage.run(&["kill", "--yes", &pid]).exits(1);
     assert!(refused.stdout.contains("owned by nobody; add --all-users\n"), "{refused:?}");
@@ -211,7 +211,7 @@ fn another_users_process_needs_all_users() {
     assert!(!holder.is_alive());
 }
 
-/// Overwrites the process's initial environment, as setproctitle does.
+/// Overwrites the initial environment of the process, as setproctitle does.
 const TITLED: &str = "import ctypes, time
 fields = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
 begin, end = int(fields[47]), int(fields[48])
@@ -232,7 +232,7 @@ fn an_overwritten_keep_is_unknown_rather_than_absent() {
     assert_eq!(facts.environment, None);
     let machine = Machine::new(&one_gpu(&[pid]));
     assert!(machine.snapshot(0).process(pid).get("environment").is_none());
-    // A person who names the process is warned.
+    // gpumem warns a person who names the process.
     let planned = machine.run(&["reap", "--dry-run", "--pid", &pid.to_string()]);
     assert!(planned.stderr.contains("it is unknown whether the owner protects it"), "{planned:?}");
 }

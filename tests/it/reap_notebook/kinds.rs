@@ -1,5 +1,5 @@
-//! Kinds of servers, as real programs: without token and password, with a certificate, in another network namespace,
-//! and servers that write no file.
+//! Real servers of several kinds: without token and password, with a certificate, in another network namespace, and
+//! without a server file.
 
 use super::*;
 
@@ -7,7 +7,7 @@ use super::*;
 fn a_server_without_authentication_is_asked_with_its_cookie() {
     let server = or_skip!(Server::start(&["--IdentityProvider.token=", "--ServerApp.password="]));
     let kernel = idle_kernel(&server);
-    // The server refuses a request without its own cookie.
+    // The server refuses a request without the server's own cookie.
     let path = format!("/api/kernels/{}", kernel.id);
     assert!(server.answer("DELETE", &path, &Value::Null, "").contains("403"));
     assert_shut_down(&server, &kernel);
@@ -21,7 +21,7 @@ fn a_server_on_a_unix_socket_shuts_its_kernel_down() {
     assert_shut_down(&server, &idle_kernel(&server));
 }
 
-/// Checks that a rule's plan ends a kernel through its server.
+/// Asserts that a rule's plan shuts a kernel down through the server.
 fn assert_shut_down(server: &Server, kernel: &Kernel) {
     let mut stage = Stage::new(&[kernel.pid]);
     let target = as_found(stage.target());
@@ -46,7 +46,7 @@ fn a_server_with_its_own_certificate_is_asked() {
     assert_eq!(facts["execution_state"], "idle", "{facts}");
     assert_eq!(facts["server_error"], Value::Null, "{facts}");
     let mut stage = Stage::new(&[kernel.pid]);
-    // A busy kernel is left alone.
+    // The plan is cancelled if the kernel has become busy.
     let target = stage.target();
     let driver = start_busy_cell(&server, &kernel);
     let (outcome, _) = stage.act(as_found(target.clone()));
@@ -59,7 +59,7 @@ fn a_server_with_its_own_certificate_is_asked() {
     assert!(signals_to(&past, kernel.pid).is_empty(), "{past:?}");
 }
 
-/// Brings the loopback device up, then executes the rest of its arguments.
+/// Brings the loopback device up, and executes the remaining arguments.
 pub const WITH_LOOPBACK: &str = "
 import fcntl, os, socket, struct, sys
 with socket.socket() as control:
@@ -67,7 +67,7 @@ with socket.socket() as control:
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 ";
 
-/// Opens a notebook, and prints the kernel's id. Arguments: PORT TOKEN.
+/// Opens a notebook, and prints the id of the kernel. The arguments are the port and the token.
 const OPEN: &str = "
 import json, sys, urllib.request
 session = {'path': 'a.ipynb', 'name': 'a', 'type': 'notebook', 'kernel': {'name': 'python3'}}
@@ -115,7 +115,7 @@ fn a_server_in_another_network_is_asked_from_within() {
     let kernel = home.pid_with(&format!("kernel-{id}.json"));
     let machine = Machine::new(&one_gpu(&[kernel]));
     let mut facts = Value::Null;
-    // For a moment, a kernel that has just started has no readable environment.
+    // The environment of a kernel is not readable immediately after exec.
     wait_until("the server has answered", || {
         facts = jupyter(&machine, kernel);
         facts["server_error"].is_null()
@@ -129,7 +129,8 @@ fn a_server_in_another_network_is_asked_from_within() {
     assert!(signals_to(&past, kernel).is_empty(), "{past:?}");
 }
 
-/// Checks that gpumem reports an unknown kernel state and plans no end. Returns its facts about the kernel.
+/// Asserts that the state of a kernel is unknown and that gpumem does not plan to kill the kernel. Returns gpumem's
+/// facts about the kernel.
 fn assert_left_alone(kernel: u32) -> Value {
     let machine = Machine::new(&one_gpu(&[kernel]));
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
@@ -165,10 +166,10 @@ fn voila_kernels_are_left_to_voila() {
     let port = support::free_port();
     let mut command = home.command(&python);
     command.args(["-m", "voila", "--no-browser", &format!("--port={port}")]);
-    // Voila keeps its kernels' connection files in a subfolder of TMPDIR.
+    // Voila keeps the connection files of its kernels in a subdirectory of TMPDIR.
     command.env("TMPDIR", home.path(""));
     let voila = Running::start(command.arg(home.path("a.ipynb")));
-    // A browser opens the dashboard, which starts the kernel.
+    // Like a browser, open the dashboard, which starts the kernel.
     let page = format!("http://127.0.0.1:{port}/");
     wait_until("the dashboard is shown", || {
         let mut get = Command::new(&python);
@@ -226,7 +227,7 @@ fn a_kernel_started_by_hand_is_reported_only() {
     assert_eq!(finding["actions"], json!(["notify"]), "{finding}");
     let advice = finding["advice"].to_string();
     assert!(advice.contains(&format!("`kill {kernel}`")), "{advice}");
-    // No server restarts it.
+    // No server restarts this kernel.
     let target = Stage::new(&[kernel]).target();
     assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
     assert_eq!(target.respawn_seconds, 0.0);
