@@ -1,8 +1,9 @@
-//! Owners of processes, from `owners.toml`: programs that restart them or run them as jobs, and how to stop them.
+//! Owners of processes, from `owners.toml`: programs that restart processes or run them as jobs,
+//! and how to stop them.
 //!
-//! An owner is recognised by the program of a living ancestor, by environment variables, by the systemd unit, or by
-//! facts from the kernel (`OwnerPlace`). Rules leave a process alone only if the kernel names the owner, or if the
-//! ancestor is proved to belong to root.
+//! An owner is recognised by the program of a living ancestor, by environment variables, by the
+//! systemd unit, or by facts from the kernel (`OwnerPlace`). Rules leave a process alone only if
+//! the kernel names the owner, or if the ancestor is proven to belong to root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -15,10 +16,10 @@ use super::pool::tool;
 use super::process::{Container, Parent};
 use super::program::is_interpreter;
 
-/// The kernel's limit for a short name, in bytes.
+/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
-/// The environment that a process runs in, according to the kernel.
+/// Environment of a process according to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnerPlace {
@@ -72,7 +73,7 @@ fn parse() -> Result<OwnerTable, toml::de::Error> {
     toml::from_str(include_str!("owners.toml"))
 }
 
-/// The environment variables that entries read.
+/// Returns the names of the environment variables that entries need.
 pub fn variables() -> BTreeSet<&'static str> {
     let variables_of = |owner: &'static OwnerEntry| {
         let texts = [&owner.shows, &owner.stop].into_iter().flatten().chain(&owner.check);
@@ -91,7 +92,7 @@ fn is_variable(name: &str) -> bool {
     name != "PID" && name.parse::<usize>().is_err()
 }
 
-/// Whether a name matches the listed one, which may end with the wildcard `*`.
+/// Returns whether a name matches the listed one, which can end with the wildcard `*`.
 pub(super) fn is_named(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -99,7 +100,7 @@ pub(super) fn is_named(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Like `is_named`, for a short name, which the kernel truncates.
+/// Like [`is_named`], for a short name, which the kernel truncates.
 pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),
@@ -107,7 +108,8 @@ pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     }
 }
 
-/// Whether an ancestor with this short name may be an owner, so that its argv is worth reading.
+/// Returns whether an ancestor with this short name may be an owner. If so, its argv is worth
+/// reading.
 pub fn may_be_owner(comm: &str) -> bool {
     let is_program = |name: &String| is_cut(name.split(' ').next().unwrap_or_default(), comm);
     let is_titled = |title: &String| comm.starts_with(title.get(..COMM_BYTES).unwrap_or(title));
@@ -117,7 +119,7 @@ pub fn may_be_owner(comm: &str) -> bool {
     is_interpreter(comm) || OWNERS.iter().any(may_be)
 }
 
-/// Whether the processes below this ancestor are started by people or by unrelated programs.
+/// Returns whether people or unrelated programs start the processes below this ancestor.
 pub fn is_way_in(ancestor: &Parent) -> bool {
     let comm = ancestor.comm.as_deref().unwrap_or_default();
     let tool = tool(ancestor.command.as_deref().unwrap_or_default()).map(|(tool, _)| tool);
@@ -127,12 +129,12 @@ pub fn is_way_in(ancestor: &Parent) -> bool {
     })
 }
 
-/// Whether a program with this name owns processes, or lets people start them.
+/// Returns whether a program with this name owns processes, or lets people start them.
 pub fn is_owners_program(name: &str) -> bool {
     OWNERS.iter().any(|owner| owner.is_run_as(name))
 }
 
-/// Names of programs that are never killed. They may end with `*`.
+/// Returns the names of programs that are never killed. A name can end with `*`.
 pub fn daemons() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
 }
@@ -143,7 +145,8 @@ pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
     owner.runtimes.first().map(String::as_str)
 }
 
-/// Returns the container runtime that keeps its containers' cgroups in a folder with this name.
+/// Returns the container runtime that keeps the cgroups of its containers in a folder with this
+/// name.
 pub fn runtime_of_folder(folder: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.folders, folder))?;
     owner.runtimes.first().map(String::as_str)
@@ -154,7 +157,8 @@ impl OwnerEntry {
         OWNERS.iter().find(|owner| owner.is_run_by(ancestor))
     }
 
-    /// Returns the owner that runs other people's programs in a unit. `name` lacks `@...` and `.service`.
+    /// Returns the owner that runs other people's programs in a unit. `name` is the name of the
+    /// unit without `@...` and `.service`.
     pub fn of_unit(name: &str) -> Option<&'static Self> {
         OWNERS.iter().find(|owner| owner.units.iter().any(|unit| is_named(unit, name)))
     }
@@ -185,12 +189,14 @@ impl OwnerEntry {
         self.programs().any(|program| is_named(program, name))
     }
 
-    /// Whether the owner restarts programs or runs jobs. Others let people start programs, or are environments.
+    /// Returns whether the owner restarts programs or runs jobs, instead of being an environment or
+    /// letting people start programs.
     fn owns_programs(&self) -> bool {
         self.place.is_none() && (self.restarts || self.is_batch)
     }
 
-    /// Whether a program file with this name is the owner's program, or an interpreter for its script.
+    /// Returns whether a program file with this name is the owner's program, or an interpreter for
+    /// its script.
     pub fn may_run_from(&self, file: &str) -> bool {
         let is_program = |name: &String| name.split(' ').next() == Some(file);
         is_interpreter(file) || self.parents.iter().any(is_program)
@@ -220,7 +226,8 @@ impl OwnerEntry {
             && self.variables.iter().all(|name| variable(process, name).is_some())
     }
 
-    /// Whether the command contains a name from the process's environment, which the process can forge.
+    /// Returns whether the `stop` command contains a name from the process's environment, which the
+    /// process can forge.
     pub fn is_claimed(&self) -> bool {
         self.stop.as_deref().is_some_and(|stop| placeholders(stop).any(is_variable))
     }
@@ -235,13 +242,13 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
     pub owner: &'static OwnerEntry,
-    /// The ancestor; `None` if only the environment names the owner.
+    /// Ancestor that proves the owner, or `None` if only the environment names the owner.
     pub ancestor: Option<&'a Parent>,
     process: &'a Process,
 }
 
 impl Process {
-    /// Returns the owner that would restart the process or notice its exit. An orphan no longer has an owner.
+    /// Returns the owner that would restart the process or notice its exit. An orphan has no owner.
     pub fn program_owner(&self) -> Option<OwnedProgram<'_>> {
         if self.is_left_behind() {
             return None;
@@ -249,7 +256,7 @@ impl Process {
         let find = |fits: &dyn Fn(&OwnerEntry) -> bool| {
             OWNERS.iter().find(|owner| fits(owner) && owner.applies(self))
         };
-        // Recordings of earlier versions contain only the parent.
+        // Recordings of earlier versions contain only the parent, not the supervisor.
         let ancestor = self.supervisor.as_deref().or(self.parent.as_deref());
         let by_ancestor = ancestor
             .and_then(|ancestor| Some((find(&|owner| owner.is_run_by(ancestor))?, Some(ancestor))));
@@ -260,7 +267,7 @@ impl Process {
 }
 
 impl OwnedProgram<'_> {
-    /// Whether the owner is proved to run as root. If so, rules leave the process alone.
+    /// Returns whether the owner is proven to run as root. If so, rules leave the process alone.
     pub fn is_roots(&self) -> bool {
         self.process.supervisor.is_some() && self.process.supervisor_is_roots == Some(true)
     }
@@ -302,11 +309,11 @@ mod tests {
             for text in [&owner.says, &owner.also, &owner.unnamed].into_iter().flatten() {
                 assert_eq!(text.matches('`').count() % 2, 0, "{name}");
                 assert!(!text.ends_with('.'), "{name}");
-                // `says` must quote the `stop` command, if there is one.
+                // If an entry has both keys, `says` must quote the `stop` command.
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // People must be able to check a name that comes from the process itself.
+            // A person must be able to check a name that comes from the process itself.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

@@ -1,8 +1,8 @@
-//! Programs that only occupy a GPU so that no other process gets it.
+//! Programs that only occupy a GPU to keep other processes off it.
 //!
-//! The list contains only published programs, matched by the whole name of a program, script or module. A program
-//! that can also start other work (`nvertake run`) is a placeholder only if it does not. Names of users' own scripts
-//! prove nothing.
+//! The list contains only published programs, which are matched by the whole name of a program,
+//! script or module. Some of them can also start other work (`nvertake run`), and are then not
+//! placeholders. The names of users' own scripts prove nothing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Process;
 use super::pool::{is_spawned, tool};
 
 impl Process {
-    /// Returns the known placeholder that the process runs, or whose worker it is.
+    /// Returns the known placeholder that the process runs, or of which the process is a worker.
     pub fn placeholder(&self) -> Option<&'static str> {
         let command = self.command.as_deref()?;
         named(command).or_else(|| {
@@ -20,7 +20,7 @@ impl Process {
     }
 }
 
-/// Returns the known placeholder that a command line runs, by the name in its documentation.
+/// Returns the known placeholder that a command line runs. The name is that in its documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {
@@ -32,7 +32,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
         | "keep_gpu.mcp.server" => "keep-gpu",
         // github.com/TideDra/doma
         "doma" => "doma",
-        // pypi.org/project/nvertake: without a command, it only fills memory.
+        // pypi.org/project/nvertake: without a subcommand, it only fills memory.
         "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
         // pypi.org/project/occgpu
         "occgpu" | "occgpu.cli" => "occgpu",
@@ -44,7 +44,8 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Whether nVertake's arguments only make it fill memory, and cannot include a command to run.
+/// Returns whether nVertake's arguments only make it fill memory. An argument that is not listed
+/// may be a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

@@ -1,7 +1,9 @@
-//! Pools of workers. Killing a single worker is useless or harmful: the pool restarts it, or its work is lost.
+//! Pools of workers. Killing a single worker is useless or harmful, because the pool restarts it or
+//! its work is lost.
 //!
-//! `pools.toml` lists known pools, by their workers' titles or their starters' command lines. Waiting for work is
-//! normal for a pool's worker. Names are compared whole.
+//! `pools.toml` lists known pools. A pool is recognised by the titles of its workers or by the
+//! command line that started them. Names are compared whole. A worker of a pool normally waits for
+//! work.
 
 use std::sync::LazyLock;
 
@@ -14,23 +16,27 @@ use super::program::{file_name, is_interpreter};
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// For example `Celery`.
+    /// Name of the pool, such as `Celery`.
     pub name: String,
     pub restarted_by: String,
-    /// How to stop or drain the pool: one line, with commands in backquotes and without a full stop.
+    /// How to stop or drain the pool, on one line, with commands in backquotes and without a full
+    /// stop.
     pub words: String,
-    /// Whether the workers listen for each other and for their source of work, not for clients.
+    /// Whether the workers listen only for each other and for their source of work, not for
+    /// clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// Whether the pool keeps idle workers, stops them itself, and starts new ones only for new work.
+    /// Whether the pool keeps idle workers and stops them itself, and starts new workers only for
+    /// new work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// The programs, scripts or modules that start the workers, if the starter is not part of the pool.
+    /// Programs, scripts or modules that start the workers, if these starters are not part of the
+    /// pool.
     #[serde(default)]
     started_by: Vec<String>,
     #[serde(default)]
     titles: Vec<String>,
-    /// The program, script or module of the workers, and words among its arguments.
+    /// Program, script or module of the workers, followed by words among its arguments.
     #[serde(default)]
     commands: Vec<String>,
 }
@@ -47,25 +53,27 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// Returns the pool to which the process belongs, as a worker or as the starter. A process can write its own
-    /// title, so the title is ignored if its starter is known not to belong to the pool.
+    /// Returns the pool to which the process belongs, as a worker or as the starter. A process can
+    /// forge its title, so the title is ignored if a program outside the pool is known to have
+    /// started the process.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
         by_title.or_else(|| running(command)).or_else(|| {
-            // The command line of a spawned process shows only that it was spawned.
+            // The command line of a spawned process does not name the program.
             let parent = self.parent.as_deref()?.command.as_deref()?;
             is_spawned(command).then(|| named(parent)).flatten()
         })
     }
 
-    /// Whether the pool would replace the process if it exited, or decides itself when to stop it.
+    /// Returns whether the pool would replace the process if it exited, or decides itself when to
+    /// stop it.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         self.pool()
             .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
     }
 
-    /// Whether the pool's starter started the process; `None` if unknown.
+    /// Returns whether the pool's starter started the process, or `None` if that is unknown.
     fn is_started_by(&self, pool: &Pool) -> Option<bool> {
         if self.parent_is_reaper == Some(true) {
             return Some(false);
@@ -79,7 +87,7 @@ impl Process {
 }
 
 impl Parent {
-    /// Whether the parent runs this program, script or module.
+    /// Returns whether the parent runs this program, script or module.
     pub fn runs(&self, name: &str) -> bool {
         let command = self.command.as_deref().unwrap_or_default();
         let program = command.first().map(|program| file_name(program));
@@ -94,7 +102,7 @@ pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
 
 fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
-    // Replicas of Ray Serve are servers, not pool workers.
+    // A replica of Ray Serve is a server, not a worker of a pool.
     if title.starts_with("ray::ServeReplica") {
         return None;
     }
@@ -119,7 +127,8 @@ pub fn is_ray_idle(title: &str) -> bool {
     title.trim_end() == "ray::IDLE"
 }
 
-/// Splits a command line into the tool (a program, or an interpreter's script or module) and its arguments.
+/// Splits a command line into the tool and its arguments. The tool is a program, or the script or
+/// module that an interpreter runs.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());
@@ -130,7 +139,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
             "-c" => return None,
-            // These options of Python take a value.
+            // These options of Python take a value as the next argument.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),
@@ -155,7 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     fn words(command: &str) -> Arc<[Arc<str>]> {
-        // A title is one argument.
+        // A title is a single argument.
         if ["gunicorn: ", "dask worker ["].iter().any(|title| command.starts_with(title)) {
             return [command.into()].into();
         }

@@ -154,16 +154,18 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// Maximum difference, in seconds, between the clocks of a notebook server and of the audit log.
+/// Maximum difference, in seconds, between the clock of a notebook server and the clock of the
+/// audit log.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
-    /// Whether gpumem's request explains an event at this time.
+    /// Returns whether gpumem's request explains an event at this time.
     pub fn explains(&self, time: Time) -> bool {
         self.overlaps(time, time, 0.0)
     }
 
-    /// Whether this period overlaps the request or its effects, which may appear up to `later_seconds` later.
+    /// Returns whether this period overlaps the request or its effects, which can appear up to
+    /// `later_seconds` later.
     pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
         let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
         let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
@@ -172,7 +174,8 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// Returns the last activity of a kernel as reported by its server, excluding gpumem's own requests.
+    /// Returns the last activity of a kernel that its server reports, excluding activity that
+    /// gpumem's own request caused.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|asked| asked.explains(last)) {
@@ -190,7 +193,8 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// Returns the last known process if it has exited but NVML still lists it; otherwise, the process itself.
+    /// Returns the process before its exit if it has exited but NVML still lists it, otherwise the
+    /// process itself.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |ended| {
             let (start_ticks, start_time) = (ended.start_ticks, ended.start_time);
@@ -198,25 +202,26 @@ impl Process {
         })
     }
 
-    /// Returns last known facts about a process that has exited but is still listed by NVML. `None` if /proc lists
-    /// the pid, or if it is unknown which process has the pid.
+    /// Returns the last known facts about a process that has exited but is still listed by NVML.
+    /// Returns `None` if /proc lists the pid, or if it is unknown which process has the pid.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
     }
 
-    /// Whether only the first thread has exited: the state is zombie, but other threads still run (`pthread_exit` in
-    /// `main`, or an exit that waits for a driver).
+    /// Returns whether only the first thread has exited: the state is zombie, but other threads
+    /// still run (`pthread_exit` in `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
-    /// Whether all threads have exited and the parent has not reaped the process. It cannot receive signals.
+    /// Returns whether all threads have exited and the parent has not reaped the process. A zombie
+    /// receives no signals.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, Some('Z' | 'X' | 'x')) && !self.has_threads_left()
     }
 
-    /// Names the parent that must reap the zombie: `its parent python train.py (4100)`.
+    /// Describes the parent that must reap the zombie: `its parent python train.py (4100)`.
     pub fn parent_words(&self) -> String {
         let Some(ppid) = self.ppid else {
             return "its parent".to_owned();
@@ -228,9 +233,10 @@ impl Process {
         }
     }
 
-    /// Returns the state of the process, or of the remaining threads if the first thread has exited. If their state
-    /// is unknown, assumes uninterruptible sleep, because the threads did not exit with the first one. A process in a
-    /// frozen cgroup counts as stopped, although the kernel reports it as sleeping.
+    /// Returns the state of the process or, if the first thread has exited, of the remaining
+    /// threads. If their state is unknown, assumes uninterruptible sleep, because the threads did
+    /// not exit with the first thread. A process in a frozen cgroup is stopped, although the kernel
+    /// reports it as sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -239,28 +245,30 @@ impl Process {
         }
     }
 
-    /// Whether a signal stopped the process, or its cgroup is frozen.
+    /// Returns whether a signal stopped the process, or its cgroup is frozen.
     pub fn is_stopped(&self) -> bool {
         self.live_state() == Some('T')
     }
 
-    /// Whether the starter and the leader of the process group are both gone, so that nothing remains of the job.
-    /// False for a group leader, or if unknown.
+    /// Returns whether both the starter and the leader of the process group are gone, so that
+    /// nothing else of the job remains. Returns false for a group leader, or if a fact is unknown.
     pub fn is_left_behind(&self) -> bool {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
     }
 
-    /// Returns the pid of the notebook kernel that this process was forked from. A fork keeps the kernel's argv,
-    /// which names a connection file that is unique to the kernel. `None` for other processes.
+    /// Returns the pid of the notebook kernel from which this process was forked, or `None` for
+    /// other processes. A fork keeps the kernel's argv, which names a connection file that is
+    /// unique to the kernel.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Whether a notebook kernel's server or editor is proved to be gone. VS Code starts kernels as direct children.
+    /// Returns whether a notebook kernel's server or editor is proven to be gone. VS Code starts
+    /// kernels as its direct children, so an adopted kernel has lost VS Code.
     pub fn has_lost_server(&self) -> bool {
         let is_adopted = self.parent_is_reaper == Some(true);
         self.jupyter.as_ref().is_some_and(|jupyter| {
@@ -269,18 +277,19 @@ impl Process {
         })
     }
 
-    /// Whether the starter is proved to be gone, regardless of the group's leader.
+    /// Returns whether the starter is proven to be gone, regardless of the group's leader.
     ///
-    /// Applies to notebook kernels (started by a server), workers of inference servers (by the front end), and
-    /// workers that Python's `multiprocessing` spawned (by the program). A starter that is its container's first
-    /// process also adopts orphans, but it leads its workers' group or is recorded as their parent.
+    /// The result can be true for notebook kernels (started by a server), for workers of inference
+    /// servers (by the front end), and for workers that Python's `multiprocessing` spawned (by the
+    /// program). If the starter is its container's first process, it also adopts orphans. In that
+    /// case it leads its workers' group or is recorded as their parent.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // The workers of an engine are orphaned together with it.
+        // When an engine loses its front end, the workers of the engine are orphaned with it.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)
@@ -316,7 +325,7 @@ pub struct LastKnown {
 }
 
 impl LastKnown {
-    /// Returns a process with only these names, for functions that compute names.
+    /// Returns a process with only these names, for functions that take a process.
     pub fn as_named(&self) -> Process {
         Process {
             user: self.user.clone(),
@@ -374,7 +383,6 @@ pub struct Relative {
 pub enum Relation {
     /// The parent, or a more distant ancestor in the same session.
     Ancestor,
-    /// A child, or a more distant descendant.
     Descendant,
     /// Another process of the same service or container.
     Cgroup,
@@ -473,7 +481,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// The job id as Slurm's programs print it: `812`, or `3_4` for an array task.
+    /// Returns the job id as Slurm's programs print it: `812`, or `3_4` for a task of an array.
     pub fn id(&self) -> Option<String> {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(array), Some(task)) => Some(format!("{array}_{task}")),
@@ -521,23 +529,25 @@ pub struct Jupyter {
 }
 
 impl Jupyter {
-    /// Describes the query about the kernel that is in progress; `None` if there is none.
+    /// Describes the query about the kernel that is in progress, or returns `None` if there is
+    /// none.
     pub fn under_way(&self) -> Option<&'static str> {
-        // The kernel's files, which name the server, have been read.
+        // The kernel's files contain the server's URL, so they have been read if it is known.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
         })
     }
 
-    /// Whether a program runs the notebook from first cell to last, like a script.
+    /// Returns whether a program runs the notebook from the first cell to the last, like a script.
     pub fn is_batch(&self) -> bool {
         let application = self.application.as_deref();
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Whether a server may know the kernel's activity and restart the kernel if it exits. An editor, a console, a
-    /// person who types `python -m ipykernel`, and a program without clients do neither.
+    /// Returns whether a server may know the kernel's activity and restart the kernel if it exits.
+    /// An editor, a console, a person who types `python -m ipykernel`, and a program without
+    /// clients do neither.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(
@@ -551,7 +561,7 @@ impl Jupyter {
                     | "spyder"
             )
         );
-        // The starter exists and is known not to be a server.
+        // The process that started the kernel is alive and known not to be a server.
         let is_programs = self.server_alive == Some(true)
             && self.server_pid.is_none()
             && self.server_error.is_none()
@@ -560,13 +570,14 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Whether a server may restart the kernel: it may exist, and is not proved to be gone.
+    /// Returns whether a server may restart the kernel, because a server may exist and is not
+    /// proven to be gone.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }
 }
 
-/// An identifier: text, or a number in files of older writers.
+/// An identifier, which earlier versions wrote as a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TextOrNumber {

@@ -1,6 +1,7 @@
 //! The name of a process in findings, plans and messages.
 //!
-//! Processes control their names. This module limits the length; the writer escapes the name.
+//! Processes choose their names, so this module limits the length, and the writer must escape the
+//! name.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use super::program::{file_name, is_interpreter};
 /// Maximum width of a name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
-/// Returns a process's name for a sentence. Notebooks are named by file, scripts by interpreter and name, programs by
-/// name and subcommand. A process that has exited is named by its last known command.
+/// Returns a process's name for a sentence: a notebook's file, an interpreter and its script, or a
+/// program and its subcommand. A process that has exited has the name of its last known command.
 pub fn name_of(process: &Process) -> String {
     if let Some(ended) = process.ended() {
         return name_of(&ended.as_named());
@@ -47,8 +48,8 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started the process, with `!` or as a child. The server puts the notebook's name into the environment of
-    // the kernel, and child processes inherit it.
+    // A cell started the process, with `!` or as a child. The server puts the notebook's name into
+    // the kernel's environment, which child processes inherit.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|variables| variables.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
@@ -65,7 +66,8 @@ pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
     }
 }
 
-/// Returns the file name. A title that the process set (setproctitle) stays whole, because `/` is no separator there.
+/// Returns the file name of a program. A title that the process set (setproctitle) is returned
+/// whole, because a `/` in a title separates no folders.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
     if is_title { program } else { file_name(program) }
@@ -126,7 +128,8 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),
-        // Most options of these launchers take a value, and they run a Python script.
+        // Most options of these launchers take a value, unless the next argument is the Python
+        // script.
         "torchrun" | "accelerate" | "deepspeed" => {
             !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
         }
@@ -134,12 +137,12 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
     }
 }
 
-/// Cuts a name at the limit and marks the cut with `…` in the last column.
+/// Cuts a name at the limit, and puts `…` into the last column of a cut name.
 fn cut(name: &str) -> String {
     let mut columns = 0;
     let mut end = 0;
     for (at, c) in name.char_indices() {
-        // A control character counts as one column here, although it is shown escaped.
+        // Count a control character as one column, although the writer will escape it.
         columns += c.width().unwrap_or(1);
         if columns > LONGEST_NAME {
             return format!("{}…", &name[..end]);

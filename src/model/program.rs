@@ -1,12 +1,14 @@
-//! Classifies a process by its program's name: interpreter, monitor, display.
+//! Classifies a process by the name of its program: interpreter, monitor, display, or a program
+//! that is never killed.
 //!
-//! Also recognises the programs that are never killed. The program file must not be known to belong to a user other
-//! than root, because any user can give a program the same name. No library may be preloaded, because a user could
-//! have written it.
+//! Any user can give a program the name of a display. The program file must therefore not be known
+//! to belong to a user other than root, and no library may be preloaded, because a user could have
+//! written it.
 //!
-//! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the
-//! name of the program file, or else of the process; a wrong guess only protects. Names are compared whole, because
-//! users can choose names that contain a known one.
+//! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are
+//! recognised by the name of the program file or, if that is unknown, of the process. A wrong guess
+//! only protects a process. Names are compared whole, because users can choose names that contain a
+//! known name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +17,14 @@ use super::Process;
 use super::names::{Hypervisor, NAMES, is_on};
 use super::owners;
 
-/// The kernel's limit for a short name, in bytes.
+/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
-/// Whether a program runs a script or module named by its arguments.
+/// Returns whether a program runs a script or module that its arguments name.
 pub fn is_interpreter(program: &str) -> bool {
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     matches!(
@@ -49,13 +51,14 @@ impl Process {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether the process draws a desktop. The executable must not be known to belong to a user other than root. The
-    /// process name is used only if the executable is unknown.
+    /// Returns whether the process draws a desktop. The executable must not be known to belong to a
+    /// user other than root. The process name is used only if the executable is unknown.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
 
-    /// Returns the hypervisor if the process is a virtual machine, which is recognised like a display.
+    /// Returns the hypervisor if the process is a virtual machine. The conditions are those of
+    /// [`is_display`](Self::is_display).
     pub fn hypervisor(&self) -> Option<&'static Hypervisor> {
         NAMES.hypervisors.iter().find(|hypervisor| self.is_roots_program(&hypervisor.programs))
     }
@@ -70,7 +73,8 @@ impl Process {
         }
     }
 
-    /// Whether the environment names a display of this machine, of X11 (`:0`) or Wayland, or is unknown.
+    /// Returns whether the environment names a display of this machine, of X11 (`:0`) or Wayland,
+    /// or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -79,8 +83,9 @@ impl Process {
     }
 }
 
-/// Returns the program's name if it is never killed: from the built-in list if root owns its file or the owner is
-/// unknown, or from the user's `configured` list. Compares whole names, preferably of the file.
+/// Returns the program's name if it is on a list of programs that are never killed: the built-in
+/// list, if root owns the program file or the owner is unknown, or the user's `configured` list.
+/// Compares whole names, preferably of the file.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -104,8 +109,8 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). If so, the program's name does not describe
-/// its behaviour.
+/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). If so, the
+/// program's name does not describe its behaviour.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
@@ -114,11 +119,11 @@ pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
 fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
-        // A process keeps its name after its program file is replaced.
+        // A process keeps its name when its program file is replaced.
         file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
     });
     let own_name = command.first().map(|program| file_name(program));
-    // Use the script's name, not the interpreter's.
+    // The process name of a script is the interpreter's, so use the script's name.
     let script = own_name
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|argument| !argument.starts_with('-')))
@@ -159,7 +164,7 @@ mod tests {
         }
         let display = running(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
-        // Users can give a program this name.
+        // Users can give their programs this name.
         assert!(!running(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut users_program = running(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
         assert!(users_program.is_display());

@@ -1,9 +1,11 @@
-//! Adds up the reclaimable memory and its processes, for the first line of `check`, `ps` and the screen.
+//! Adds up the reclaimable memory and its processes, for the first line of `check`, `ps` and the
+//! screen.
 //!
-//! Reclaimable memory is what `gpumem reap` frees by default, for all users. It includes findings of the kinds that
-//! `reap` includes by default, unless their rule offers only a notice, their process is exempt, or a plan from the
-//! snapshot skips them. Facts that are read only while a plan is carried out are ignored. Suspected memory is the
-//! memory of suspects.
+//! Reclaimable memory is the memory that `gpumem reap` frees by default, for all users: the memory
+//! of findings whose kinds `reap` includes by default. Excluded are findings whose rule offers only
+//! a notice, findings on exempt processes, and findings that a plan for the same snapshot skips.
+//! The total does not consider facts that gpumem reads only while it carries out a plan. Suspected
+//! memory is the memory of suspects.
 
 use std::sync::Arc;
 
@@ -32,13 +34,13 @@ pub struct Reclaimable {
     pub suspected_bytes: u64,
     /// Number of suspects.
     pub suspected_processes: usize,
-    /// Whether the memory of one of these processes is unknown, so that the total is a lower bound.
+    /// Whether the memory of a process is unknown, so that the total is a lower bound.
     #[serde(skip)]
     is_least: bool,
-    /// Number of findings, reclaimable or not.
+    /// Number of all findings, including those that are not reclaimable.
     #[serde(skip)]
     pub findings: usize,
-    /// Whether a rule whose findings `gpumem reap` includes by default could not be decided.
+    /// Whether a rule is undecided whose findings `gpumem reap` includes by default.
     #[serde(skip)]
     pub is_undecided: bool,
 }
@@ -47,22 +49,24 @@ pub struct Reclaimable {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMark {
     pub finding: Arc<str>,
-    /// Why the plan skips the finding; `None` if the plan includes it.
+    /// Why the plan skips the finding, or `None` if the plan includes it.
     pub skipped: Option<Arc<str>>,
-    /// Bytes that the plan frees beyond the memory that NVML lists for the process: memory of dead processes of its
-    /// job, and of members without a finding. Set on one finding per target.
+    /// Bytes that the plan frees beyond the memory that NVML lists for the process: memory of dead
+    /// processes of its job, and of members without a finding. Only one finding per target has a
+    /// value.
     pub more_bytes: Option<u64>,
 }
 
 impl Finding {
-    /// Whether the finding's rule only notifies although other findings of the kind can be reclaimed. Excludes
-    /// stopped processes, for which rules never offer more.
+    /// Returns whether the finding's rule only notifies although `reap` includes other findings of
+    /// the kind. Always false for stopped processes, whose rule never offers an action.
     pub fn is_only_notified(&self) -> bool {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Whether the rule offers the finding to `gpumem reap --all-users` by default, and the process is not exempt.
+    /// Returns whether `gpumem reap --all-users` would include the finding by default if its plan
+    /// skipped nothing.
     pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
@@ -76,14 +80,16 @@ impl Finding {
         self.more_bytes = mark.and_then(|mark| mark.more_bytes);
     }
 
-    /// Whether `gpumem reap --all-users` includes the finding by default, as far as known.
+    /// Returns whether `gpumem reap --all-users` includes the finding by default, as far as the
+    /// last plan shows.
     pub fn is_reclaimable(&self) -> bool {
         self.is_offered() && self.skipped.is_none()
     }
 }
 
 impl Reclaimable {
-    /// Adds up the suspects and all findings, including those merged into a worse finding on the same process.
+    /// Adds up the suspects and all findings, including those that are attached to a more severe
+    /// finding on the same process.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
@@ -122,7 +128,7 @@ impl Reclaimable {
         sum
     }
 
-    /// Whether the totals are known: all rules were decided, or something was found.
+    /// Returns whether the totals are known: all rules were decided, or a process was found.
     pub fn is_known(&self) -> bool {
         self.processes > 0 || !self.is_undecided
     }
@@ -131,13 +137,15 @@ impl Reclaimable {
         self.processes + self.findings + self.suspected_processes == 0
     }
 
-    /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`. With `ascii`, a comma replaces the dot.
+    /// Returns `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`. With `ascii`, a
+    /// comma replaces the dot.
     pub fn headline(&self, ascii: bool) -> String {
         let [whole, ..] = self.headlines();
         whole.text(ascii)
     }
 
-    /// Returns headlines of decreasing length: the complete one, one without users, and only the main figure.
+    /// Returns headlines of decreasing length: the complete text, a text without users, and only
+    /// the total.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
@@ -180,7 +188,7 @@ impl Reclaimable {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
-    /// For example `78.4 GiB reclaimable`. Empty if there is only room for suspects.
+    /// Text such as `78.4 GiB reclaimable`, or an empty text if only suspects fit.
     pub found: String,
     pub suspected: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! GPUs allocated to a job or container, even if it runs nothing on them.
+//! GPUs allocated to a job or container, whether or not it uses them.
 //!
-//! The allocation is read from the environment of one process. This module maps the names in it to the GPUs of a
-//! snapshot, and determines whether a GPU is unused.
+//! The allocation is read from the environment of a process. This module maps the names in the
+//! environment to the GPUs of a snapshot, and determines whether a GPU is unused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// If a GPU without listed processes has at least this much memory in use, an unlisted process may be using it. If a
-/// driver does not report its reserve, the reserve is smaller than this.
+/// Minimum used memory at which a GPU without listed processes may be in use by an unlisted
+/// process. Drivers that include their reserve in used memory reserve less than this.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names
@@ -43,20 +43,22 @@ pub struct Reservation {
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// Slurm's variable with the machine's own GPU numbers, regardless of which devices a cgroup hides.
+/// Slurm's variable with the machine's own GPU numbers, which do not depend on the devices that a
+/// cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
-/// Within a job, the numbers in this variable are relative, so only UUIDs are used.
+/// Within a job, the numbers in this variable are relative to the job, so only UUIDs are used.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// Returns the GPUs that were allocated to the process's job or container, according to its environment. `None`
-    /// if the environment shows no allocation, or if the process is in no job or container.
+    /// Returns the GPUs that were allocated to the process's job or container, according to its
+    /// environment. Returns `None` if the environment shows no allocation, or if the process is in
+    /// no job or container.
     ///
-    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). `SLURM_JOB_GPUS` is set for
-    /// the batch script and interactive jobs; steps on other nodes inherit it, but there it is meaningless. NVIDIA
-    /// Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
+    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers).
+    /// `SLURM_JOB_GPUS` is set for the batch script and interactive jobs; steps on other nodes
+    /// inherit it, but there it is meaningless. NVIDIA Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
     pub fn of(process: &Process) -> Option<Self> {
         if process.is_monitor() {
             return None;
@@ -102,7 +104,8 @@ impl Reservation {
         })
     }
 
-    /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Leaves out unknown GPUs.
+    /// Returns the indices of the reserved GPUs in `gpus`, in ascending order. Leaves out unknown
+    /// GPUs.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
@@ -116,24 +119,26 @@ impl Reservation {
             let is_named =
                 |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(device));
             let mut found = (0..gpus.len()).filter(|&index| is_named(&gpus[index]));
-            // A shortened UUID must match only one GPU.
+            // The prefix of a UUID must match only one GPU.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
         let index = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two differ, the GPU is unknown.
+        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two numbers differ, the GPU is
+        // unknown.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[index].minor_number.is_some_and(|minor| minor != number);
         (!(is_by_slurm && differs)).then_some(index)
     }
 }
 
-/// Whether a variable's value may name GPUs that were allocated to this process alone.
+/// Returns whether the value of a variable names individual GPUs.
 pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// Parses a list of GPUs. `None` if it does not name individual GPUs: `all`, `none`, `void`, a CDI path.
+/// Parses a list of GPUs. Returns `None` if the list does not name individual GPUs: `all`, `none`,
+/// `void`, a CDI path.
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -145,8 +150,9 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Whether a GPU is unused: no process is listed or has its device file open, utilization is 0, and only the
-    /// driver's memory is in use. Monitors and desktops are ignored. `None` if unknown.
+    /// Returns whether a GPU is unused: no process is listed or has its device file open,
+    /// utilization is 0, and only the driver uses memory. Ignores monitors and desktops. Returns
+    /// `None` if a fact is unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;
@@ -210,7 +216,7 @@ mod tests {
         let both = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "3")];
         let batch = of_job("batch", &both);
         assert_eq!(given(&batch).as_deref(), Some("SLURM_JOB_GPUS=0,1"));
-        // A step may inherit the variable from another node.
+        // A step can inherit the job's variable from another node.
         let step = of_job("0", &both);
         assert_eq!(given(&step).as_deref(), Some("SLURM_STEP_GPUS=3"));
         assert_eq!(given(&of_job("0", &both[..1])), None);
@@ -221,7 +227,7 @@ mod tests {
             given(&visible("GPU-1,GPU-2")).as_deref(),
             Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
         );
-        // The environment may be copied from another job, and the job may have ended.
+        // The environment can be a copy from another job, and the job can have ended.
         let mut other = of_job("batch", &both);
         other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
         assert_eq!(given(&other), None);

@@ -1,7 +1,8 @@
-//! A row is a process on a GPU, or an unlisted process that has GPU files open, with facts from one snapshot.
+//! Rows of tables and selections. A row is a process on a GPU, or an unlisted process that has GPU
+//! files open, with facts from one snapshot.
 //!
-//! Tables and selections consist of rows. [`field`](super::field) lists the facts about a row, and
-//! [`selector`](super::selector) is the filter language.
+//! [`field`](super::field) lists the facts about a row, and [`selector`](super::selector) is the
+//! filter language.
 
 use std::sync::Arc;
 
@@ -15,25 +16,26 @@ use super::{Identity, Start, Time};
 /// The user who runs gpumem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
-    /// `None` for a recording, which may come from another machine.
+    /// Unknown for a recording, which can come from another machine.
     pub uid: Option<u32>,
     pub name: Option<String>,
 }
 
-/// Indexes of a row's parts in the snapshot and in the findings.
+/// Indices of a row's parts in the snapshot and in the findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// Index in [`Snapshot::gpus`]. For an unlisted process, this is the first GPU that it has open.
+    /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU that the process has
+    /// open.
     pub gpu: Option<usize>,
-    /// Index in [`Gpu::processes`]; `None` if NVML does not list the process.
+    /// Index in [`Gpu::processes`], or `None` if NVML does not list the process.
     pub entry: Option<usize>,
     pub process: Option<usize>,
     pub finding: Option<usize>,
 }
 
-/// Returns a snapshot's rows: listed processes, GPU by GPU, then unlisted ones.
+/// Returns a snapshot's rows: listed processes, GPU by GPU, then unlisted processes.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // If two processes have the same pid, use the first, like `Snapshot::process`.
+    // If two processes have the same pid, use the first one, like `Snapshot::process`.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> =
         processes.map(|(index, process)| (process.pid, index)).collect();
@@ -62,7 +64,7 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             gpu: snapshot.gpus.iter().position(holds),
             entry: None,
             process: processes.get(&process.pid).copied(),
-            // A finding on an unlisted holder concerns a GPU that does not list it.
+            // A finding on an unlisted holder is about a GPU that does not list the process.
             finding: finding_of.get(&process.identity()).copied(),
         });
     }
@@ -72,26 +74,28 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessRow<'a> {
     pub snapshot: &'a Snapshot,
-    /// The identity, even if the process is unresolved; `None` for a whole GPU.
+    /// Identity of the process, even if it is unresolved, or `None` for a whole GPU.
     pub identity: Option<Identity>,
-    /// The GPU. For an unlisted process, this is the first one that it has open.
+    /// GPU of the row. For an unlisted process, the first GPU that the process has open.
     pub gpu: Option<&'a Gpu>,
-    /// The process's entry on the GPU; `None` if NVML does not list it.
+    /// Entry of the process on the GPU, or `None` if NVML does not list the process.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or why it is unresolved. Facts about an unresolved pid may belong to another process.
+    /// The process, or the reason why it is unresolved. Facts about an unresolved pid can belong to
+    /// another process.
     pub process: Result<&'a Process, &'a str>,
     /// Last known facts about a process that has exited but is still listed by NVML.
     pub ended: Option<&'a LastKnown>,
     pub finding: Option<&'a Finding>,
     pub suspect: Option<&'a Suspect>,
-    /// Seconds since this GPU was last used: 0 while in use, `None` if unknown.
+    /// Seconds since the process last used this GPU: 0 while in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
     /// Growth of the memory in bytes, if the history covers it.
     pub growth_bytes: Option<i64>,
 }
 
 impl<'a> ProcessRow<'a> {
-    /// Builds the row for `place`. The idle time requires several snapshots: see [`ProcessRow::idle`].
+    /// Builds the row for `place`. [`ProcessRow::idle`] adds the idle time, which requires several
+    /// snapshots.
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -154,7 +158,7 @@ impl<'a> ProcessRow<'a> {
         Some(self.identity?.pid)
     }
 
-    /// Returns the owner's name, also for a process that has exited.
+    /// Returns the name of the process's user, even if the process has exited.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -174,7 +178,7 @@ impl<'a> ProcessRow<'a> {
         self.entry?.used_bytes
     }
 
-    /// Whether a finding or suspicion reports memory held while the GPU is unused.
+    /// Returns whether a finding or suspicion reports memory that is held while the GPU is unused.
     pub fn is_unused(&self) -> bool {
         let kind =
             self.finding.map(|finding| finding.kind).or(self.suspect.map(|suspect| suspect.kind));
@@ -186,7 +190,8 @@ impl<'a> ProcessRow<'a> {
         Some(self.snapshot.time.seconds_since(start).max(0.0))
     }
 
-    /// Whether the row belongs to this user: by uid if known, otherwise by name.
+    /// Returns whether the row belongs to this user. Compares uids if both are known, otherwise
+    /// names.
     pub fn is_of(&self, me: &Me) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
@@ -195,7 +200,8 @@ impl<'a> ProcessRow<'a> {
         Some(me.name.as_deref()? == process.user.as_deref()?)
     }
 
-    /// Whether the row is on the GPU with this index, or its process has the GPU's files open.
+    /// Returns whether the row is on the GPU with this index, or its process has the GPU's files
+    /// open.
     pub fn is_on(&self, index: u32) -> Option<bool> {
         if self.is_listed() || self.identity.is_none() {
             return Some(self.gpu?.index == index);
@@ -216,7 +222,8 @@ impl<'a> ProcessRow<'a> {
         (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
     }
 
-    /// Names the GPU, the MIG device, or the GPUs whose files the process has open. `None` if there are none.
+    /// Returns the name of the GPU, of the MIG device, or of the GPUs whose files the process has
+    /// open. Returns `None` if there are none.
     pub fn place_on_gpus(&self) -> Option<String> {
         let (gpu_instance, compute_instance) = self.instance();
         let text = match self.process {
@@ -241,7 +248,7 @@ fn identity(pid: u32, process: Option<&Process>) -> Identity {
     process.map_or(unknown, Process::identity)
 }
 
-/// Returns why the facts from /proc about this pid are not trusted, or `None` if they are.
+/// Returns why the facts from /proc about this pid are not trusted, or `None` if they are trusted.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),
@@ -250,7 +257,7 @@ fn stranger(process: &Process) -> Option<&str> {
     }
 }
 
-/// Whether a finding is about this GPU, or about the process as a whole.
+/// Returns whether a finding is about this GPU, or about the process as a whole.
 fn concerns(finding: &Finding, gpu: u32) -> bool {
     finding.gpus.is_empty() || finding.gpus.iter().any(|found| found.index == gpu)
 }

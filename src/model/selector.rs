@@ -1,12 +1,12 @@
 //! The selector language: words and terms that select rows.
 //!
-//! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`; all terms must match. A word matches if the
-//! row contains it anywhere, ignoring case. `:` matches a part of a text, `=` the whole text; commas separate
-//! alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers, `=` in whole units. `!` or `-` before a term negates
-//! it. In texts, `*` and `?` are wildcards; other pattern characters are rejected. Quoted characters are taken
-//! literally; `\"` is a quote.
+//! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`, and all terms must match. A
+//! word matches if the row contains it anywhere, ignoring case. `:` matches a part of a text, `=`
+//! the whole text. Commas separate alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers, `=`
+//! in whole units. `!` or `-` before a term negates the term. In texts, `*` and `?` are wildcards;
+//! other pattern characters are rejected. Quoted characters are taken literally; `\"` is a quote.
 //!
-//! An unknown value matches no term, negated or not.
+//! An unknown value matches no term, whether negated or not.
 //!
 //! Pure. [`field`](super::field) defines the fields, and [`row`](super::row) the rows.
 
@@ -25,10 +25,10 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// Minimum similarity, from 0 to 1, at which an existing name is suggested instead of an unknown one.
+/// Minimum similarity, from 0 to 1, at which an error suggests an existing name.
 const ALIKE: f64 = 0.85;
 
-/// Conditions on a row, displayed as typed.
+/// Conditions on a row. A selector is displayed as it was typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
     typed: String,
@@ -41,7 +41,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Why a string is not a valid selector, with an example of a valid form.
+/// Reason why a string is not a valid selector, with an example of a valid form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(
@@ -56,10 +56,10 @@ pub enum SelectorError {
     Quantity { name: &'static str, error: ParseError },
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
-    /// The value is not one of the possible values.
+    /// The value is not among the possible values of the field.
     #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
     NoneSuch { name: &'static str, value: String, allowed: String },
-    /// The pattern is rejected, because it would silently match nothing.
+    /// The pattern would silently match nothing.
     #[error(
         "{name}: {sign:?} is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]
@@ -73,15 +73,15 @@ fn names() -> String {
     names.join(" ")
 }
 
-/// Returns `; did you mean user?` if there is a similar name.
+/// Returns `; did you mean user?` if a field has a similar name.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
     near.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 
-/// Returns the existing name that is most similar to an unknown one.
+/// Returns the name in `names` that is most similar to an unknown name.
 pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // A name this long is not similar to any field, so skip the comparison.
+    // A name of this length is not similar to any field, so skip the comparison.
     let alike = names.filter(|_| name.len() <= 64);
     let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
@@ -92,7 +92,7 @@ pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k 
 pub struct Selected {
     /// Processes with a row on a GPU, or with GPU files open.
     pub processes: HashSet<Identity>,
-    /// Pids and NVML GPU indexes of these rows. Without a pid, the whole GPU is selected.
+    /// Pids and NVML GPU indices of these rows. Without a pid, the whole GPU is selected.
     pub on_gpus: HashSet<(Option<u32>, u32)>,
     pub findings: HashSet<Arc<str>>,
 }
@@ -100,7 +100,7 @@ pub struct Selected {
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedGpus<'s, 'g> {
     pub typed: &'s str,
-    /// Whether the text is a UUID, or the prefix of one.
+    /// Whether the text is a UUID or the prefix of a UUID.
     pub is_uuid: bool,
     pub gpus: Vec<&'g Gpu>,
 }
@@ -161,11 +161,11 @@ impl Sign {
 }
 
 impl Selector {
-    /// Parses a selector; `None` if it excludes nothing.
+    /// Parses a selector. Returns `None` if the selector excludes nothing.
     ///
     /// # Errors
     ///
-    /// Reports the first invalid term, and what would be valid.
+    /// Returns an error that names the first invalid term and shows a valid form.
     pub fn parse(text: &str) -> Result<Option<Self>, SelectorError> {
         let mut terms = Vec::new();
         for (_, token) in tokens(text) {
@@ -174,7 +174,8 @@ impl Selector {
         Ok((!terms.is_empty()).then(|| Self { typed: text.trim().to_owned(), terms }))
     }
 
-    /// Selects rows whose field contains, or with `whole` equals, any of these texts; `None` if there are none.
+    /// Returns a selector of rows whose field contains any of these texts or, with `whole`, equals
+    /// it. Returns `None` if there are no texts.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
         let typed = any.iter().map(|value| match value.chars().all(is_plain) {
@@ -189,7 +190,7 @@ impl Selector {
         (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
-    /// Selects rows that match all of these selectors; `None` if there are none.
+    /// Returns a selector of rows that match all of these selectors, or `None` if there are none.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
         selectors.reduce(|one, other| Self {
@@ -198,12 +199,13 @@ impl Selector {
         })
     }
 
-    /// Whether a row is known to match. `me` is the user for `is:mine`.
+    /// Returns whether a row is known to match. `me` is the user for `is:mine`.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
         self.answer(row, me) == Some(true)
     }
 
-    /// Whether a row matches; `None` if the known fields match, but another field in the selector is unknown.
+    /// Returns whether a row matches, or `None` if no known field excludes the row but a field in
+    /// the selector is unknown.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -216,8 +218,8 @@ impl Selector {
         answer
     }
 
-    /// Whether a process with these `rows` is selected: at least one row for which `counts` is true matches, and no
-    /// row is excluded. Thus `!gpu:0` excludes a process on GPUs 0 and 1.
+    /// Returns whether a process with these `rows` is selected: a row for which `counts` is true
+    /// matches, and no row is excluded. For example, `!gpu:0` excludes a process on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -232,7 +234,7 @@ impl Selector {
         counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
     }
 
-    /// Selects processes of a snapshot by their `rows`, and selects from the findings in `found`.
+    /// Selects processes of a snapshot by their `rows`, and findings from `found`.
     pub fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -272,7 +274,8 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // An unlisted holder is not listed on the GPUs of its finding.
+                    // An unlisted holder has no row on the GPUs of its finding, so any of its rows
+                    // counts.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -288,13 +291,14 @@ impl Selector {
         selected
     }
 
-    /// Whether rows on a GPU can match, judging by the terms about GPUs.
+    /// Returns whether rows on a GPU can match, judging by the terms about GPUs.
     pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let mut of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
         of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
-    /// Returns the GPU names in the selector, as typed, and the matching GPUs. A unique UUID prefix is enough.
+    /// Returns the GPU names in the selector, as typed, with the matching GPUs. A unique prefix of
+    /// a UUID is sufficient.
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
@@ -322,17 +326,18 @@ impl Selector {
         self.terms.iter().any(|term| term.test.is_of_gpus())
     }
 
-    /// Whether the selector has only terms about GPUs, and selects everything on them.
+    /// Returns whether the selector has only terms about GPUs, so that it selects everything on
+    /// these GPUs.
     pub fn is_of_gpus(&self) -> bool {
         self.terms.iter().all(|term| term.test.is_of_gpus())
     }
 
-    /// Whether the selector needs more than one snapshot, for idle times or findings.
+    /// Returns whether the selector needs more than one snapshot, for idle times or findings.
     pub fn needs_history(&self) -> bool {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
-    /// Returns the fields of the terms; `None` stands for a word, which may match any field.
+    /// Returns the fields of the terms. `None` stands for a word, which can match any field.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.terms.iter().map(|term| match &term.test {
             Test::Word(_) => None,
@@ -340,7 +345,8 @@ impl Selector {
         })
     }
 
-    /// Returns the fields that are matched in part (`:`), so that longer texts match, too.
+    /// Returns the fields whose values are compared in part (`:`), so that a longer text also
+    /// matches.
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
@@ -350,7 +356,7 @@ impl Selector {
 }
 
 impl Test {
-    /// Whether a row matches; `None` if unknown.
+    /// Returns whether a row matches, or `None` if that is unknown.
     fn holds(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         match self {
             Self::Word(needle) => Some(any_has(row, needle)),
@@ -378,7 +384,8 @@ impl Test {
         }
     }
 
-    /// Whether a GPU has this name. Unless `all` is set, the name of one of its MIG devices is enough.
+    /// Returns whether a GPU has this name. Unless `all` is set, the name of one of its MIG devices
+    /// is sufficient.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,
@@ -393,7 +400,7 @@ impl Test {
     }
 }
 
-/// Whether any answer is true; `None` if none is true and at least one is unknown.
+/// Returns whether any answer is true, or `None` if no answer is true and at least one is unknown.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut all_known = true;
     for answer in answers {

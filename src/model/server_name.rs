@@ -1,7 +1,8 @@
-//! Whether a process's names suggest an inference server, a server's worker, or a notebook kernel.
+//! Tells whether the names of a process suggest an inference server, a server's worker, or a
+//! notebook kernel.
 //!
-//! A name proves nothing. [`serves`](crate::rules::serves) decides, and also considers the addresses that a process
-//! listens on. Names are compared by whole words: `reserve.py` is not a server.
+//! A name proves nothing. [`serves`](crate::rules::serves) also considers the addresses on which a
+//! process listens, and decides. Names are compared by whole words: `reserve.py` is not a server.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ fn looks_like_server(process: &Process) -> bool {
         || is_server_command(process.command.as_deref().unwrap_or_default())
 }
 
-/// Whether this command line starts an inference server, by its program, module or script.
+/// Returns whether this command line starts an inference server, judging by its program, module or
+/// script.
 pub fn is_server_command(command: &[Arc<str>]) -> bool {
     let Some(program) = command.first().map(|program| file_name(program)) else {
         return false;
@@ -72,12 +74,13 @@ pub fn is_server_command(command: &[Arc<str>]) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // The name of a user's script only needs to contain one of the listed words as a whole word.
+    // A user's script is a server if its name contains a listed word as a whole word.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }
 
-/// Splits a name into words in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
+/// Splits a name into lower-case words: `modelServer_v2.py` contains `model`, `server`, `v2` and
+/// `py`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
-//! It has one Rust type and one JSON format: `gpumem ps --json` prints it, `gpumem record` writes one per line, and
-//! `--replay` reads them. Names include units; unknown values are absent, never 0. Strings are shared (`Arc`),
-//! because consecutive samples have most of them in common.
+//! `gpumem ps --json` prints a snapshot, `gpumem record` writes one snapshot per line, and
+//! `--replay` reads them. Names include units, and unknown values are absent, never 0. Strings are
+//! shared (`Arc`), because consecutive samples have most strings in common.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -72,7 +72,8 @@ impl Snapshot {
     }
 }
 
-/// The format's name and major version. Reading any other schema fails with an error that names both.
+/// Name and major version of the format. Reading any other schema fails with an error that names
+/// both schemas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Schema;
 
@@ -127,13 +128,11 @@ pub struct Host {
     pub unread_processes: Option<u32>,
 }
 
-/// Namespace of a snapshot's PIDs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PidNamespace {
-    /// The initial pid namespace.
     Host,
-    /// Another namespace. The pids from NVML may be numbers of yet another namespace.
+    /// Any other pid namespace. The pids that NVML reports may belong to a third namespace.
     #[serde(other)]
     Container,
 }
@@ -290,7 +289,7 @@ pub struct Claim {
 }
 
 impl fmt::Display for Claim {
-    /// Formats as `claimed by ann (4242)`, escaped.
+    /// Writes `claimed by ann (4242)`, with the name escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("claimed")?;
         match (&self.user, self.uid) {
@@ -311,7 +310,8 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// Returns the memory that can be allocated: free memory of the GPU, or less if this cgroup's limit leaves less.
+    /// Returns the memory that can be allocated: the free memory of the GPU, or less if the limit
+    /// of gpumem's own cgroup leaves less.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }
@@ -352,7 +352,7 @@ pub struct MigDevice {
     pub memory: Option<Memory>,
 }
 
-/// The NVML process list that contains a process.
+/// NVML process list that contains a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub enum ProcessType {
     /// A CUDA context.
@@ -374,7 +374,8 @@ pub enum ProcessType {
 }
 
 impl ProcessType {
-    /// Letters as printed by nvidia-smi; `M` is an MPS client, `?` a type from a later version.
+    /// Returns the letters that nvidia-smi prints: `C`, `G` or `C+G`. `M` is an MPS client, and `?`
+    /// a type from a later version.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Compute => "C",
@@ -432,10 +433,11 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// Returns the driver's statistics of this process: its utilization in percent, and their start. Statistics that
-    /// began before the process belong to an earlier process with the same pid.
+    /// Returns the driver's statistics of this process: its utilization in percent, and their
+    /// start. Statistics that began before the process belong to an earlier process with the same
+    /// pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // The start time is computed from the boot time, so it moves when the clock is set.
+        // The start time is computed from the boot time, so it changes when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -456,14 +458,14 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
-/// Treats `null` like an absent value.
+/// Reads `null` as the default, like an absent value.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads a GPU's memory. Computes a missing figure from the others, or returns `None`.
+/// Reads a GPU's memory. Computes a missing value from the other values, or returns `None`.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
     struct SnapshotOrFinding {
@@ -486,7 +488,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, 
     }))
 }
 
-/// Reads whole numbers, which another writer may have written with a fraction.
+/// Reads a whole number that another program may have written with a fraction.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<f64> = Option::deserialize(deserializer)?;
     let Some(number) = number else {
@@ -496,11 +498,11 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
         let number = de::Unexpected::Float(number);
         return Err(de::Error::invalid_value(number, &"a number"));
     }
-    // Round up, because 0.4 % is activity and must not be read as 0.
+    // Round up, because 0.4 % is activity and must not become 0.
     Ok(Some(number.ceil() as u32))
 }
 
-/// Index of processes by pid, built at the first lookup.
+/// Index of a snapshot's processes by pid. It is built at the first lookup.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,
@@ -512,7 +514,8 @@ impl<'a> ProcessesByPid<'a> {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// Like [`Snapshot::process`], but without a scan. If two processes have one pid, returns the first.
+    /// Like [`Snapshot::process`], but uses the index. If two processes have the same pid, returns
+    /// the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

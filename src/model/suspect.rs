@@ -1,7 +1,7 @@
-//! A suspect: a process that meets a rule's condition, but has not been observed for long enough.
+//! A suspect: a process that meets a rule's condition, but was not observed for long enough.
 //!
-//! A suspect is not a finding and never a target. Code that kills processes, frees memory or computes exit codes
-//! ignores suspects. Plain data; `rules::suspect` creates it.
+//! A suspect is not a finding and never a target: code that kills processes, frees memory or
+//! computes exit codes ignores suspects. `rules::suspect` creates them.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -55,12 +55,13 @@ pub struct Suspect {
     pub command: Arc<str>,
 }
 
-/// Formats lazily, because a sample may have many suspects and few are shown.
+/// Formats the text only when it is serialized, because a sample can have many suspects, of which
+/// few are shown.
 fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }
 
-/// Observed and required duration of the condition: `idle? 12s of 10m`.
+/// Observed and required duration of the condition, formatted as `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
     pub kind: Kind,
@@ -81,12 +82,13 @@ impl fmt::Display for SeenSoFar {
     }
 }
 
-/// The time until a rule can decide: `decided in 9m 48s`.
+/// Time until a rule can decide, formatted as `decided in 9m 48s`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
-    /// In seconds, rounded up; 0 if the next samples can decide.
+    /// Rounded up. 0 if the next samples can decide.
     pub seconds: u64,
-    /// Whether the start of the condition was observed or a recorder is running, so that more history would not help.
+    /// Whether the start of the condition was observed or a recorder is running. If so, advice to
+    /// start a recorder is useless.
     pub is_recorded: bool,
 }
 

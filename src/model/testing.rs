@@ -1,9 +1,10 @@
-//! Helpers for building processes in tests of many modules.
+//! Helpers that build processes for the tests of several modules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of random rounds of a test: `few`, multiplied by `GPUMEM_TEST_ROUNDS` if set, as in CI.
+/// Returns the number of random rounds of a test: `few`, multiplied by `GPUMEM_TEST_ROUNDS`, which
+/// CI sets.
 pub(crate) fn rounds(few: u64) -> u64 {
     few * std::env::var("GPUMEM_TEST_ROUNDS").map_or(1, |times| times.parse().unwrap())
 }

@@ -1,5 +1,5 @@
-//! An instant, in milliseconds since the Unix epoch. It is written as RFC 3339 in UTC, shown as local time, and
-//! parsed from typed text.
+//! An instant, in milliseconds since the Unix epoch. Files contain it as RFC 3339 in UTC, and
+//! people see and type local time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::units::Span;
 
-/// Milliseconds since the Unix epoch (UTC); in JSON `"2026-11-21T10:04:05.123Z"`.
+/// Milliseconds since the Unix epoch. In JSON, `"2026-11-21T10:04:05.123Z"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(i64);
 
@@ -28,12 +28,12 @@ impl Time {
         self.0
     }
 
-    /// Rounds down.
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// Returns a negative number if `earlier` is the later instant.
+    /// Returns the seconds from `earlier` to this instant. The result is negative if `earlier` is
+    /// later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self - earlier) as f64 / 1000.0
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => write!(f, "{timestamp:.3}"),
-            // Only broken recordings have times outside the years -9999..=9999.
+            // Only broken recordings contain times outside the years -9999 to 9999.
             Err(_) => write!(f, "@{}ms", self.0),
         }
     }
@@ -99,12 +99,13 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-// Times are shown to people in local time, with date, time of day and zone. The zone is set once at start, before
-// anything is shown; the default is UTC. File formats always use UTC, through [`Time`]'s own `Display`.
+// People see times in local time, with date, time of day and zone. The zone is set once at start,
+// before any time is shown; the default is UTC. File formats always use UTC, through [`Time`]'s own
+// `Display`.
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Sets the zone for all local times. Only the first call has an effect.
+/// Sets the zone of all local times. Later calls have no effect.
 pub fn show_times_in(zone: TimeZone) {
     let _ = ZONE.set(zone);
 }
@@ -113,11 +114,11 @@ fn zone() -> TimeZone {
     ZONE.get().cloned().unwrap_or(TimeZone::UTC)
 }
 
-/// For example `2026-11-21 11:04:05 CET`.
+/// A time in the local zone, displayed as `2026-11-21 11:04:05 CET`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalTime {
     time: Time,
-    /// `None` if the calendar cannot represent the time.
+    /// Calendar time, or `None` if the calendar cannot represent the time.
     zoned: Option<Zoned>,
 }
 
@@ -131,8 +132,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// Returns the first instant when clocks in the local zone show this time. If clocks skip this time, the result
-    /// is later by the length of the skip.
+    /// Returns the first instant at which clocks in the local zone show this time. If clocks skip
+    /// this time, the result is later by the length of the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -144,7 +145,8 @@ impl Time {
 }
 
 impl LocalTime {
-    /// Formats as `2026-11-21`; empty if the calendar cannot represent the time.
+    /// Formats the date as `2026-11-21`. The text is empty if the calendar cannot represent the
+    /// time.
     pub fn date(&self) -> String {
         self.day().map_or_else(String::new, |date| date.to_string())
     }
@@ -153,7 +155,8 @@ impl LocalTime {
         Some(self.zoned.as_ref()?.date())
     }
 
-    /// Formats as `11:04:05`, or as the whole time if the calendar cannot represent it.
+    /// Formats the time of day as `11:04:05`, or the whole time if the calendar cannot represent
+    /// it.
     pub fn clock(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
@@ -161,7 +164,7 @@ impl LocalTime {
         }
     }
 
-    /// Formats as `CET`, or as `+03` if the zone has no name.
+    /// Formats the zone as `CET`, or as `+03` if it has no name.
     pub fn zone(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%Z").to_string(),
@@ -179,9 +182,9 @@ impl fmt::Display for LocalTime {
     }
 }
 
-/// A typed time: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
+/// A time that a user typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 ///
-/// Times of day are in the screen's time zone. A full time may have an offset or `Z`.
+/// Times of day are in the screen's time zone. A full time can have an offset or `Z`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypedTime {
     Start,
@@ -192,11 +195,12 @@ pub enum TypedTime {
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Parses a typed time. A time of day is on the day of `shown`; with `now`, it is the most recent such time.
+/// Parses a typed time. A time of day is on the day of `shown`. With `now`, it is the most recent
+/// such time before `now`.
 ///
 /// # Errors
 ///
-/// Lists the valid forms if the text is not a time.
+/// Returns an error that lists the valid forms if the text is not a time.
 pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, String> {
     let text = text.trim();
     let no_time = || format!("not a time; write {EXAMPLES}");

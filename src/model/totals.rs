@@ -1,6 +1,7 @@
-//! Totals of the rows of each user, job, container or framework.
+//! Totals of the rows of each user, job, container or framework, for `ps --by` and the screen's
+//! page of totals.
 //!
-//! Pure. Groups are values of a [`field`](super::field). `ps --by` and the screen's page of totals show them.
+//! Pure. Groups are the values of a [`field`](super::field).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -11,15 +12,16 @@ use super::row::ProcessRow;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
     pub of: GroupName,
-    /// Number of processes; a process on several GPUs counts once.
+    /// Number of processes. A process on several GPUs is counted once.
     pub processes: usize,
-    /// The GPUs that list the processes, by NVML's index.
+    /// NVML indices of the GPUs that list the processes.
     pub gpus: BTreeSet<u32>,
-    /// GPU memory of the rows with known memory, in bytes; `None` if there are no such rows.
+    /// GPU memory of the rows with known memory, in bytes, or `None` if no row has known memory.
     pub used_bytes: Option<u64>,
-    /// Number of listed rows with unknown memory. If above 0, `used_bytes` is a lower bound.
+    /// Number of listed rows with unknown memory. If there are any, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Bytes of reclaimable rows; 0 if there are none, `None` if the memory of all of them is unknown.
+    /// Memory of reclaimable rows, in bytes: 0 without such rows, `None` if the memory of all of
+    /// them is unknown.
     pub reclaimable_bytes: Option<u64>,
 }
 
@@ -31,7 +33,7 @@ struct GroupSum {
     reclaimable: SummedBytes,
 }
 
-/// A sum of bytes, some of which may be unknown.
+/// Sum of sizes, of which some may be unknown.
 #[derive(Default)]
 struct SummedBytes {
     known: Option<u64>,
@@ -47,8 +49,9 @@ impl SummedBytes {
     }
 }
 
-/// Computes totals by a field of [`GROUPED`](super::field::GROUPED), largest first, then by name. `is_reclaimable`
-/// marks rows whose memory `reap` would free by default.
+/// Computes totals by a field of [`GROUPED`](super::field::GROUPED). The result is sorted by
+/// memory, largest first, then by name. `is_reclaimable` marks rows whose memory `reap` would free
+/// by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,
@@ -85,7 +88,7 @@ pub fn totals<'a, 'r: 'a>(
             },
         })
         .collect();
-    // The sort is stable, so equal totals stay in order of name.
+    // The sort is stable, so equal totals stay sorted by name.
     totals.sort_by_key(|total| std::cmp::Reverse(total.used_bytes));
     totals
 }
@@ -128,8 +131,8 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// Builds a machine. ann has three GPUs and a job. ben is in a container, with unknown memory on one GPU. Pid 9
-    /// has no known owner.
+    /// Returns a snapshot in which ann has three GPUs and a job. ben is in a container, with
+    /// unknown memory on one GPU. Pid 9 has no known owner.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![
@@ -182,7 +185,8 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // All versions are one framework. The frameworks of the other processes are unknown.
+        // All versions of a framework form one group. The frameworks of the other processes are
+        // unknown.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
         assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));

@@ -1,9 +1,10 @@
 //! Lists processes that may be on a GPU whose processes are unknown.
 //!
-//! If a GPU's list cannot be read, its processes and their activity are unknown. A process may be on that GPU if it
-//! has the GPU's device file open, was on it before, or is in the GPU's last list. The same is true for the process's
-//! family, whose members wait for each other, and for the ranks of a run with missing ranks. A process with
-//! unreadable descriptors is not assumed to be on every GPU.
+//! If a GPU's process list cannot be read, its processes and their activity are unknown. A process
+//! may be on that GPU if it has the GPU's device file open, was on the GPU before, or is in the
+//! GPU's last list. The same applies to the members of the process's family, which wait for each
+//! other, and to the ranks of a run with missing ranks. A process with unreadable file descriptors
+//! is not assumed to be on every GPU.
 //!
 //! Pure: this module does no I/O and judges no process.
 
@@ -13,14 +14,16 @@ use super::family::Family;
 use super::{Gpu, Process, Snapshot};
 
 impl Gpu {
-    /// Whether the GPU's processes are unknown: the GPU does not answer, or a list failed.
+    /// Returns whether the GPU's processes are unknown, because the GPU does not answer or a
+    /// process list could not be read.
     pub fn is_unread(&self) -> bool {
         self.stale_seconds.is_some() || self.processes.is_none()
     }
 }
 
 impl Snapshot {
-    /// Whether a GPU's process list is complete: every kind of list was read, without impossible entries.
+    /// Returns whether a GPU's process list is complete: every kind of list was read and contained
+    /// no impossible entries.
     pub fn lists_all(&self, gpu: &Gpu) -> bool {
         let is_of_list =
             |call: &str| call.contains("RunningProcesses") && call.starts_with("nvmlDeviceGet");
@@ -40,14 +43,16 @@ impl Snapshot {
 /// Processes that may be on a GPU whose process list is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// For each pid, the lowest NVML index among the GPUs that the process itself may be on.
+    /// For each pid, the lowest NVML index of the GPUs that the process itself may be on.
     process_gpus: BTreeMap<u32, u32>,
-    /// The same, if the process or a member of its family may be on such a GPU.
+    /// For each pid, the lowest NVML index of the GPUs that the process or a member of its family
+    /// may be on.
     family_gpus: BTreeMap<u32, u32>,
 }
 
 impl Unread {
-    /// Computes the processes that may be on these GPUs. `was_on` returns whether a process was on a GPU before.
+    /// Computes the processes that may be on unread GPUs. `was_on` returns whether a process was on
+    /// a GPU before.
     pub fn new(
         snapshot: &Snapshot,
         families: &[Family],
@@ -86,7 +91,7 @@ impl Unread {
         Self { process_gpus, family_gpus }
     }
 
-    /// Whether the process itself may be on a GPU whose processes are unknown.
+    /// Returns whether the process itself may be on a GPU whose processes are unknown.
     pub fn may_hold(&self, pid: u32) -> bool {
         self.process_gpus.contains_key(&pid)
     }
@@ -97,12 +102,14 @@ impl Unread {
     }
 }
 
-/// Whether the launcher's variables show more ranks on this machine than the snapshot contains.
+/// Returns whether the launcher's variables show more ranks on this machine than the snapshot
+/// contains.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
     };
-    // For a run on several machines, only the ranks of this machine are visible.
+    // The snapshot of a run on several machines contains only the ranks of this machine, so compare
+    // these first.
     [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
         .iter()
         .find_map(|(rank, size)| {
@@ -136,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Builds two GPUs, the second unread. Each process is listed on the first.
+    /// Returns a snapshot with two GPUs. The first lists each process, the second is unread.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
         let rows = processes
             .iter()

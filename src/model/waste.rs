@@ -1,7 +1,7 @@
 //! The cost of findings: bytes times duration, by kind, user and GPU.
 //!
-//! Pure: samples contain their time. Totals start at 0 and are not saved; consumers such as Prometheus handle counter
-//! resets.
+//! Pure: samples contain their time. Totals start at 0 and are not saved. Consumers such as
+//! Prometheus handle counter resets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// Maximum interval between two samples that counts, in seconds. Nothing is known about a longer gap.
+/// Maximum interval between two samples, in seconds, for which a finding is charged. During a
+/// longer gap, its state is unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// How long, in seconds, a user's sums are kept after the user last held GPU memory. The number of series is
-/// therefore bounded by the users of one day.
+/// Time, in seconds, for which a user's sums are kept after the user last held GPU memory. It
+/// limits the number of series to the users of one day.
 const USER_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WasteKey {
     pub kind: Kind,
-    /// User of the process; absent if the finding is about a GPU or the user is unknown.
+    /// User of the process. Absent if the finding is about a GPU or the user is unknown.
     pub user: Option<Arc<str>>,
     pub uuid: Option<Arc<str>>,
 }
@@ -32,7 +33,8 @@ pub struct Waste {
 }
 
 impl Waste {
-    /// Adds the cost since the previous sample. A sample that is not newer adds nothing.
+    /// Adds the cost since the previous sample. Does nothing if the sample is not newer than the
+    /// previous one.
     pub fn observe(&mut self, snapshot: &Snapshot, findings: &[Finding]) {
         let time = snapshot.time;
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));
@@ -44,7 +46,7 @@ impl Waste {
         self.held.extend(holding_users(snapshot).map(|user| (Arc::clone(user), time)));
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
             let user = finding.process.as_ref().and_then(|process| process.user.clone());
-            // Only the finding names the user of a process that has ended.
+            // If the process has ended, only the finding names its user.
             self.held.extend(user.clone().map(|user| (user, time)));
             for gpu in &finding.gpus {
                 let bytes = match finding.process {
@@ -79,7 +81,7 @@ fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
     holders.filter_map(|process| process.user.as_ref())
 }
 
-/// How memory was reclaimed: `"release"`, `"unload"` or `"end"`.
+/// Way in which memory was reclaimed: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
 /// Counters since the start of the audit log. They never decrease.
@@ -96,7 +98,8 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    /// Builds a sample in which these users hold memory. A user's PID is the position in the list.
+    /// Returns a sample in which these users hold memory. The pid of a user is the position in the
+    /// list.
     fn sample(seconds: f64, users: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));
         let row = |pid: u32| GpuProcess { pid, used_bytes: Some(10), ..GpuProcess::default() };
@@ -127,14 +130,14 @@ mod tests {
     fn waste_is_bytes_times_seconds() {
         let mut findings = [idle("ann")];
         let mut waste = Waste::default();
-        // A repeated sample counts once, and an older one is ignored.
+        // A repeated sample is counted once, and an older sample is ignored.
         for seconds in [100.0, 105.0, 105.0, 90.0] {
             waste.observe(&sample(seconds, &[]), &findings);
         }
         assert_eq!(total(&waste), 50.0);
         let (key, _) = waste.sums().next().unwrap();
         assert_eq!((key.kind, key.user.as_deref()), (Kind::Idle, Some("ann")));
-        // A gap counts up to its maximum, and a resolved finding adds nothing.
+        // The long gap is charged up to its maximum, and a resolved finding adds nothing.
         waste.observe(&sample(10_000.0, &[]), &findings);
         assert_eq!(total(&waste), 50.0 + 10.0 * LONGEST_GAP_SECONDS);
         findings[0].resolved_at = Some(Time::from_unix_milliseconds(10_000_000));
@@ -155,7 +158,7 @@ mod tests {
         };
         waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann", "ben"]);
-        // One of the users holds memory, but has no finding.
+        // ann holds memory, but has no finding.
         waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann"]);
     }

@@ -1,4 +1,4 @@
-//! Tests which rows are selected by typed selectors.
+//! Tests of which rows a typed selector selects.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -14,8 +14,9 @@ fn error(text: &str) -> String {
     Selector::parse(text).unwrap_err().to_string()
 }
 
-/// Builds a GPU with five processes: ann's 4000 (idle, a Slurm job), bob's 4001, hana's 4002 in a container, ann's
-/// unresolved 4003, and ann's unlisted 3999, which has the files of GPUs 0 and 1 open.
+/// Returns a snapshot with five processes: ann's 4000 (idle, in a Slurm job), bob's 4001, hana's
+/// 4002 in a container, ann's unresolved 4003, and ann's unlisted 3999, which has the files of GPUs
+/// 0 and 1 open.
 fn machine() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
@@ -36,7 +37,7 @@ fn machine() -> (Snapshot, Vec<Finding>) {
     (snapshot, findings)
 }
 
-/// Returns the rows in order of pid. 4000 has been idle for 1790 s.
+/// Returns the rows in order of pid. Process 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
     let row_places = places(snapshot, findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = row_places
@@ -118,7 +119,7 @@ fn terms_match_one_field() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
-        // A uid can stand for a user. UUID prefixes are compared ignoring case.
+        // Users can be selected by uid. Prefixes of UUIDs are compared without their case.
         ("user:1000", &[4000]),
         ("user=ann,1000", &[3999, 4000]),
         ("user=ANN", &[]),
@@ -130,7 +131,7 @@ fn terms_match_one_field() {
         ("gpu=gpu-000", &[]),
         ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
         ("gpu:1,nothing", &[3999]),
-        // With `:`, patterns match anywhere in the text.
+        // With `:`, a pattern can match anywhere in the text.
         ("cmd:ipy*ch*", &[4001]),
         ("name=py*n3*", &[3999, 4000, 4001, 4002]),
         ("name=py?on", &[]),
@@ -174,7 +175,7 @@ fn numbers_are_compared_in_their_units() {
 
 #[test]
 fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
-    // These values are unknown: cpu of 4001; everything about 4003; memory and use of 3999.
+    // Unknown values: the CPU use of 4001; everything about 4003; memory and GPU use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
         ("!cpu>100", &[3999, 4000]),
@@ -183,7 +184,7 @@ fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
         ("!idle>10m", &[4001, 4003]),
         ("-is:mine", &[3999, 4000, 4002]),
         ("!kind:graphics", &[4000, 4001, 4003]),
-        // These processes are known to be in no container.
+        // Processes 4000 and 4001 are known to be in no container.
         ("!container:bert", &[4000, 4001]),
         ("!finding:any", &[3999, 4001, 4002, 4003]),
     ] {
@@ -270,7 +271,7 @@ fn any_text_is_a_selector_or_an_error() {
 #[test]
 fn a_negated_term_excludes_all_rows_of_a_process() {
     let mut machine = (sample::snapshot(2, 1), Vec::new());
-    // One process is on both GPUs.
+    // Process 4000 is on both GPUs.
     sample::entry(&mut machine.0, 1, 0).pid = 4000;
     let rows = rows(&machine);
     for (text, row, process) in [
@@ -299,7 +300,7 @@ fn a_gpu_is_selected_by_any_of_its_names() {
         ("gpu>0", &[1, 2]),
         ("gpu:gpu-0001", &[1]),
         ("gpu:2:0", &[2]),
-        // Excluding a MIG device does not exclude the whole GPU.
+        // Excluding a MIG device does not exclude its whole GPU.
         ("!gpu:2:0", &[0, 1, 2]),
         ("user:ann", &[0, 1, 2]),
         ("gpu:h100", &[0, 1, 2]),
