@@ -1,5 +1,5 @@
-//! `gpumem release` on the mock driver: real processes free memory on the signal that they announce, and continue.
-//! The tests change the driver's scene to show what was freed.
+//! `gpumem release` on the mock driver: processes free memory on a signal that they announce, and continue. The tests
+//! change the driver's scene to simulate the freed memory.
 
 use std::fs;
 use std::path::Path;
@@ -19,13 +19,12 @@ use crate::support::{Output, find};
 
 const GIB: u64 = 1 << 30;
 
-/// One GPU on which a process holds this many bytes.
 fn scene_with(pid: u32, bytes: u64) -> Scene {
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     Scene::new().gpu(gpu.process(Process::compute(pid, bytes)))
 }
 
-/// Starts a Python program that announces SIGUSR2 and handles it with this code.
+/// Starts a Python program that announces SIGUSR2, and handles the signal with the given code.
 pub fn start_announcing(stage: &Stage, handler: &str) -> Option<Holder> {
     find("python3", "python3")?;
     let scene = stage.machine.path("scene.json");
@@ -47,7 +46,7 @@ fn start_program(stage: &Stage, program: &Path) -> Holder {
     let program = program.display();
     let holder =
         stage.holder(&format!("export GPUMEM_RELEASE_SIGNAL=USR2; exec python3 {program};"));
-    // The scene after the release.
+    // The handler replaces the scene with this scene.
     let after = scene_with(holder.pid, GIB / 2);
     after.write(&stage.machine.path("after.json")).unwrap();
     holder
@@ -114,7 +113,7 @@ fn a_release_that_frees_nothing_or_ends_the_process_is_reported() {
 #[test]
 fn a_signal_without_a_handler_is_not_sent() {
     let stage = or_skip!(Stage::new());
-    // `sleep` inherits the variable and has no handler: the signal would end it.
+    // `sleep` inherits the variable but has no handler, so the signal would kill it.
     let holder = stage.holder("export GPUMEM_RELEASE_SIGNAL=USR2;");
     let pid = holder.pid.to_string();
     for arguments in [&["--dry-run", &*pid][..], &["--yes", &*pid]] {
@@ -139,7 +138,7 @@ fn a_process_without_a_way_to_release_gets_alternatives() {
     assert!(holder.is_alive());
 }
 
-/// As root, gpumem would run another user's file named `python3.14`.
+/// If gpumem ran the interpreter of a process as root, it would run any user's file named `python3.14`.
 #[test]
 fn the_interpreter_of_a_process_is_never_run() {
     let stage = or_skip!(Stage::new());
@@ -160,8 +159,8 @@ fn the_interpreter_of_a_process_is_never_run() {
     assert!(holder.is_alive() && stage.lines().is_empty());
 }
 
-/// Follows commands: `on` and `off` set and remove the handler, `exec` executes the program again, `count` prints how
-/// often the handler ran.
+/// Reads commands from standard input. `on` and `off` set and remove the handler, `exec` executes the program again,
+/// and `count` prints the number of handled signals.
 const HANDLER_PROGRAM: &str = r#"
 import os, signal, sys
 count = 0
@@ -195,7 +194,7 @@ fn start_handler_program() -> LineProcess {
     program
 }
 
-/// Options of a request by a person who names a process.
+/// Returns the options of a request by a person who names a process.
 pub fn options(wait_ms: u64) -> ReleaseOptions {
     ReleaseOptions {
         collects: true,
@@ -208,8 +207,8 @@ pub fn options(wait_ms: u64) -> ReleaseOptions {
     }
 }
 
-/// In random order, a handler is set and removed, the signal is ignored and blocked, and the program is executed
-/// again. The signal is sent exactly when it is handled, and the process always survives.
+/// In random order, the program sets and removes a handler, ignores and blocks the signal, and executes itself again.
+/// gpumem sends the signal exactly when the program handles it, and the process always survives.
 #[test]
 fn a_signal_is_sent_only_while_it_is_handled() {
     or_skip!(find("python3", "python3"));
@@ -225,7 +224,7 @@ fn a_signal_is_sent_only_while_it_is_handled() {
         };
         let (mut handles, mut blocks, mut count) = (false, false, 0);
         for _ in 0..40 {
-            // A plan probes earlier than the release, and must not change the result.
+            // A probe, as when a plan is made, must not change the result.
             let _ = probe_release(&roots, &way, &options(1000));
             let words = ["on", "off", "ignore", "block", "unblock", "exec", "wait"];
             let word = random.pick(&words);

@@ -1,5 +1,5 @@
-//! Memory that real kernels free on request over their own channel, and the answers of hostile kernels. The modules
-//! in `release` imitate the libraries, and write the memory they hold to the mock driver's scene.
+//! Real kernels that free memory on a request over their own channel, and hostile kernels. The modules in `release`
+//! imitate libraries, and write their memory use to the mock driver's scene.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ mod notebooks;
 mod races;
 
 const MIB: u64 = 1 << 20;
-/// The PCI bus id of the first GPU of `release/fake_gpu.py`, as NVML writes it.
+/// PCI bus id of the first GPU in `release/fake_gpu.py`, in NVML's format.
 const BUS_ID: &str = "00000000:17:00.0";
 
-/// The modules that imitate PyTorch and other libraries.
+/// Returns the directory of the modules that imitate PyTorch and other libraries.
 fn modules() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/release")
 }
@@ -40,7 +40,7 @@ fn python() -> Option<PathBuf> {
     support::python_with(&["ipykernel", "jupyter_client", "zmq"])
 }
 
-/// Makes a Python program find the modules, and the modules write this machine's scene.
+/// Makes a Python program import the modules, which write to this machine's scene.
 fn use_modules<'a>(command: &'a mut Command, machine: &Machine) -> &'a mut Command {
     command
         .env("PYTHONPATH", modules())
@@ -72,7 +72,7 @@ fn probe(pid: u32) -> ReleaseAnswer {
     answer
 }
 
-/// Releases, and retries while the kernel is busy, because an idle kernel on a busy machine may answer late.
+/// Repeats the request until the kernel has answered, because an idle kernel on a busy machine can look busy.
 fn release(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     let mut report = None;
     support::wait_until("the kernel has answered", || {
@@ -86,7 +86,7 @@ fn release(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     report.unwrap()
 }
 
-/// A kernel that a person or an editor has started, with this connection file.
+/// A kernel that was started without a server, as by a person or an editor.
 struct RawKernel {
     machine: Machine,
     home: JupyterHome,
@@ -117,13 +117,12 @@ impl RawKernel {
         Client::connect(&self.home, &self.python, &self.file)
     }
 
-    /// The memory that NVML shows for it.
     fn used_bytes(&self) -> Option<u64> {
         used_bytes(&self.machine, self.pid())
     }
 }
 
-/// The memory that NVML shows for a process on the first GPU, or `None` if the process is not listed.
+/// Returns the memory of a process on the first GPU, or `None` if NVML does not list the process.
 fn used_bytes(machine: &Machine, pid: u32) -> Option<u64> {
     let snapshot = machine.snapshot(0);
     let rows = snapshot.gpu(0)["processes"].as_array().cloned();
@@ -131,7 +130,7 @@ fn used_bytes(machine: &Machine, pid: u32) -> Option<u64> {
     rows.iter().find(|row| row["pid"] == pid)?["used_bytes"].as_u64()
 }
 
-/// `client.py`, connected to a kernel.
+/// A client of a kernel, implemented in `client.py`.
 struct Client(LineProcess);
 
 impl Client {
@@ -156,16 +155,16 @@ impl Client {
         self.answer()
     }
 
-    /// Executes a cell, which must succeed. Returns its output.
+    /// Executes a cell, which must succeed. Returns the output.
     fn run(&mut self, code: &str) -> String {
         let answer = self.ask(&json!({"run": code}));
         assert_eq!(answer["status"], "ok", "{answer}");
         answer["text"].as_str().unwrap().to_owned()
     }
 
-    /// The state that a release must not change.
+    /// Returns the state that a release must not change.
     fn state(&mut self) -> Value {
-        // The first request makes Python load what it needs for an answer.
+        // The first request makes Python import modules for the answer.
         self.ask(&json!({"state": true}));
         self.ask(&json!({"state": true}))
     }

@@ -1,5 +1,5 @@
-//! A real inference server that needs no GPU is asked to unload: llama.cpp as a router, and with one model. The
-//! server's own state and the exit of its runner show the effect; the mock driver lists a process until it exits.
+//! llama.cpp unloads a model on request, as a router and with a single model. The tests check the server's state and
+//! the exit of the runner. The mock driver lists a process until it exits.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,7 +24,8 @@ use crate::procs::{self, lives};
 use crate::release::options;
 use crate::support::{self, wait_until};
 
-/// Where `.ci/servers` has installed a server. Returns `None` and prints the reason if it was not run.
+/// Returns the directory in which `.ci/servers` has installed a server. If the server is missing, prints the reason and
+/// returns `None`.
 fn find_server(server: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUMEM_TEST_SERVERS");
     let folder = folder.map(|folder| Path::new(&folder).join(server));
@@ -34,7 +35,7 @@ fn find_server(server: &str) -> Option<PathBuf> {
     folder
 }
 
-/// A server in its own process group, killed when dropped, and its machine.
+/// A server in its own process group, and its machine. Dropping it kills the group.
 struct Server {
     running: Running,
     machine: Machine,
@@ -47,7 +48,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends a request. Returns the open connection.
+/// Sends a request, and returns the open connection.
 fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let timeout = Some(Duration::from_secs(90));
@@ -62,7 +63,7 @@ fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
     stream
 }
 
-/// Sends a request. Returns the status and the body.
+/// Sends a request, and returns the status and the body of the answer.
 fn ask(port: u16, verb: &str, path: &str, body: &str) -> (u16, String) {
     let mut reader = BufReader::new(send(port, verb, path, body));
     let mut head = String::new();
@@ -82,13 +83,12 @@ fn unload(way: &ReleaseWay) -> &ServerUnload {
     }
 }
 
-/// The first child process.
 fn first_child(pid: u32) -> Option<u32> {
     procs::children(pid).first().copied()
 }
 
 impl Server {
-    /// The way to release this process's memory.
+    /// Returns the way to release the memory of a process.
     fn way(&self, holder: u32) -> ReleaseWay {
         self.machine.play(&one_gpu(&[holder]));
         let snapshot: Snapshot = serde_json::from_value(self.machine.snapshot(0).0).unwrap();
@@ -101,7 +101,8 @@ impl Server {
         way
     }
 
-    /// The outcome of `gpumem release HOLDER --yes`. The driver shows 2 GiB until the holder exits.
+    /// Runs `gpumem release HOLDER --yes`, and returns the outcome. The driver lists the holder with 2 GiB until it
+    /// exits.
     fn release(&self, holder: u32) -> Value {
         self.machine.play(&one_gpu(&[holder]));
         let pid = holder.to_string();
@@ -125,7 +126,7 @@ impl Server {
     }
 }
 
-/// Starts llama.cpp's server with these arguments and a tiny random model.
+/// Starts llama.cpp's server with a tiny random model.
 fn start_llama(arguments: &[&str]) -> Option<Server> {
     let program = find_server("llama")?.join("usr/bin/llama-server");
     let python = support::find("python3", "python3")?;
@@ -152,7 +153,7 @@ fn start_llama(arguments: &[&str]) -> Option<Server> {
 }
 
 const COMPLETION: &str = r#"{"model": "tiny", "prompt": "x", "max_tokens": 2}"#;
-/// The maximum number of tokens, streamed one by one.
+/// Requests many tokens as a stream, so that the slot stays busy.
 const ENDLESS: &str =
     r#"{"model": "tiny", "prompt": "x", "max_tokens": 60000, "ignore_eos": true, "stream": true}"#;
 
@@ -165,7 +166,7 @@ fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
         let models: Value = serde_json::from_str(&models).unwrap();
         models["data"][0]["status"]["value"].clone()
     };
-    // Asking for the state loads no model.
+    // The request for the state does not load a model.
     let way = server.way(router);
     for answer in [probe, perform].map(|request| request(&Roots::default(), &way, &options(60_000)))
     {
@@ -182,7 +183,8 @@ fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
     assert!(probed.is_ok(), "{probed:?}");
     assert_eq!((state(), first_child(router)), (json!("loaded"), Some(runner)));
 
-    // Busy for a client of the router, then for a client of the runner, which only the runner's slots show.
+    // The server is busy with a client of the router, and then with a client of the runner. Only the runner's slots
+    // show the second client.
     let command = fs::read_to_string(format!("/proc/{runner}/cmdline")).unwrap();
     let mut words = command.split('\0').skip_while(|word| *word != "--port");
     let runners_port = words.nth(1).unwrap().parse().unwrap();
@@ -197,13 +199,13 @@ fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
             matches!(&answer, Err(NotReleased::Busy(text)) if text.contains(reason)),
             "{answer:?}"
         );
-        // The generation continues.
+        // The server continues to generate.
         for _ in 0..8 {
             client.read_exact(&mut piece).unwrap();
         }
         assert_eq!((state(), first_child(router)), (json!("loaded"), Some(runner)));
     }
-    // The server stops generating for a client that has disconnected.
+    // The server stops when the client has disconnected.
     wait_until("no slot is processing", || {
         let (_, slots) = ask(runners_port, "GET", "/slots", "");
         !slots.contains("\"is_processing\":true")

@@ -1,5 +1,5 @@
-//! Inference servers that unload on a request of their own. Stand-ins in their own processes implement the real
-//! routes, and gpumem finds their listeners in the kernel's tables. The mock driver shows the freed memory.
+//! Inference servers that unload on a request. Stand-ins implement the real routes, and gpumem finds their listening
+//! sockets in /proc. The mock driver shows the freed memory.
 
 use std::fs;
 use std::io::Read as _;
@@ -25,10 +25,10 @@ use crate::support::{self, wait_until};
 
 mod command;
 
-/// The context's memory, which no request frees.
+/// Memory of the CUDA context, which no request frees.
 const CONTEXT_BYTES: u64 = 256 << 20;
 
-/// A server: its row in gpumem's table, its program file and arguments, and the request that unloads it.
+/// A server: its row in gpumem's table, the program and its arguments, and the request that unloads the model.
 struct Program {
     row: &'static str,
     file: &'static str,
@@ -45,7 +45,7 @@ const fn program(
     Program { row, file, arguments, unload }
 }
 
-/// `PORT` stands for the port of the server, `METRICS` for the port of its metrics.
+/// In the arguments, `PORT` stands for the port of the server, and `METRICS` for the port of its metrics.
 const PROGRAMS: &[Program] = &[
     program("ollama", "ollama", &["serve"], "POST /api/generate"),
     program("vllm", "vllm", &["--port", "PORT", "--enable-sleep-mode"], "POST /sleep"),
@@ -71,7 +71,7 @@ const PROGRAMS: &[Program] = &[
     ),
 ];
 
-/// With its own certificate, and on a Unix socket.
+/// A server with a self-signed certificate on a Unix socket.
 const SECURE: Program = program(
     "vllm",
     "vllm",
@@ -93,7 +93,7 @@ fn program_of(row: &str) -> &'static Program {
     PROGRAMS.iter().find(|program| program.row == row).unwrap()
 }
 
-/// A running stand-in that holds 2 GiB of a GPU.
+/// A running stand-in that holds 2 GiB on a GPU.
 struct StandIn {
     program: &'static Program,
     running: Option<Running>,
@@ -101,7 +101,6 @@ struct StandIn {
     port: u16,
 }
 
-/// Starts a stand-in on its own port.
 fn start_program(
     python: &PathBuf,
     program: &Program,
@@ -116,7 +115,7 @@ fn start_program(
     }
     let mut command = Command::new(python);
     let file = machine.path(program.file);
-    // `cd ComfyUI; python main.py`: only the working directory shows which server it is.
+    // ComfyUI is started with `cd ComfyUI; python main.py`, so only the working directory identifies the server.
     match program.row {
         "comfyui" => command.current_dir(file.parent().unwrap()).arg(file.file_name().unwrap()),
         _ => command.arg(&file),
@@ -174,7 +173,7 @@ impl StandIn {
         serde_json::from_value(self.machine.snapshot(0).0).unwrap()
     }
 
-    /// Its address as in a snapshot.
+    /// Returns the address of the server in the format of a snapshot.
     fn address(&self) -> String {
         match self.program.arguments.contains(&"--uds") {
             true => format!("unix:{}", self.machine.path("s").display()),
@@ -182,7 +181,7 @@ impl StandIn {
         }
     }
 
-    /// The way to release its memory, from a snapshot.
+    /// Returns the way to release the server's memory, according to a snapshot.
     fn way(&self) -> ReleaseWay {
         let snapshot = self.snapshot();
         let way = find(&snapshot.processes[0], &snapshot);
@@ -194,14 +193,13 @@ impl StandIn {
         way
     }
 
-    /// The memory that NVML shows as held.
     fn held_bytes(&self) -> u64 {
         let snapshot = self.machine.snapshot(0);
         let rows = snapshot.gpu(0)["processes"].as_array().unwrap();
         rows.iter().map(|row| row["used_bytes"].as_u64().unwrap()).sum()
     }
 
-    /// The requests it received.
+    /// Returns the requests that the server has received.
     fn requests(&self) -> Vec<String> {
         let record = fs::read_to_string(self.machine.path("record")).unwrap_or_default();
         let requests: Vec<String> = record.lines().map(str::to_owned).collect();
@@ -209,12 +207,12 @@ impl StandIn {
         requests
     }
 
-    /// How many requests to unload it received.
+    /// Returns the number of unload requests that the server has received.
     fn unload_count(&self) -> usize {
         self.requests().iter().filter(|line| line.starts_with(self.program.unload)).count()
     }
 
-    /// Checks that no request changes, loads, wakes, or counts as use.
+    /// Asserts that the server has received only requests that change nothing and do not count as use.
     fn assert_untouched(&self) {
         let is_harmless = |line: &String| {
             let reads = line.starts_with("GET /") || line.starts_with("POST /v2/repository/index");
@@ -240,7 +238,6 @@ fn perform_way(way: &ReleaseWay, wait_ms: u64) -> ReleaseAnswer {
     perform(&Roots::default(), way, &options(wait_ms))
 }
 
-/// Runs a test with all programs in parallel.
 fn with_each(test: impl Fn(&PathBuf, &'static Program) + Sync) {
     let python = or_skip!(support::python_with(&["http.server"]));
     thread::scope(|scope| {
@@ -269,7 +266,7 @@ fn each_server_unloads_and_nvml_shows_the_freed_memory() {
         assert_eq!(server.unload_count(), 1, "{row}: {:?}", server.requests());
         let left = server.held_bytes();
         assert!(left == 0 || left == CONTEXT_BYTES, "{row}: {left}");
-        // It still listens, and the report says how to load the model again.
+        // The server still listens, and the report contains a command that loads the model again.
         assert!(TcpStream::connect(("127.0.0.1", server.port)).is_ok(), "{row}");
         let wake = report.wake.unwrap();
         let base = format!("http://127.0.0.1:{}/", server.port);
@@ -300,7 +297,7 @@ fn a_server_with_tls_or_on_a_unix_socket_is_asked() {
         let wake = report.wake.unwrap();
         assert!(wake.contains(base), "{wake}");
 
-        // A server that does not answer runs into the timeout, and one that requires a key gets none.
+        // A server that does not answer causes a timeout. gpumem sends no key to a server that requires one.
         let server = StandIn::start(&python, program, "hangs");
         let start = Instant::now();
         let answer = perform_way(&server.way(), 3_000);
@@ -342,7 +339,7 @@ fn a_busy_server_is_not_asked_to_unload() {
         let answer = perform_way(&way, 30_000);
         assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{}: {answer:?}", program.row);
         assert_eq!(server.unload_count(), 0, "{:?}", server.requests());
-        // Reading llama.cpp's slots counts as use, so gpumem reads them only just before the unload.
+        // Reading llama.cpp's slots counts as use, so gpumem reads the slots only immediately before the unload.
         if program.row != "llama.cpp" {
             server.assert_untouched();
             let answer = probe_way(&way);
@@ -352,7 +349,8 @@ fn a_busy_server_is_not_asked_to_unload() {
     });
 }
 
-/// With the answers outside the idle time of 20 s, the proof would take 31 s; it takes 23 s.
+/// The proof of 20 s idle time includes the time of the slow answers. The proof then takes 23 s, and would otherwise
+/// take 31 s.
 #[test]
 fn a_slow_server_is_unloaded() {
     let python = or_skip!(support::python_with(&["http.server"]));
@@ -364,7 +362,7 @@ fn a_slow_server_is_unloaded() {
     assert_eq!(server.held_bytes(), CONTEXT_BYTES);
 }
 
-/// The server is idle at each check, but has completed a request in between.
+/// The server is idle during each check, but completes a request between the checks.
 #[test]
 fn a_server_with_recent_requests_is_not_asked_to_unload() {
     with_each(|python, program| {
@@ -382,7 +380,7 @@ fn a_server_with_recent_requests_is_not_asked_to_unload() {
     });
 }
 
-/// Servers that do not report recent requests, and servers that abort running ones when they unload.
+/// Some servers do not report recent requests, or abort running requests when they unload.
 #[test]
 fn a_server_with_a_connected_client_is_not_asked_to_unload() {
     let gated = ["ollama", "llama.cpp"];
@@ -403,12 +401,12 @@ fn a_server_with_a_connected_client_is_not_asked_to_unload() {
 
 #[test]
 fn answers_unlike_the_servers_are_reported() {
-    // The stand-in's manner, the timeout, the beginning and a part of the answer, and the expected unload requests.
+    // Mode of the stand-in, timeout, start and part of the answer, and expected number of unload requests.
     for (manner, wait_ms, name, words, unloads) in [
-        // NVML shows that no memory was freed.
+        // The server claims success, but NVML shows that no memory was freed.
         ("lies", 30_000, "Ok(", "", 1),
         ("hangs", 12_000, "Err(TimedOut(", "it may still do so", 1),
-        // A key is left to the user; the answer has the command.
+        // The user must supply the key. The answer contains the command.
         ("key", 30_000, "Err(Refused(", "needs a key", 0),
         ("garbage", 30_000, "Err(NoWayIn(", "", 0),
         ("redirect", 30_000, "Err(NoWayIn(", "", 0),
@@ -421,7 +419,7 @@ fn answers_unlike_the_servers_are_reported() {
             let answer = perform_way(&way, wait_ms);
             assert!(start.elapsed() < support::PATIENCE, "{:?}", start.elapsed());
             let (row, text) = (program.row, format!("{answer:?}"));
-            // A busy machine may time out before it has read the size limit.
+            // A busy machine can exceed the timeout before the size limit.
             let is_slow = manner == "huge" && matches!(&answer, Err(NotReleased::TimedOut(_)));
             assert!(
                 text.starts_with(name) && text.contains(words) || is_slow,
@@ -453,7 +451,7 @@ fn a_stranger_on_a_servers_port_is_not_contacted() {
     stranger.set_nonblocking(true).unwrap();
     let answer = perform_way(&way, 5_000);
     assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
-    // Nor if the pid belongs to another process, as after reuse.
+    // gpumem also refuses if the pid has been reused.
     let own = Stage::new(&[std::process::id()]).observe();
     let way = ReleaseWay {
         pid: std::process::id(),
@@ -469,7 +467,7 @@ fn a_stranger_on_a_servers_port_is_not_contacted() {
         start_ticks: other.processes[0].start_ticks.unwrap(),
         ..way
     };
-    // The process has no server's command line, and does not listen on the port.
+    // The process has no command line of a server, and does not listen on the port.
     let answer = perform_way(&way, 5_000);
     assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     assert!(stranger.accept().is_err(), "gpumem connected to the stranger");
@@ -491,14 +489,14 @@ fn unmet_requirements_of_a_server_are_refused() {
         assert!(reason.contains(words), "{reason}");
         server.assert_untouched();
     }
-    // The weights would move to host memory, which is too small.
+    // The server would move the weights to host memory, which is too small.
     let server = StandIn::start(&python, program_of("vllm"), "idle");
     let mut way = server.way();
     way.by = ReleaseBy::Server(ServerUnload { held_bytes: Some(1 << 50), ..unload(&way).clone() });
     let answer = perform_way(&way, 30_000);
     assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
     server.assert_untouched();
-    // A rule must not unload SGLang, because that may crash it; a person may, and is warned.
+    // Unloading can crash SGLang. A rule must not do so, but a person can, and is warned.
     let server = StandIn::start(&python, program_of("sglang"), "idle");
     let way = server.way();
     let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };

@@ -1,5 +1,5 @@
-//! Processes whose environment names their job's GPUs, below an imitation of Slurm's step daemon: gpumem's facts
-//! about them, and the findings of the rule `reserved`.
+//! Processes whose environments name the GPUs of a job, as children of an imitated slurmstepd. The tests check gpumem's
+//! facts about these processes, and the findings of the rule `reserved`.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ use crate::support::{self, wait_until};
 
 const QUICK: &str = "[rules.reserved]\nduration = \"2s\"\n";
 
-/// Starts an imitation of Slurm's step daemon: root's program with its name and title, which starts one process with
-/// these variables.
+/// Starts a copy of bash that is named like slurmstepd and has its process title. The copy starts a process with the
+/// given variables.
 fn start_step(folder: &std::path::Path, title: &str, variables: &[(&str, &str)]) -> Running {
     let daemon = folder.join("slurmstepd");
     if !daemon.exists() {
@@ -23,7 +23,7 @@ fn start_step(folder: &std::path::Path, title: &str, variables: &[(&str, &str)])
     let mut command = Command::new(daemon);
     std::os::unix::process::CommandExt::arg0(&mut command, title);
     command.args(["-c", &line]);
-    // The child is in the same group, so that both can be killed.
+    // The child is in the same process group, so that both can be killed together.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Running::start(&mut command)
 }
@@ -48,7 +48,8 @@ fn an_allocated_but_unused_gpu_is_reported() {
     let (job, other) = ("90812", "90813");
     let given = [("SLURM_JOB_ID", job), ("SLURM_JOB_GPUS", "0")];
     let daemon = start_step(folder.path(), &format!("slurmstepd: [{job}.batch]"), &given);
-    // A job whose GPU is not named by Slurm, and a process outside the job with a copy of its environment.
+    // Slurm does not name the GPU of the first job. The second process is outside the job, and has a copy of the job's
+    // environment.
     let all = [("SLURM_JOB_ID", other), ("CUDA_VISIBLE_DEVICES", "0")];
     let unnamed = start_step(folder.path(), &format!("slurmstepd: [{other}.batch]"), &all);
     let mut copy = Command::new("sleep");
@@ -74,12 +75,12 @@ fn an_allocated_but_unused_gpu_is_reported() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0]["severity"], "info");
         assert_eq!(found[0]["actions"], serde_json::json!(["notify"]));
-        // The GPU is not unused if another process uses it.
+        // The GPU is used by another process.
         let machine = Machine::new(&one_gpu(&[copy.pid()]));
         machine.configure(QUICK);
         assert_eq!(findings(&machine), [Value::Null; 0]);
     } else {
-        // In another pid namespace, the processes on the GPU are not known.
+        // In another pid namespace, the processes on the GPU are unknown.
         assert_eq!(findings(&machine), [Value::Null; 0]);
     }
     procs::kill_group(daemon.pid());

@@ -1,5 +1,5 @@
-//! Trust: as root, gpumem rejects files that others may write to. With capabilities or the setuid bit, it does not
-//! obey its caller. These tests need root to set real owners and copy the program; the others run as a plain user.
+//! As root, gpumem rejects files that other users can change. With file capabilities or the setuid bit, gpumem does not
+//! trust the caller. These tests need root to change owners, and run gpumem as another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -12,7 +12,7 @@ use crate::support::{self, Output, clean_environment, finish, skip};
 
 const NOBODY: u32 = 65534;
 
-/// A folder that root owns and everyone can enter.
+/// Creates a directory of root that all users can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     set_mode(folder.path(), 0o755);
@@ -43,7 +43,7 @@ fn root_rejects_a_configuration_that_others_may_write() {
     let good = write(&folder.path().join("a.toml"), "[sample]\ninterval = \"1s\"\n", 0o644);
     let check = |file: &Path| {
         let file = file.to_str().unwrap();
-        // Both ways to name the file.
+        // `config check` accepts the file as an argument and as `--config`.
         let named = support::run(&["config", "check", file]);
         let given = support::run(&["config", "check", "--config", file]);
         assert_eq!((named.code, &named.stderr), (given.code, &given.stderr));
@@ -59,10 +59,10 @@ fn root_rejects_a_configuration_that_others_may_write() {
     set_mode(&good, 0o644);
     chown(&good, Some(NOBODY), None).unwrap();
     assert_refused(&check(&good), &["belongs to", "uid 65534", "not to root", "chown"]);
-    // Other commands with `--config`.
+    // Other commands also reject the file.
     assert_refused(&support::run(&["rules", "--config", name]), &["is refused"]);
     chown(&good, Some(0), None).unwrap();
-    // The folder's owner, and a link to a good file in a bad folder.
+    // Test a directory of another user, and a link to a good file in a bad directory.
     chown(folder.path(), Some(NOBODY), None).unwrap();
     let folder_name = folder.path().to_str().unwrap();
     assert_refused(&check(&good), &[folder_name, "only root"]);
@@ -154,7 +154,7 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     let folder = folder();
     let machine = Machine::new(&one_gpu(&[]));
     set_mode(&machine.path(""), 0o755);
-    // On the loader's search path, if LD_LIBRARY_PATH is obeyed.
+    // The loader finds this library only if it obeys LD_LIBRARY_PATH.
     let drivers = folder.path().join("lib");
     fs::create_dir(&drivers).unwrap();
     fs::copy(machine.library(), drivers.join("libnvidia-ml.so.1")).unwrap();
@@ -171,7 +171,7 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     let secret = write(&folder.path().join("secret.jsonl"), "root's alone\n", 0o600);
     let secret = secret.to_str().unwrap();
 
-    // Without privileges, the program obeys its caller.
+    // Without capabilities, gpumem trusts the caller.
     support::copy_program(support::gpumem(), &program);
     let lists_gpus =
         |output: &Output| output.json()["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
@@ -194,7 +194,7 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     assert_eq!(output.code, 2, "the file was read for the caller: {output:?}");
     assert_eq!(run(&["rules"]).code, 0, "other commands work");
 
-    // With the setuid bit, every command is refused.
+    // With the setuid bit, gpumem refuses every command.
     support::copy_program(support::gpumem(), &program);
     set_mode(&program, 0o4755);
     for arguments in [&["rules"][..], &["ps", "--nvml-library", library]] {
@@ -202,8 +202,8 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     }
 }
 
-/// Runs the rest of its arguments with the first one as the loader's cache. A privileged program ignores the caller's
-/// variables, so it finds the driver only through the cache.
+/// Runs a program with another cache of the loader. The loader ignores LD_LIBRARY_PATH for a privileged program, so
+/// that only the cache can name the mock driver.
 const WITH_CACHE: &str = "mount --bind \"$1\" /etc/ld.so.cache; shift; exec \"$@\"";
 
 #[test]
@@ -259,7 +259,8 @@ fn a_privileged_program_shows_no_other_users_environment() {
         assert!(output.stdout.contains(&title), "{output:?}");
         output.stdout
     };
-    // The program could read any environment. It shows the caller's own, and everything to root.
+    // The program can read every environment. It shows the caller's own environments, and shows all environments to
+    // root.
     assert!(page(&callers, NOBODY).contains("of-the-caller"));
     assert!(page(&roots, 0).contains("of-root"));
     let shown = page(&roots, NOBODY);
@@ -284,7 +285,7 @@ fn json_output_escapes_control_and_bidi_characters() {
     assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
 }
 
-/// In a user namespace of user 1000's, like rootless podman's, becomes another user of the namespace.
+/// Changes to another user in a user namespace that belongs to user 1000, as in rootless podman.
 const CONTAINED: &str = "import ctypes, os, sys
 to_child, to_parent = os.pipe(), os.pipe()
 pid = os.fork()
@@ -313,14 +314,15 @@ fn a_process_in_a_rootless_container_belongs_to_its_user() {
     assert!(status.contains("Uid:\t100004"), "{status}");
     let snapshot = Machine::new(&one_gpu(&[pid])).snapshot(0);
     assert_eq!(snapshot.process(pid)["uid"], 1000);
-    // The kernel agrees: that user may kill the process.
+    // The kernel allows user 1000 to kill the process, so gpumem must, too.
     let mut kill = Command::new("setpriv");
     kill.args(["--reuid=1000", "--clear-groups", "kill", "-KILL", &pid.to_string()]);
     assert!(kill.status().unwrap().success());
     parent.0.wait().unwrap();
 }
 
-/// A pipe without a writer in place of /proc files behaves like a process that holds its memory lock forever.
+/// Replaces files in /proc by pipes without a writer. Reading them blocks, as for a process that never releases its
+/// memory lock.
 #[test]
 fn unreadable_proc_files_affect_only_their_process() {
     or_skip!(support::root("the right to mount"));
@@ -388,7 +390,7 @@ fn a_process_hidden_by_hidepid_is_not_reported_dead() {
         let (reason, is_named) = facts(others.pid());
         assert_eq!((reason.is_some(), is_named), (is_hidden, !is_hidden), "{option}: {reason:?}");
         assert_eq!(facts(nobodys.pid()), (None, true), "{option}");
-        // An exited process cannot be distinguished from a hidden one.
+        // gpumem cannot distinguish an exited process from a hidden process.
         assert_eq!(facts(gone).0.is_some(), is_hidden, "{option}");
     }
 }

@@ -1,4 +1,4 @@
-//! `gpumem run`: the command behaves as without gpumem, and the report has its memory use.
+//! `gpumem run`: the command behaves as it does without gpumem, and the report contains the memory use.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::machine::{GIB, LineProcess, Machine, Running, one_gpu};
 use crate::procs::{self, lives, send};
 use crate::support::{self, finish, finish_with_input, wait_until};
 
-/// `gpumem run` with these options on a machine, followed by a program.
+/// Returns a `gpumem run` command with options and a program.
 fn run(machine: &Machine, options: &[&str], program: &[&str]) -> Command {
     let mut command = support::command(&["run"]);
     command.arg("--nvml-library").arg(machine.library()).args(options).arg("--").args(program);
@@ -23,12 +23,12 @@ fn run(machine: &Machine, options: &[&str], program: &[&str]) -> Command {
     command
 }
 
-/// glibc's posix_spawn starts programs with its two internal signals ignored.
+/// posix_spawn of glibc starts programs with glibc's two internal signals ignored.
 fn without_glibc_signals(status: &str) -> String {
     status.replace("SigIgn:\t0000000180", "SigIgn:\t0000000000")
 }
 
-/// How often the GPUs' processes have been listed.
+/// Returns how often gpumem has listed the processes on the GPUs.
 fn samples(machine: &Machine) -> u64 {
     if !machine.path("counts").exists() {
         return 0;
@@ -38,7 +38,7 @@ fn samples(machine: &Machine) -> u64 {
     listed.map(|(_, count)| count).sum()
 }
 
-/// Waits until the current scene has been sampled.
+/// Waits until gpumem has sampled the current scene.
 fn wait_for_samples(machine: &Machine) {
     let before = samples(machine);
     wait_until("new samples", || samples(machine) > before + 6);
@@ -83,7 +83,7 @@ fn exit_code_and_output_are_the_commands() {
         let output = finish(&mut run(&machine, &[], &[program])).exits(code);
         assert!(output.stderr.contains(program), "{output:?}");
     }
-    // The parent sees a signal, not an exit code.
+    // The parent sees the signal of the command, not an exit code.
     let mut killed = run(&machine, &[], &["sh", "-c", "kill -TERM $$"]);
     assert_eq!(killed.status().unwrap().signal(), Some(Signal::TERM.as_raw()));
 }
@@ -120,7 +120,7 @@ fn signals_to_gpumem_reach_the_command() {
         assert_eq!(talking.line(), word);
     }
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(4));
-    // If the command ignores the signal, gpumem continues as well.
+    // If the command ignores the signal, gpumem keeps running.
     let script = "trap '' TERM; echo started; read line; echo $line";
     let mut talking = LineProcess::start(&mut run(&machine, &["-q"], &["sh", "-c", script]));
     assert_eq!(talking.line(), "started");
@@ -152,7 +152,7 @@ fn a_stopped_command_is_waited_for() {
 #[test]
 fn the_output_ends_with_the_command() {
     let machine = Machine::new(&one_gpu(&[]));
-    // The detached process does not hold standard output. Otherwise gpumem would still wait for it.
+    // The detached process does not keep standard output open. gpumem must not keep it open either.
     let script = "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!";
     let mut child = run(&machine, &[], &["sh", "-c", script])
         .stdin(Stdio::null())
@@ -182,13 +182,13 @@ fn without_a_driver_the_command_needs_allow_no_gpu() {
     let report = read_json(&report);
     assert_eq!((&report["status"], &report["samples"]), (&"ok".into(), &0.into()));
     assert!(!report["errors"].as_array().unwrap().is_empty());
-    // Usage errors are reported before the start as well.
+    // Usage errors are also reported before the command starts.
     fs::remove_file(&mark).unwrap();
     for option in ["--interval", "--nvml-timeout"] {
         let output = finish(&mut run(&machine, &["--allow-no-gpu", option, "0s"], &touch)).exits(2);
         assert!(output.stderr.contains(option) && !mark.exists(), "{output:?}");
     }
-    // One Makefile serves machines with and without a GPU.
+    // The same options work on machines with and without a GPU.
     let options = ["--allow-no-gpu", "--max-peak", "1GiB", "--fail-on", "leak,held"];
     let output = finish(&mut run(&machine, &options, &["true"])).exits(0);
     assert!(output.stderr.contains("--max-peak 1.0 GiB: undecided"), "{output:?}");
@@ -220,7 +220,7 @@ fn an_unwritable_report_is_an_error_before_the_start() {
         assert!(output.stderr.contains(name), "{output:?}");
         assert!(!mark.exists());
     }
-    // If the command removes the directory, the error comes at the end.
+    // If the command removes the directory of the report, gpumem fails at the end.
     let removed = machine.path("removed");
     let (folder, report) = (removed.to_str().unwrap(), removed.join("report.md"));
     for code in [0, 7] {
@@ -259,7 +259,7 @@ fn a_report_says_that_the_command_did_not_run() {
         finish(&mut run(&machine, &[&reports, options].concat(), &[program])).exits(code);
         check(reason);
     }
-    // gpumem is killed while it waits, and while the command runs.
+    // gpumem is killed while it waits for a GPU, or while the command runs.
     for (options, program) in
         [(&["--wait-free", "3GiB"] as &[&str], &["true"] as &[&str]), (&[], &["sleep", "600"])]
     {
@@ -329,7 +329,7 @@ fn a_detached_process_with_memory_is_reported() {
     let machine = Machine::new(&one_gpu(&[]));
     let report = machine.path("report.json");
     let options = ["--fail-on", "held,leak", "--report", report.to_str().unwrap()];
-    // Forks twice, and leads its own session.
+    // The process is detached: its parent has exited, and it leads a session.
     let script = "(setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $! >&3) 3>&1";
     let script = format!("{script}; read line");
     let mut talking =
@@ -349,7 +349,7 @@ fn a_detached_process_with_memory_is_reported() {
     procs::kill_group(left);
 }
 
-/// The process that used the GPU is gone before the last sample.
+/// The process that used the GPU exits before the last sample.
 #[test]
 fn a_leak_in_a_short_run_is_undecided() {
     for (more, code) in [(None, 0), (Some("--fail-on-undecided"), 1)] {
@@ -380,7 +380,7 @@ fn a_leak_in_a_short_run_is_undecided() {
         let xml = fs::read_to_string(&paths[1]).unwrap();
         assert!(xml.contains("skipped=\"1\""), "{xml}");
     }
-    // Without a process on a GPU, nothing can leak.
+    // Without a process on a GPU, there is no leak.
     let machine = Machine::new(&one_gpu(&[]));
     let options = ["--fail-on", "leak", "--fail-on-undecided"];
     finish(&mut run(&machine, &options, &["sleep", "0.5"])).exits(0);
@@ -420,7 +420,7 @@ fn an_absolute_limit_works_without_the_gpus_size() {
     }
 }
 
-/// Creates folders like sysfs's for the scene's GPUs, so that they can be claimed.
+/// Creates directories like those in sysfs, so that the scene's GPUs can be claimed.
 fn make_claimable(machine: &Machine) {
     let folder = machine.path("pci");
     let gpus = machine.snapshot(0).0["gpus"].as_array().unwrap().clone();
@@ -441,7 +441,7 @@ fn two_gpus(free: [u64; 2]) -> Scene {
     })
 }
 
-/// A GPU with MIG devices, one GPU of each kind that no program can start on, and a GPU with 6 GiB free.
+/// Returns a GPU with MIG devices, GPUs on which no program can start for different reasons, and a GPU with 6 GiB free.
 fn barely_usable_gpus() -> Scene {
     let empty = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let divided = empty()
@@ -508,7 +508,7 @@ fn only_usable_devices_are_offered() {
         let code = if found.is_some() { 0 } else { 1 };
         assert_eq!(run_shown(options, visible).exits(code).stdout, expected, "{options:?}");
     }
-    // The requested order is kept.
+    // The GPUs are in the requested order.
     machine.play(&two_gpus([GIB, 2 * GIB]));
     let (zero, one) = (&uuids[0], &uuids[1]);
     let reversed = format!("{one},{zero}");
@@ -536,7 +536,7 @@ fn run_waits_for_memory_and_takes_the_freest_gpu() {
     assert_eq!(run_shown(&["--gpu", "0"], None).exits(0).stdout.trim(), uuids[0]);
     let twice = format!("0,{}", uuids[0]);
     assert_eq!(run_shown(&["--gpu", &twice], None).exits(0).stdout.trim(), uuids[0]);
-    // The choice is limited to the caller's CUDA_VISIBLE_DEVICES.
+    // `run` chooses only GPUs in the caller's CUDA_VISIBLE_DEVICES.
     assert_eq!(run_shown(&["--gpus", "1"], Some("0")).exits(0).stdout.trim(), uuids[0]);
     assert_eq!(run_shown(&[], Some("7")).exits(0).stdout.trim(), "7");
     for (options, visible) in [
@@ -563,7 +563,7 @@ fn run_waits_for_memory_and_takes_the_freest_gpu() {
 
 #[test]
 fn without_a_size_a_gpu_that_another_user_uses_is_not_chosen() {
-    // If this is not root, the first process belongs to another user.
+    // Only root can start a process of another user. Other users use pid 1, which belongs to root.
     let by_another = || Running::start(Command::new("sleep").arg("600").uid(65534));
     let another = rustix::process::geteuid().is_root().then(by_another);
     let another = another.as_ref().map_or(1, Running::pid);
@@ -590,7 +590,7 @@ fn without_a_size_a_gpu_that_another_user_uses_is_not_chosen() {
     }
 }
 
-/// SIGHUP is ignored as with nohup. An ignored SIGCHLD does not lose the exit code.
+/// SIGHUP is ignored as under nohup. SIGCHLD is ignored, but gpumem still returns the exit code.
 #[test]
 fn ignored_signals_do_not_end_the_wait() {
     let machine = Machine::new(&two_gpus([GIB, GIB]));
@@ -625,20 +625,20 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
     let command: u32 = line.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(claims()[0]["pid"], first.running.pid());
     assert_eq!(claims()[1], Value::Null);
-    // Another account's locks do not hide the claim, although newer ones come first in /proc/locks.
+    // Newer locks of another user precede the claim in /proc/locks, but gpumem still finds the claim.
     let many_locks = hold_locks_as_nobody(&machine, 3000);
     assert!(claims()[0].is_object() && claims()[1].is_null());
     drop(many_locks);
     let shown = machine.run(&["ps"]).stdout;
     assert!(shown.contains(&format!("({})", first.running.pid())), "{shown}");
-    // A second claim takes the other GPU; a third waits.
+    // The second claim takes the other GPU, and the third claim waits.
     let mut second = LineProcess::start(&mut claim(&["--gpus", "1"]));
     assert_ne!(second.line().split(' ').nth(1), line.split(' ').nth(1));
     finish(&mut claim(&["--gpus", "1", "--timeout", "50ms"])).exits(1);
-    // A run without a claim avoids claimed GPUs as well.
+    // A run without a claim also avoids claimed GPUs.
     let unclaimed = ["--gpus", "1", "--timeout", "50ms"];
     finish(&mut run(&machine, &unclaimed, &["true"])).exits(1);
-    // gpumem is killed, and the command continues.
+    // If gpumem is killed, the command keeps the claim.
     send(first.running.pid(), Signal::KILL);
     first.running.0.wait().unwrap();
     assert!(lives(command));
@@ -652,12 +652,12 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
     second.say("end");
     assert_eq!(second.running.0.wait().unwrap().code(), Some(0));
     assert_eq!(claims(), [Value::Null, Value::Null]);
-    // If claims are impossible, the command is not started.
+    // If claims are impossible, the command does not start.
     let mut nowhere = claim(&[]);
     finish(nowhere.env("GPUMEM_CLAIM_DIR", "/no/such/folder")).exits(3);
 }
 
-/// A process with this many POSIX locks, of another account if possible.
+/// Starts a process that holds `count` POSIX locks. As root, the process runs as nobody.
 fn hold_locks_as_nobody(machine: &Machine, count: usize) -> Running {
     let (file, ready) = (machine.path("locked"), machine.path("holds-locks"));
     let script = format!(
@@ -692,7 +692,7 @@ fn claims_are_served_in_order_of_arrival() {
     };
     let mut holder = claim(["--gpu", "0"], "holder");
     wait_until("the holder runs", || log() == "holder\n");
-    // The first in line needs more than is free. Later claims could be served, but must wait.
+    // The first run in the queue needs both GPUs. Later runs need only one, but must wait for the first run.
     let mut large = claim(["--gpus", "2"], "large");
     let mut waiting = Vec::new();
     let order: Vec<String> = (0..4).map(|number| format!("small{number}")).collect();
@@ -714,7 +714,8 @@ fn claims_are_served_in_order_of_arrival() {
     assert_eq!(log(), format!("holder\nlarge\n{}\n", order.join("\n")));
 }
 
-/// Two claims of one GPU, and a kill -9 at any time: the GPU is never claimed twice, and never lost.
+/// Two runs claim a GPU, and one of them is killed at a random time. The GPU is never claimed twice, and is always
+/// released.
 #[test]
 fn racing_claims_have_one_winner() {
     let rounds: u64 = std::env::var("GPUMEM_TEST_RACES").map_or(10, |text| text.parse().unwrap());
@@ -731,7 +732,7 @@ fn racing_claims_have_one_winner() {
             child.stdout(Stdio::piped()).spawn().unwrap()
         };
         let [mut killed, mut other] = [start(), start()];
-        // Kills at a different point in each round.
+        // Kill at a different time in each round.
         std::thread::sleep(std::time::Duration::from_micros(round.wrapping_mul(7919) % 60_000));
         killed.kill().unwrap();
         killed.wait().unwrap();
@@ -739,7 +740,7 @@ fn racing_claims_have_one_winner() {
         other.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), other.wait().unwrap().code()), ("done\n", Some(0)), "{round}");
         assert!(!both.exists(), "{round}");
-        // The killed gpumem's command continues alone.
+        // The command of the killed run still owns the GPU.
         wait_until("the command has ended", || !taken.exists());
     }
 }
@@ -757,7 +758,7 @@ fn a_failed_run_reports_the_least_free_memory_and_its_holders() {
         let pid: u32 = talking.line().parse().unwrap();
         let stderr = |pid: u32| fs::read_link(format!("/proc/{pid}/fd/2")).unwrap();
         assert_eq!(stderr(pid), stderr(talking.running.pid()), "the command inherits stderr");
-        // The other process is largest when the command is at its peak, and is gone at the end.
+        // The other process is largest when the command is at its peak, and has exited at the end.
         for (commands, others) in [(GIB, 10 * GIB), (2 * GIB, 70 * GIB), (GIB, 0)] {
             let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
             let mut gpu = gpu.process(Process::compute(pid, commands));

@@ -1,11 +1,11 @@
-//! `gpumem run` on a terminal: the output is the same as without it, byte for byte.
+//! `gpumem run` on a terminal: the output is byte for byte the output without gpumem.
 
 use std::process::Command;
 
 use crate::pty::Terminal;
 use crate::support;
 
-/// Runs a program on a terminal while keys are typed. Returns its output and exit code.
+/// Runs a program on a terminal while `type_keys` types. Returns the output and the exit code.
 fn run_on_terminal(
     is_wrapped: bool,
     program: &[&str],
@@ -30,7 +30,7 @@ fn assert_same(program: &[&str], type_keys: impl Fn(&mut Terminal)) {
     assert_eq!(run_on_terminal(true, program, &type_keys), bare, "{program:?}");
 }
 
-/// The terminal's shell continues a stopped job when Enter is pressed.
+/// Stops the job with Ctrl-Z. The terminal's shell continues a stopped job when Enter is pressed.
 fn stop_and_continue(terminal: &mut Terminal) {
     terminal.press("\u{1a}");
     terminal.wait_for_line("Stopped");
@@ -41,7 +41,7 @@ fn stop_and_continue(terminal: &mut Terminal) {
 fn a_program_gets_keys_and_each_signal_once() {
     or_skip!(support::interrupts("a program that is interrupted"));
     or_skip!(support::find("python3", "python3"));
-    // The script waits for signals with sigwait, so that it misses none.
+    // The script receives signals with sigwait, and therefore misses none.
     let script = r#"
 import os, signal
 caught = {signal.SIGINT, signal.SIGCONT, signal.SIGQUIT, signal.SIGWINCH}
@@ -66,7 +66,7 @@ os._exit(9)"#;
         terminal.wait_for_line("SIGWINCH 1 100x30");
         terminal.press("\u{1c}");
     });
-    // A command that Ctrl-C ends also ends the loop of a shell script.
+    // Ctrl-C ends the command and the loop of the surrounding script.
     assert_same(&["sh", "-c", "echo started; exec sleep 600"], |terminal| {
         terminal.wait_for_line("started");
         terminal.press("\u{3}");

@@ -1,12 +1,12 @@
-//! Random families: every process that gets a signal is in the plan that was shown, or is a living descendant, by
-//! parent links, of a process whose pidfd is held, and was born after that pidfd was opened.
+//! Random families of processes. Every process that receives a signal must be in the plan, or must be a living
+//! descendant of a process whose pidfd is open, and must be younger than that pidfd.
 //!
-//! In its own pid namespace, an untraced spawner starts real processes: ended logins, launchers and their ranks, data
-//! loaders, supervisors, daemons, users with a keep ([`people`]). The library plans for some of them and acts, in a
-//! process under strace. The signals are read from the system calls ([`trace`]), and the parents from what the
-//! processes themselves write ([`truth`]). The checks use no sessions, groups, run ids or names ([`judge`]).
+//! A spawner starts real processes in a new pid namespace: ended logins, launchers and their ranks, data loaders,
+//! supervisors, daemons, and processes with a keep ([`people`]). The library makes plans for some of the processes and
+//! acts, in a process under strace. The system calls in strace's log show the signals ([`trace`]). The processes
+//! themselves record their parents ([`truth`]). The checks do not use sessions, groups, run ids or names ([`judge`]).
 //!
-//! `GPUMEM_CHANCE_FAMILIES=10000` sets the number of families, `GPUMEM_CHANCE_SEED=7` the first seed.
+//! `GPUMEM_CHANCE_FAMILIES=10000` sets the number of families, and `GPUMEM_CHANCE_SEED=7` sets the first seed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -42,13 +42,13 @@ use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 
 const NAME: &str = "reclaim::chance::signals_go_only_to_planned_processes_and_their_children";
-/// The folder; set for the process that acts.
+/// The shared directory. Set for the process that acts.
 const INSIDE: &str = "GPUMEM_TEST_CHANCE";
 pub(super) const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
 const SEED: &str = "GPUMEM_CHANCE_SEED";
-/// Families that live at the same time.
+/// Number of families that live at the same time.
 const AT_ONCE: usize = 6;
-/// Families in a plain `cargo test`.
+/// Number of families in a plain `cargo test`.
 const DEFAULT_COUNT: u64 = 102;
 
 #[test]
@@ -75,7 +75,7 @@ fn signals_go_only_to_planned_processes_and_their_children() {
         return;
     }
     let (first, count) = (number(SEED, 1), number(FAMILIES, DEFAULT_COUNT));
-    // Two workers if there are enough families, for two processors.
+    // Use two workers, because the machines that run the tests have two processors.
     let shares = if count >= 2 * DEFAULT_COUNT { 2 } else { 1 };
     let share = count.div_ceil(shares);
     let started: Vec<_> = (0..shares)
@@ -88,10 +88,10 @@ fn signals_go_only_to_planned_processes_and_their_children() {
     assert!(ended.iter().all(Result::is_ok));
 }
 
-/// Runs this many random families in their own namespace, starting with a seed.
+/// Runs `count` random families in a new namespace.
 fn run_in_namespace(flags: &str, seed: u64, count: u64) {
     let folder = tempfile::tempdir().unwrap();
-    // Other users run the programs in the folder.
+    // Other users must be able to run the programs in the directory.
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
     let program = folder.path().join("python3");
@@ -136,29 +136,28 @@ fn microseconds() -> i64 {
 struct Acted {
     target: Target,
     outcome: Outcome,
-    /// When each step began, in microseconds.
+    /// Start time of each step, in microseconds.
     calls: Vec<i64>,
-    /// The system calls.
     events: Vec<Event>,
-    /// The signals in the audit log, with strace's names.
+    /// Signals in the audit log, with strace's names.
     signalled: BTreeSet<(i64, String)>,
-    /// Whether the test left the rechecks true.
+    /// Set if the rechecks of the finding succeed.
     is_free: bool,
-    /// The activity between the plan and the action.
+    /// Activity between the plan and the action.
     work: TargetWork,
 }
 
-/// Activity between a plan and its execution, in relation to a target.
+/// A process's relation to the target, if the process works between the plan and the action.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum TargetWork {
     None,
-    /// By its family, which may share a process group with the target.
+    /// The process is in the same family, and possibly in the same process group.
     Perhaps,
-    /// By the target or its descendants.
+    /// The process is in the target or descends from the target.
     Own,
 }
 
-/// The namespace, seen from the process that acts.
+/// The processes in the namespace, as the acting process sees them.
 struct Machine {
     folder: PathBuf,
     request: File,
@@ -204,7 +203,7 @@ impl Machine {
         let (first, limit) = (number(SEED, 1), number(FAMILIES, DEFAULT_COUNT));
         let mut count = 0;
         for seed in first.. {
-            // Three failures are enough.
+            // Stop after three failures.
             if count >= limit || self.failures.len() == 3 {
                 break;
             }
@@ -220,7 +219,7 @@ impl Machine {
             start.elapsed()
         );
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
-        // Otherwise the test tried too little.
+        // If few targets have ended, the test has checked too little.
         assert!(limit < 100 || self.ended * 2 > self.targets);
         assert!(limit < 100 || self.ended as u64 > count / 20);
     }
@@ -233,7 +232,7 @@ impl Machine {
         writeln!(self.request, "{line}").unwrap();
     }
 
-    /// Runs one population from its start to its end.
+    /// Runs one population.
     fn run_population(&mut self, seed: u64) {
         let mut random = Random::new("chance", seed);
         let population = Population::new(&mut random, AT_ONCE);
@@ -260,7 +259,7 @@ impl Machine {
         let _ = fs::remove_file(&ledger);
         let mut complaints = String::new();
 
-        // CPU use needs two observations.
+        // CPU use is known from the second observation on.
         self.observe(&population);
         let snapshot = self.observe(&population);
         let (guard, plan) = self.plan(&mut random, &population, &snapshot);
@@ -305,7 +304,7 @@ impl Machine {
         ));
     }
 
-    /// Makes a process work between the plan and the action: usually a target or its descendant.
+    /// Makes a process work between the plan and the action. The process is usually a target or its descendant.
     fn work(&mut self, random: &mut Random, population: &Population, plan: &Plan) -> Option<i64> {
         let truth = self.truth();
         let may_work = |(pid, born): &(&i64, &Born)| {
@@ -326,7 +325,7 @@ impl Machine {
         Some(pid)
     }
 
-    /// Whether a working process belongs to a target, according to its ancestors.
+    /// Returns the relation of a working process to a target, according to the process's ancestors.
     fn target_work(&self, target: &Target, pid: i64, population: &Population) -> TargetWork {
         let truth = self.truth();
         let is_member = |pid: i64| target.members.iter().any(|member| i64::from(member.pid) == pid);
@@ -335,7 +334,7 @@ impl Machine {
             has_executed |= truth.executed.contains_key(&next);
             next = born.parent;
         }
-        // A process that has left its parent and executed a program with another environment is not recognised.
+        // gpumem cannot recognise a process that has left its parent and executed a program with another environment.
         let is_linked = truth::ancestors(pid).into_iter().any(is_member);
         if is_member(next) && (!has_executed || is_linked) {
             return TargetWork::Own;
@@ -375,7 +374,7 @@ impl Machine {
         snapshot
     }
 
-    /// A plan for found or named processes: a random selection, or a whole family.
+    /// Plans for found or named processes, which are a random selection or a whole family.
     fn plan(
         &mut self,
         random: &mut Random,
@@ -406,12 +405,12 @@ impl Machine {
             }
         }
         if is_named {
-            // Any process: a launcher, a loader, a shell.
+            // Name an arbitrary process, for example a launcher, a data loader or a shell.
             if random.chance(0.3) {
                 let everyone: Vec<i64> = truth.born.keys().copied().collect();
                 named.extend(u32::try_from(random.pick(&everyone)));
             }
-            // Without a named process, plan from the findings, which are empty as well.
+            // If no process is named, plan for the findings, which are also empty.
             policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };
@@ -452,7 +451,7 @@ impl Machine {
             calls.push(microseconds());
             let progress = act.advance(input, &mut control, &mut ledger).unwrap();
             let called = self.trace.until_now();
-            // Simulated time jumps, but the kernel needs real time to end processes.
+            // Simulated time jumps, but the kernel needs real time to end killed processes.
             let killed = called.iter().filter_map(|event| match &event.call {
                 Call::Sent { pid, signal } if signal == "SIGKILL" => Some(*pid),
                 _ => None,

@@ -1,8 +1,8 @@
-//! Reuse of a pid while a signal is sent: thousands of races, and no signal to a wrong process.
+//! Thousands of races between a signal and the reuse of the target's pid. No signal reaches a wrong process.
 //!
-//! In a pid namespace in which the next pid can be set, the test kills processes and starts others with the same
-//! pids, while another thread opens the first ones and signals them. A wrongly signalled process dies, and is found
-//! dead when its turn comes.
+//! The test sets the next pid in a new pid namespace, kills processes, and starts other processes with the same pids.
+//! At the same time, another thread opens the old processes and signals them. A process that receives a wrong signal
+//! dies, which the test notices in the next round of the slot.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -21,14 +21,15 @@ use crate::support::{find, finish, skip};
 
 const INSIDE: &str = "GPUMEM_TEST_REUSE";
 const NAME: &str = "reclaim::reuse::no_signal_goes_to_a_process_with_a_reused_pid";
-/// The last pid that was assigned; the next one is one more (`ns_last_pid`, Linux' sysctl/kernel).
+/// The last assigned pid. The kernel assigns the following pid next (`ns_last_pid`,
+/// Documentation/admin-guide/sysctl/kernel.rst).
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
-/// The default; `GPUMEM_CHANCE_FAMILIES` overrides it.
+/// Default number of races. `GPUMEM_CHANCE_FAMILIES` overrides it.
 const RACES: u64 = 2_000;
-/// Slots take turns, so that each process is older than a clock tick at its next turn.
+/// Number of processes that are used in turn. A process must be older than a clock tick when it is used again.
 const SLOTS: usize = 64;
 const FIRST_PID: u32 = 1000;
-/// Time limit on a slow machine.
+/// Time limit for a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
@@ -66,9 +67,9 @@ fn no_signal_goes_to_a_process_with_a_reused_pid() {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Any,
-    /// Opened before the pid is reused.
+    /// The actor opens the process before its pid is reused.
     OpenFirst,
-    /// Opened after the pid was reused.
+    /// The actor opens the process after its pid has been reused.
     ReuseFirst,
 }
 
@@ -103,7 +104,7 @@ fn race() {
             (child, process)
         })
         .collect();
-    // Every process is older than a clock tick from the first round on.
+    // Wait until every process is older than a clock tick.
     thread::sleep(Duration::from_millis(30));
     let start = Instant::now();
     let (mut reused, mut wrong, mut rounds) = (0, 0, 0);
@@ -113,11 +114,11 @@ fn race() {
         let order = [Order::Any, Order::OpenFirst, Order::ReuseFirst][rounds % 3];
         rounds += 1;
         let (child, first) = &mut slots[slot];
-        // No signal has been sent to this process, so it must be alive.
+        // This process has not received a signal, so it must be alive.
         wrong += usize::from(child.try_wait().unwrap().is_some());
         sender.send((first.clone(), order, rounds)).unwrap();
         barrier.wait();
-        // Varies the timing.
+        // Vary the timing.
         spin(rounds / 3 % 40);
         child.kill().unwrap();
         let signal = child.wait().unwrap().signal();
@@ -126,7 +127,7 @@ fn race() {
         if order == Order::ReuseFirst {
             barrier.wait();
         }
-        // The actor has finished the round.
+        // Wait until the actor has finished the round.
         barrier.wait();
         let second = approve(&next);
         reused += usize::from(second.pid == first.pid && second.start_ticks != first.start_ticks);
@@ -191,14 +192,14 @@ fn act(receiver: &mpsc::Receiver<(Approved, Order, usize)>, barrier: &Barrier) -
     count
 }
 
-/// Busy-waits for some microseconds.
+/// Busy-waits for a few microseconds.
 fn spin(rounds: usize) {
     for _ in 0..rounds * 50 {
         std::hint::spin_loop();
     }
 }
 
-/// Starts a process with this pid.
+/// Starts a process with the given pid.
 fn start_with_pid(pid: u32) -> Child {
     fs::write(Path::new(LAST_PID), (pid - 1).to_string()).unwrap();
     Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap()

@@ -1,5 +1,5 @@
-//! Activity of any kind, by any process of a family: between plan and action it cancels what a rule found; after a
-//! signal it delays SIGKILL.
+//! Activity of a family protects it. Between the plan and the action, activity cancels what a rule found. After a
+//! signal, activity delays SIGKILL.
 
 use std::fs;
 use std::io::Read as _;
@@ -14,7 +14,7 @@ use gpumem::api::reclaim::{Outcome, Signal};
 use super::{SessionLeader, Stage, is_freed, signals_to};
 use crate::support::{python_with, wait_until};
 
-/// Sleeps until the file `go` exists. Then uses 1.5 seconds of a core, or reads 200 MiB, and writes `worked`.
+/// Sleeps until the file `go` exists. Then uses 1.5 s of CPU time or reads 200 MiB, and creates the file `worked`.
 const WORKER: &str = r#"
 import os, signal, sys, time
 folder, who, how = sys.argv[1:4]
@@ -80,7 +80,7 @@ fn work_by_any_member_after_the_plan_cancels() {
                 let path = |name: &str| folder.path().join(name);
                 let mut command = Command::new(python);
                 command.args(["-c", WORKER]).arg(folder.path()).args([who, activity]);
-                // Helpers are recognised by this variable, which no other test sets.
+                // gpumem recognises helpers by this variable, which no other test sets.
                 command.env("GPUMEM_TEST_JOB", folder.path());
                 let mut leader = SessionLeader::new(command.process_group(0));
                 if who.starts_with("helper") {
@@ -111,7 +111,7 @@ fn work_by_any_member_after_the_plan_cancels() {
     });
 }
 
-/// Activity does not protect a process that a person named.
+/// Activity does not protect a process that a person names.
 #[test]
 fn a_named_process_that_begins_to_work_is_ended() {
     let python = or_skip!(python_with(&["signal"]));
@@ -128,7 +128,7 @@ fn a_named_process_that_begins_to_work_is_ended() {
     assert_eq!(signals_to(&past, leader.pid()), [Signal::Term]);
 }
 
-/// On SIGTERM, saves for three seconds, then writes `saved` and exits.
+/// On SIGTERM, saves for three seconds, creates the file `saved`, and exits.
 const SAVER: &str = r#"
 import os, signal, socket, sys, time, zlib
 folder, manner, port = sys.argv[1:4]

@@ -1,4 +1,4 @@
-//! Processes that share something with a target but are not in the plan: they are left alone.
+//! Processes that are related to a target but not in the plan survive.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ while True: signal.pause()"
     });
 }
 
-/// A process in its own session, killed when this is dropped.
+/// A process in a session of its own. Dropping it kills the process.
 pub struct KillOnDrop(pub u32);
 
 impl Drop for KillOnDrop {
@@ -59,7 +59,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// A loop that restarts its job one second after the job has ended. Returns the loop and the job's pid.
+/// Starts a loop that restarts its job one second after the job's end. Returns the loop and the job's pid.
 fn start_supervisor() -> (SessionLeader, u32) {
     let script = "echo ready; while :; do sleep 660 & wait; sleep 1; done";
     let leader = SessionLeader::new(Command::new("setsid").args(["sh", "-c", script]));
@@ -94,10 +94,10 @@ fn freed_memory_is_reported_despite_a_successor() {
     assert_eq!(outcome.freed_bytes(), GIB, "{outcome:?}");
 }
 
-/// A process control that finds a process alive, after which the process dies by itself.
+/// A process control in which the target exits without a signal, immediately after a check has found the target alive.
 struct DiesByItself {
     inner: PidfdControl,
-    /// The process that dies after the next check.
+    /// The process that exits after the next check.
     dies: Option<u32>,
 }
 
@@ -111,7 +111,7 @@ impl ProcessControl for DiesByItself {
     }
 
     fn signal(&mut self, _: Handle, _: Signal) -> Result<(), NotSent> {
-        // The signal has no effect.
+        // The signal reaches nobody.
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl ProcessControl for DiesByItself {
     }
 }
 
-/// Acts on a process that dies by itself in the `dies_in`th step. Time is simulated.
+/// Acts on a process that exits in the step number `dies_in`. Time is simulated.
 fn act_on_a_dying_process(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut command = Command::new("sh");
     let leader = SessionLeader::new(command.args(["-c", "echo ready; exec sleep 670"]));
@@ -182,12 +182,12 @@ fn act_on_a_dying_process(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
 #[test]
 fn a_process_that_dies_by_itself_is_a_success() {
     let still_true = [Recheck::StillTrue; 2];
-    // Before SIGTERM, before SIGKILL, and after the last grace period.
+    // The process exits before SIGTERM, before SIGKILL, or after the last grace period.
     for dies_in in 1..=3 {
         let outcome = act_on_a_dying_process(dies_in, still_true);
         assert!(outcome.is_success(), "in step {dies_in}: {outcome:?}");
     }
-    // In the step in which the recheck becomes known.
+    // The process exits in the step that completes the recheck.
     let outcome = act_on_a_dying_process(2, [Recheck::Unknown, Recheck::StillTrue]);
     assert!(outcome.is_success(), "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! Real torchrun on CPUs: its launcher, its ranks, and the effect of signals to one of them.
+//! torchrun on CPUs: plans for the launcher and its ranks, and the effect of a signal to a single rank.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::strangers::KillOnDrop;
 use super::*;
 use crate::support::wait_until;
 
-/// Each rank writes its pid, and waits.
+/// Each rank writes its pid to a file, and waits.
 const TRAIN: &str = "import os, sys, time
 path = os.path.join(sys.argv[1], os.environ['RANK'])
 with open(path + '.new', 'w') as file: file.write(str(os.getpid()))
@@ -14,7 +14,7 @@ os.rename(path + '.new', path)
 time.sleep(600)
 ";
 
-/// Debian's `python3-torch` is installed for the system's Python, which may not be the first on the search path.
+/// Debian installs `python3-torch` for the system's Python, which possibly is not the first on PATH.
 fn python_with_torch() -> Option<PathBuf> {
     let python = PathBuf::from("/usr/bin/python3");
     let import = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
@@ -34,7 +34,7 @@ fn one_idle_rank_ends_neither_the_launcher_nor_other_ranks() {
     fs::write(&train, TRAIN).unwrap();
     let mut command = Command::new(python);
     command.args(["-m", "torch.distributed.run", "--standalone"]);
-    // Without these two options, torch 1.13 fails on its own defaults in Python 3.11.
+    // In Python 3.11, torch 1.13 fails without these two options.
     command.args(["--nproc_per_node=2", "-r", "1", "-t", "1"]);
     command.arg("--log_dir").arg(folder.path().join("logs"));
     command.arg(&train).arg(folder.path());
@@ -67,7 +67,7 @@ fn one_idle_rank_ends_neither_the_launcher_nor_other_ranks() {
     assert!(refused.contains(&run.pid().to_string()), "{refused}");
     assert!(run.is_alive() && ranks.into_iter().all(lives));
 
-    // A person who names the launcher means the whole run.
+    // A person who names the launcher selects the whole run.
     stage.guard.policy.targets = Targets::named(vec![run.pid()], Vec::new()).unwrap();
     let plan = stage.plan();
     let mut members: Vec<u32> =

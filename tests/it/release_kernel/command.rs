@@ -1,5 +1,5 @@
-//! `gpumem release` and `gpumem reap` on notebooks of a real server: from the command or the finding to the memory
-//! that NVML shows afterwards, and to the surviving kernel.
+//! `gpumem release` and `gpumem reap` on notebooks of a real server, from the command or finding to the freed memory.
+//! The kernels survive.
 
 use gpumem::api::model::Time;
 
@@ -9,32 +9,32 @@ use crate::notebook::{Kernel, Server, TOKEN};
 use crate::reap::outcome;
 use crate::support::Output;
 
-/// Rules that find an idle notebook within a test.
+/// A rule with a short duration.
 const IDLE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
-/// 2 GiB of cache, and a variable.
+/// A cell that leaves 2 GiB of cache and a variable.
 const CACHE: &str = "import torch\nkept = {'answer': 42}\n\
                      a = torch.empty(512 << 20, device='cuda'); del a";
-/// 2 GiB of cache, and 1.5 GiB of live tensors.
+/// A cell that leaves 2 GiB of cache and 1.5 GiB of live tensors.
 const LIVE: &str = "import torch\nkept = torch.empty(384 << 20, device='cuda')\n\
                     a = torch.empty(512 << 20, device='cuda'); del a";
 
-/// 2 GiB of cache again, after a release.
+/// A cell that fills 2 GiB of cache again.
 const CACHE_AGAIN: &str = "a = torch.empty(512 << 20, device='cuda'); del a";
 
-/// A notebook that is open at a server and has run a cell.
+/// A notebook that is open on a server and has run a cell.
 struct Notebook {
     machine: Machine,
     server: Server,
     kernel: Kernel,
     client: Client,
-    /// The folder of the audit log.
+    /// The directory of the audit log.
     state: PathBuf,
 }
 
 impl Notebook {
-    /// Returns `None` and prints the reason if there is no server. Also returns `None` in another pid namespace,
-    /// after checking that no kernel is asked there.
+    /// Opens a notebook, and runs `cell`. If Jupyter is missing, prints the reason and returns `None`. In another pid
+    /// namespace, asserts that gpumem sends no request to the kernel, and returns `None`.
     fn open(cell: &str, configuration: &str) -> Option<Self> {
         let machine = Machine::new(&Scene::new());
         machine.configure(configuration);
@@ -56,7 +56,7 @@ impl Notebook {
         None
     }
 
-    /// Runs a cell, and begins a new audit log.
+    /// Runs a cell, and switches to a new audit log.
     fn run_cell_with_new_log(&mut self, state: &str, cell: &str) {
         self.state = self.machine.path(state);
         self.client.run(cell);
@@ -69,7 +69,7 @@ impl Notebook {
         self.kernel.pid.to_string()
     }
 
-    /// The server's data about the kernel; `null` if the kernel is gone.
+    /// Returns the server's data about the kernel, or `null` if the kernel is gone.
     fn model(&self) -> Value {
         let kernels = self.server.request("GET", "/api/kernels", &Value::Null);
         let mut kernels = kernels.as_array().unwrap().iter();
@@ -77,7 +77,6 @@ impl Notebook {
         model.cloned().unwrap_or_default()
     }
 
-    /// The memory that NVML shows for the kernel.
     fn used_bytes(&self) -> Option<u64> {
         used_bytes(&self.machine, self.kernel.pid)
     }
@@ -99,21 +98,21 @@ impl Notebook {
         self.state.join("reap.jsonl")
     }
 
-    /// The complete lines of the audit log.
+    /// Returns the complete lines of the audit log.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines().map(serde_json::from_str);
         lines.filter_map(Result::ok).collect()
     }
 
-    /// The actions that the audit log says were begun.
+    /// Returns the actions that gpumem has begun, according to the audit log.
     fn deeds(&self) -> Vec<Value> {
         let lines = self.lines().into_iter();
         let intended = lines.filter(|line| line["event"] == "intended");
         intended.map(|line| line["deed"].clone()).collect()
     }
 
-    /// The last activity in the evidence of the only idle finding.
+    /// Returns the time of the last activity in the only idle finding.
     fn idle_since(&self) -> Time {
         let check = self.run(&["check", "--json", "--window", "4s"]);
         let document = check.json();
@@ -154,10 +153,10 @@ fn assert_release_frees_the_cache_and_keeps_variables(notebook: &mut Notebook) {
     );
     let kept: Time = way["last_activity"].as_str().unwrap().parse().unwrap();
     assert_eq!(kept, active, "the server's last activity before the release");
-    // No name, output, count or line of history has changed.
+    // The release changed no name, output, count or history in the kernel.
     assert_eq!(notebook.client.state(), before);
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");
-    // A second request is refused, because it would free nothing.
+    // gpumem refuses a second request, which would free nothing.
     let again = notebook.run(&["release", &notebook.pid(), "--yes", "--json"]);
     assert_eq!((again.code, &outcome(&again)["outcome"]), (1, &json!("refused")), "{again:?}");
 }
@@ -210,7 +209,7 @@ fn assert_a_release_is_not_taken_for_activity(notebook: &Notebook) {
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
     assert!(active > before, "the server counts the release as activity");
     assert_eq!(notebook.idle_since(), before, "gpumem does not");
-    // gpumem knows this only from the audit log.
+    // Without the audit log, gpumem takes its own request for activity.
     fs::remove_file(notebook.ledger()).unwrap();
     assert!(notebook.idle_since() > before);
 }
@@ -227,7 +226,8 @@ fn assert_the_service_releases_once_and_kills_no_process(notebook: &Notebook) {
     let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(ended["outcome"], "released", "{lines:?}");
     assert_eq!(ended["bytes"], json!(2 * GIB), "{lines:?}");
-    // The remaining memory still exceeds the rule's minimum, but the kernel is neither asked again nor killed.
+    // The remaining memory exceeds the minimum of the rule. Still, gpumem neither repeats the request nor kills the
+    // kernel.
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert_eq!(notebook.deeds(), ["release"]);
     assert_eq!(notebook.used_bytes(), Some(1536 * MIB + 300 * MIB));

@@ -1,4 +1,4 @@
-//! Kernels that are busy, stopped, hostile or impostors: the answer for each, and that each is left alone.
+//! Kernels that are busy, stopped, hostile or impostors. gpumem reports each problem, and leaves the kernel alone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn short_options() -> ReleaseOptions {
     ReleaseOptions { wait_ms: 1500, ..options() }
 }
 
-/// The answer to a release, once the kernel has answered at all.
+/// Repeats the request until the kernel has answered.
 fn perform_until_answered(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
     let mut answer = perform_with(pid, options);
     support::wait_until("an answer", || {
@@ -49,10 +49,10 @@ fn perform_until_answered(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
     answer
 }
 
-/// A mode, the expected kind of answer, and a part of its text.
+/// A mode, a check of the answer, and a part of the answer's text.
 type Case = (&'static str, fn(&ReleaseAnswer) -> bool, &'static str);
 
-/// Checks the answers to a release in all modes in parallel, and whether the kernels were contacted.
+/// Checks the answers in all modes in parallel, and whether gpumem contacted the kernels.
 fn assert_answers(modes: &[Case], is_contacted: bool) {
     thread::scope(|scope| {
         for (mode, expected, word) in modes {
@@ -63,7 +63,7 @@ fn assert_answers(modes: &[Case], is_contacted: bool) {
                 };
                 let start = Instant::now();
                 let mut answer = perform_with(hostile.running.pid(), &short_options());
-                // On a busy machine the kernel may not have started yet.
+                // On a busy machine, the kernel possibly has not started yet.
                 while !is_right(&answer)
                     && is_busy(&answer)
                     && start.elapsed() < Duration::from_secs(60)
@@ -163,7 +163,8 @@ fn a_port_of_another_process_is_not_contacted() {
     assert!(!stranger.was_contacted());
 }
 
-/// One kernel for all, because starting one is slow. Each check restores the kernel; the last one kills it.
+/// These checks share a kernel, because starting a kernel is slow. Each check restores the kernel, and the last check
+/// kills it.
 #[test]
 fn a_real_kernel_that_obstructs_a_release_is_left_alone() {
     let kernel = or_skip!(RawKernel::start("kernel-raw.json"));
@@ -198,7 +199,7 @@ fn assert_a_busy_or_stopped_kernel_is_left_alone(kernel: &RawKernel, client: &mu
     let start = Instant::now();
     let answer = perform_with(kernel.pid(), &options());
     assert!(is_busy(&answer), "{answer:?}");
-    // gpumem waits only for the probe.
+    // gpumem waits only for the answer to the probe.
     assert!(start.elapsed() < Duration::from_secs(25));
     assert_eq!(kernel.used_bytes(), whole);
     fs::write(&done, "").unwrap();
@@ -213,7 +214,7 @@ fn assert_a_busy_or_stopped_kernel_is_left_alone(kernel: &RawKernel, client: &mu
 }
 
 fn assert_a_late_request_does_nothing(kernel: &RawKernel, client: &mut Client) {
-    // The kernel is delayed before the script runs, as by a cell that began in between.
+    // Delay the release script, like a cell that starts between the probe and the release.
     client.run(
         "import torch, time, builtins\na = torch.empty(25 << 20, device='cuda')\ndel a\ncame = []\nreal = exec\n\
          def hold(source, *rest):\n    if str(source).startswith('T ='):\n        time.sleep(3)\n        came.append(1)\n    \
@@ -228,7 +229,7 @@ fn assert_a_late_request_does_nothing(kernel: &RawKernel, client: &mut Client) {
 }
 
 fn assert_a_failing_or_endless_script_is_reported(kernel: &RawKernel, client: &mut Client) {
-    // IPython runs cells with `exec` as well, so only the release script is replaced.
+    // IPython also runs cells with `exec`, so replace only the release script.
     client.run(
         "import builtins, os, time\nreal = exec\ndef fail(): raise RuntimeError('no')\nwork = fail\n\
          def instead(source, *rest):\n    if str(source).startswith('T ='): work()\n    return real(source, *rest)\n\
@@ -278,7 +279,7 @@ fn assert_a_fork_and_a_reused_pid_are_not_the_kernel(kernel: &RawKernel, client:
     assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 
-/// As in a home directory on a file server that does not trust root.
+/// A home directory on a file server that does not trust root has such permissions.
 #[test]
 fn a_connection_file_is_read_with_its_owners_rights() {
     if !rustix::process::geteuid().is_root() {
@@ -300,7 +301,7 @@ fn a_connection_file_is_read_with_its_owners_rights() {
     support::wait_until("the kernel is contacted", || {
         is_late(&perform_with(running.pid(), &short_options()))
     });
-    // Now root may enter the folder, and the owner may not.
+    // From here on, root can enter the directory, and the owner cannot.
     std::os::unix::fs::chown(&owned, Some(0), Some(0)).unwrap();
     fs::set_permissions(&owned, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let answer = perform_with(running.pid(), &short_options());

@@ -1,4 +1,4 @@
-//! What each library frees, as NVML shows it, and which parts of the notebook stay unchanged.
+//! The memory that each library frees, according to NVML, and the state of the notebook, which does not change.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn pytorch_frees_its_cache_after_a_model_was_used() {
          x = torch.empty(25 * M, device='cuda', requires_grad=True)\ny = x * x",
     );
     let whole = kernel.used_bytes().unwrap();
-    // `detach` shares the storage, and `del` returns it to the cache; NVML sees no change.
+    // `detach` shares the storage, and `del` returns memory to the cache. NVML shows no change.
     client.run("z = y.detach(); del y, model");
     assert_eq!(kernel.used_bytes(), Some(whole));
     assert_eq!(release(kernel.pid(), &options()).live_bytes, Some(200 * MIB));
@@ -53,7 +53,7 @@ fn assert_a_probe_changes_nothing(kernel: &RawKernel, client: &mut Client) {
     assert_eq!((kernel.used_bytes(), client.state()), (whole, before));
 }
 
-/// A `libcuda.so.1` with a memory pool, which counts trims and initializations.
+/// A `libcuda.so.1` with a memory pool that counts trims and initializations.
 const LIBCUDA: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ fn stream_ordered_pools_are_trimmed_through_the_loaded_driver() {
     command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
     support::finish(command.arg(&library).arg(&source)).exits(0);
     let mut client = kernel.client();
-    // A release does not load the library.
+    // A release does not load libcuda.
     client.run("import ctypes");
     let count_mappings = "print(sum('libcuda' in line for line in open('/proc/self/maps')))";
     assert_eq!(release(kernel.pid(), &options()).live_bytes, None);

@@ -1,4 +1,4 @@
-//! Kernels of a server, a person, an editor and a container. Freeing memory changes nothing in the notebook.
+//! Kernels started by a server, a person, an editor and a container. A release changes nothing in the notebook.
 
 use gpumem::api::model::{Snapshot, Time};
 use gpumem::api::reclaim::find_release;
@@ -7,7 +7,7 @@ use super::*;
 use crate::notebook::{Server, TOKEN, jupyter};
 use crate::reap_notebook::kinds::WITH_LOOPBACK;
 
-/// A random cell, which leaves globals, outputs, errors or memory.
+/// Returns a random cell that leaves variables, outputs, errors or memory.
 fn random_cell(chance: &mut impl FnMut(u64) -> u64) -> String {
     let (name, size) = (chance(5), 1 + chance(40));
     match chance(6) {
@@ -20,7 +20,7 @@ fn random_cell(chance: &mut impl FnMut(u64) -> u64) -> String {
     }
 }
 
-/// Runs random cells and releases; a release must not change the kernel's state.
+/// Runs random cells and releases. Asserts that a release does not change the state of the kernel.
 fn assert_releases_change_no_state(
     pid: u32,
     client: &mut Client,
@@ -46,7 +46,7 @@ fn assert_releases_change_no_state(
         for (name, before) in before.as_object().unwrap() {
             assert_eq!(&after[name], before, "{name}, seed {seed}, turn {turn}");
         }
-        // Live tensors, the rest of the cache and the context account for all memory in use.
+        // All memory in use consists of live tensors, the remaining cache and the context.
         let live = report.live_bytes.unwrap_or(0) + report.cached_bytes_left.unwrap_or(0);
         let used = used_bytes().unwrap_or(0);
         assert!(used == 0 || used == live + 300 * MIB, "{used} {report:?}");
@@ -55,7 +55,7 @@ fn assert_releases_change_no_state(
     assert!(held > 0);
 }
 
-/// Connection files with a name that a person chose, and with VS Code's names.
+/// The connection files have an arbitrary name, and names that VS Code uses.
 #[test]
 fn releases_do_not_change_a_kernel_without_a_server() {
     std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn releases_do_not_change_a_servers_kernel() {
         matches!(&way_found.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if **id == *kernel.id)
     );
     assert_eq!(way_found.start_ticks, way(kernel.pid).start_ticks);
-    // The server counts every message on the kernel's channels as activity.
+    // The server counts every message on a kernel's channels as activity.
     let activity = || -> Time {
         let path = format!("/api/kernels/{}", kernel.id);
         let model = server.request("GET", &path, &Value::Null);
@@ -114,7 +114,7 @@ fn releases_do_not_change_a_servers_kernel() {
         before == activity()
     });
     let mut before = activity();
-    // On a busy machine the server may still process earlier messages, so repeat.
+    // On a busy machine, the server can still process earlier messages, so repeat the probe.
     support::wait_until("a probe is not counted as activity", || {
         before = activity();
         support::wait_until("an answer to a probe", || probe(kernel.pid).is_ok());
@@ -149,7 +149,7 @@ fn a_kernel_in_another_network_namespace_is_asked_within_it() {
         .arg(&file);
     let _outer = Running::start(use_modules(&mut command, &machine));
     support::wait_until("the kernel has written its file", || file.exists());
-    // `unshare` has the kernel's argv after its own, so choose by the inner pid.
+    // The command line of `unshare` contains the kernel's command line, so select by the inner pid.
     let inside = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let mut lines = status.lines();
@@ -160,7 +160,7 @@ fn a_kernel_in_another_network_namespace_is_asked_within_it() {
         pid = home.pids_with("ipykernel_launcher").into_iter().find(inside);
         pid.is_some_and(|pid| probe(pid).is_ok())
     });
-    // In the scene the kernel has its inner pid, 1.
+    // The scene contains the inner pid of the kernel, which is 1.
     assert_eq!(used_bytes(&machine, 1), Some(400 * MIB));
     let report = release(pid.unwrap(), &options());
     assert_eq!(report.cached_bytes_left, Some(0));

@@ -1,4 +1,4 @@
-//! Cells that begin during a release: no cell is lost, and none waits longer than the release script runs.
+//! Cells that start during a release. No cell is lost, and no cell waits longer than the release script runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ fn a_cell_that_begins_during_a_release_is_not_lost() {
     let kernel = or_skip!(RawKernel::start("kernel-races.json"));
     let mut client = kernel.client();
     client.run("import torch\na = torch.empty(25 << 20, device='cuda')\nx = 0");
-    // Fewer cells outside CI, to save time.
+    // Run fewer cells outside CI, to save time.
     let cells = match std::env::var_os("GPUMEM_TEST_REQUIRE_ALL") {
         Some(_) => 1000,
         None => 200,
@@ -41,7 +41,7 @@ fn a_cell_that_begins_during_a_release_is_not_lost() {
         let (longest, counts) = releasing.join().unwrap();
         assert_eq!(answer["bad"], 0);
         let cell = Duration::from_secs_f64(answer["longest"].as_f64().unwrap());
-        // At most two requests run before a cell; the rest allows for a slow machine.
+        // At most two requests run before a cell. The additional 20 s allow for a slow machine.
         assert!(cell < 2 * longest + Duration::from_secs(20), "{cell:?} {longest:?}");
         (longest, counts)
     });

@@ -1,5 +1,5 @@
-//! Judges whether each process that got a signal was allowed to get it, and whether the others are unchanged. It uses
-//! only the plan, the parents and birth times, and the open pidfds; not sessions, groups or names.
+//! Checks that every process that received a signal was allowed to receive it, and that all other processes are
+//! unchanged. The checks use only the plan, parents, birth times and open pidfds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::truth::{Truth, lives, state};
 use super::{Acted, Machine, TargetWork};
 
 impl Machine {
-    /// Checks the receivers of an action's signals.
+    /// Checks the receivers of the signals of an action.
     pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, violations: &mut String) {
         let target = &acted.target;
         let planned: BTreeSet<i64> = target
@@ -21,7 +21,7 @@ impl Machine {
             .chain(&target.launcher)
             .map(|member| i64::from(member.pid))
             .collect();
-        // When each process's pidfd was first opened.
+        // The time at which each process's pidfd was first opened.
         let mut opened: BTreeMap<i64, i64> = BTreeMap::new();
         for event in &acted.events {
             let mut report = |violation: &str| {
@@ -67,7 +67,7 @@ impl Machine {
         if !acted.is_free || (acted.work != TargetWork::None && target.is_found()) {
             return;
         }
-        // If the outcome says that the target is gone, its members must be gone.
+        // If the outcome says that the target is gone, no member may be left.
         let is_gone = matches!(
             acted.outcome,
             Outcome::Freed { .. }
@@ -114,7 +114,7 @@ impl Machine {
             if !must_live || sent.contains(pid) || truth.ended_pids.contains(pid) {
                 continue;
             }
-            // The children of killed processes must live as well.
+            // A child of a killed process must live, too.
             match state(*pid) {
                 Some('Z') | None => {
                     let _ = writeln!(violations, "{pid} is gone: {born:?}");
@@ -144,7 +144,7 @@ impl Machine {
     }
 }
 
-/// Why a process outside the plan must not get a signal, if so.
+/// Returns why a process outside the plan must not receive a signal, or `None` if the signal is allowed.
 fn stranger(
     pid: i64,
     sent: i64,
@@ -153,7 +153,7 @@ fn stranger(
     truth: &Truth,
     acted: &Acted,
 ) -> Option<&'static str> {
-    // When the step that contains a time began.
+    // Returns the start time of the step that contains a time.
     let step_at = |at: i64| acted.calls.iter().rev().find(|&&step| step <= at);
     let mut next = pid;
     while !planned.contains(&next) {
@@ -163,7 +163,7 @@ fn stranger(
         if !born.has_gpu {
             return Some("it holds no GPU");
         }
-        // Before it executes its own program, it has its parent's environment.
+        // Until the process executes its program, it has the environment of its parent.
         let executed = truth.executed.get(&next);
         if born.is_kept
             && executed.zip(step_at(sent)).is_some_and(|(executed, step)| executed < step)
@@ -176,7 +176,7 @@ fn stranger(
         if born.at < held {
             return Some("it was born before its parent's pidfd was opened");
         }
-        // Its parent must not have exited before the step that opened its pidfd.
+        // The parent must have been alive when the step that opened the pidfd began.
         let taken = opened.get(&next).copied().unwrap_or(i64::MAX);
         if let (Some(left), Some(step)) = (truth.left.get(&next), step_at(taken))
             && left < step
@@ -188,7 +188,7 @@ fn stranger(
     None
 }
 
-/// A living rank that holds a GPU and is not in the plan, but would end with its launcher.
+/// Returns a living rank that holds a GPU, is not in the plan, and would end with its launcher.
 fn lost_by(pid: i64, planned: &BTreeSet<i64>, target: &Target, truth: &Truth) -> Option<i64> {
     let launcher = target.launcher.as_ref()?;
     if i64::from(launcher.pid) != pid {

@@ -1,4 +1,4 @@
-//! Random families: their processes, what these do, and how they react to SIGTERM.
+//! Random families: processes, activity, and reactions to SIGTERM.
 
 use std::collections::BTreeMap;
 
@@ -40,18 +40,18 @@ impl Part {
     }
 }
 
-/// The processes that live on the machine at the same time.
+/// The families that live on the machine at the same time.
 #[derive(Default)]
 pub struct Population {
-    /// The requests to the spawner, one per family.
+    /// Requests to the spawner, one per family.
     pub requests: Vec<String>,
-    /// The ids of processes that live when the population is complete.
+    /// Ids of processes that are alive when the population is complete.
     pub stays: Vec<i64>,
-    /// The ids of processes that have ended by then.
+    /// Ids of processes that have exited by then.
     pub gone: Vec<i64>,
     /// The GPU on which NVML lists a process.
     pub listed: BTreeMap<i64, u32>,
-    /// The index of a process's request.
+    /// The index of the request that created a process.
     pub family: BTreeMap<i64, usize>,
     next: i64,
 }
@@ -100,7 +100,7 @@ impl Population {
         self.part().word("exe=bash argv=-bash session stay").word_if(is_gone, "gone")
     }
 
-    /// A program that holds a GPU, with its data loaders and its reaction to SIGTERM.
+    /// Adds a program that holds a GPU and has data loaders.
     fn job(&mut self, random: &mut Random, environment: &str) -> Part {
         let id = self.next + 1;
         let gpu = u32::from(random.chance(0.3));
@@ -117,21 +117,21 @@ impl Population {
         }
         let reactions = ["die", "die", "die", "stay", "stay", "attach", "attach_kept", "detach"];
         part = part.word(random.pick(&reactions));
-        // In its own session, because the kernel sends SIGCONT to stopped processes in an orphaned group.
+        // A stopped process needs a separate session, because the kernel sends SIGCONT to orphaned process groups.
         part = part.word_if(random.chance(0.06), "session stop");
         part = part.word_if(random.chance(0.15), "fork=40");
         if random.chance(0.4) {
             for _ in 0..random.whole(1, 4) {
                 let reaction = random.pick(&["die", "stay"]);
                 let child = self.part().word(reaction);
-                // A worker with its own GPU memory.
+                // NVML lists this worker.
                 if random.chance(0.15) {
                     self.listed.insert(self.next, gpu);
                 }
                 part = part.with([child]);
             }
         }
-        // A helper in its own session, adopted by pid 1.
+        // A helper in a separate session is adopted by pid 1.
         if random.chance(0.25) {
             let helper = self.part().word("session daemon die");
             part = part.with([helper]);
@@ -139,10 +139,10 @@ impl Population {
         part
     }
 
-    /// A login, usually an ended one, with an idle job and an active training.
+    /// Adds a login with jobs. The login has usually ended.
     fn add_login(&mut self, random: &mut Random) {
         let mut shell = self.shell(random);
-        // A script's children share the script's process group.
+        // The children of a script are in the script's process group.
         let is_interactive = random.chance(0.7);
         for _ in 0..random.whole(1, 3) {
             let job = self.job(random, "");
@@ -151,7 +151,7 @@ impl Population {
         self.add_request(&shell);
     }
 
-    /// The ranks of a run, under a launcher that may have exited.
+    /// Adds a distributed run. The launcher can have exited.
     fn add_run(&mut self, random: &mut Random) {
         let is_mpi = random.chance(0.3);
         let (argv, size) = match is_mpi {
@@ -203,7 +203,7 @@ impl Population {
         self.add_request(&trainer);
     }
 
-    /// A loop that restarts its job.
+    /// Adds a loop that restarts its job.
     fn add_supervisor(&mut self, random: &mut Random) {
         let shell = self.shell(random);
         let mut script = self
@@ -229,7 +229,7 @@ impl Population {
     }
 }
 
-/// False in a user namespace with a single user.
+/// Returns whether processes can change to other users. A user namespace can lack other users.
 fn may_become_others() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let count = map.split_whitespace().nth(2);

@@ -1,4 +1,4 @@
-//! Data in place of NVML's and the rules': a GPU that lists living processes, and findings.
+//! Constructs NVML's data and findings: a GPU that lists living processes, and findings about processes.
 
 use gpumem::api::model::{
     Action, Evidence, Finding, FindingGpu, FindingProcess, Gpu, GpuProcess, Kind, Memory, Process,

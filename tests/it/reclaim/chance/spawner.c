@@ -1,26 +1,26 @@
 /*
- * The first process of a pid namespace, which starts families of processes that do as they are told, and
- * the program that acts upon them. It is not traced; that program is.
+ * The first process of a pid namespace. It starts families of processes, and a program that acts on them. The
+ * spawner itself is not traced.
  *
  * usage: spawner FOLDER COMMAND [ARGUMENT...]
  *
- * FOLDER/request and FOLDER/reply are pipes, FOLDER/truth a file to which each process appends:
- *   E ID PID MICROSECONDS                 it has executed itself: its environment is its own
- *   R ID PID                              it is as it was to be
- *   X ID PID MICROSECONDS                 it ends by its own will
- *   S ID PID SIGNAL                       it was sent a signal
- *   O ID PID MICROSECONDS                 its parent is gone
- *   W ID PID                              it has worked, as it was asked to
- * FOLDER/births is an array of `struct birth`, the first of which has their count in `id`: the parent fills one in
- * before it forks, and the kernel adds the pid, so that nobody lives unknown, stopped as it may be.
- * A request is `end`, which ends all and is answered, `work PID`, which has a process work, or a process in words:
+ * FOLDER/request and FOLDER/reply are pipes. Processes append these lines to FOLDER/truth:
+ *   E ID PID MICROSECONDS                 executed its program, and so has its own environment
+ *   R ID PID                              is in the requested state
+ *   X ID PID MICROSECONDS                 exits voluntarily
+ *   S ID PID SIGNAL                       received a signal
+ *   O ID PID MICROSECONDS                 found that its parent has exited
+ *   W ID PID                              has worked on request
+ * FOLDER/births is an array of `struct birth`. The `id` of the first element is the number of births. A parent fills
+ * in an element before the fork, and the kernel adds the pid, so that even a stopped process is recorded.
+ * A request is `end` (kill all families, and reply), `work PID` (make a process work), or a process description:
  *   ( WORD... ( ...a child... ) ... )
- *   id=N argv=A,B,C env=K=V,K=V exe=NAME   who it is; with argv it executes itself as FOLDER/NAME
- *   uid=N session group gpu=N              what it is
- *   die stay attach attach_kept detach     what it does at SIGTERM
- *   stop gone daemon restart fork=N        what else it does
- *   late parent=N                          it tells when its parent (N) is gone
- * Whoever is forked has the GPU open that its parent has, whoever executes itself has not.
+ *   id=N argv=A,B,C env=K=V,K=V exe=NAME   identity; with argv, the process executes FOLDER/NAME
+ *   uid=N session group gpu=N              attributes
+ *   die stay attach attach_kept detach     reaction to SIGTERM
+ *   stop gone daemon restart fork=N        activity
+ *   late parent=N                          report when the parent (N) has exited
+ * A fork inherits the open GPU of its parent. exec closes the GPU.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -45,7 +45,7 @@
 #define WORDS 64
 #define CHILDREN 32
 
-/* GPU: -1 for none; microseconds. */
+/* `gpu` is -1 without a GPU, and `at` is in microseconds. */
 struct birth {
     int pid, of, id, gpu, kept, none;
     long long at;
@@ -59,10 +59,10 @@ static struct birth *births;
 static int truth;
 static const int heard[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGCONT, SIGALRM, SIGWINCH};
 static volatile sig_atomic_t caught[65];
-/* The GPU that it has open, which forks have open, too. */
+/* The index of the open GPU, which forks inherit. */
 static int open_gpu = -1;
 static volatile pid_t actor;
-/* Who started it, also when that one is gone. */
+/* The original parent, even if it has exited. */
 static pid_t born_of;
 
 static long long now(void) {
@@ -71,7 +71,7 @@ static long long now(void) {
     return (long long)time.tv_sec * 1000000 + time.tv_nsec / 1000;
 }
 
-/* One write a line: lines of several processes do not mix. */
+/* A single write per line keeps the lines of different processes apart. */
 static void tell(const char *format, ...) {
     char line[160];
     va_list arguments;
@@ -93,7 +93,6 @@ struct part {
 };
 
 static const char *whole(const char *text) {
-    /* The end of a part that begins with a bracket. */
     int depth = 0;
     for (; *text; text++) {
         if (*text == '(') depth++;
@@ -102,7 +101,7 @@ static const char *whole(const char *text) {
     _exit(91);
 }
 
-/* Takes a part to pieces, in place. */
+/* Parses a process description, and modifies the text. */
 static struct part parse(char *text) {
     struct part part = {.id = -1, .uid = -1, .gpu = -1};
     for (text++; *text && *text != ')';) {
@@ -169,7 +168,7 @@ static void execute(struct part *part, const char *text) {
 
 static void act(const char *text, int is_executed);
 
-/* Reads more than an idle process does. */
+/* Reads more than an idle process reads. */
 static void work(void) {
     static char bytes[1 << 16];
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -186,7 +185,7 @@ static void map_births(void) {
     if (births == MAP_FAILED) _exit(99);
 }
 
-/* As fork, of a part, which is written down. */
+/* Forks, and records the birth. */
 static pid_t give_birth(const struct part *part, int id) {
     int at = __atomic_add_fetch(&births->id, 1, __ATOMIC_SEQ_CST);
     if (at >= BIRTHS) _exit(89);
@@ -201,7 +200,7 @@ static pid_t give_birth(const struct part *part, int id) {
     return pid;
 }
 
-/* Starts a process; its pid. */
+/* Starts a process, and returns the pid. */
 static pid_t start(const char *text) {
     char *copy = strdup(text);
     struct part part = parse(copy);
@@ -306,7 +305,7 @@ static void act(const char *text, int is_executed) {
     }
 }
 
-/* Ends all but those that were there before the first family. */
+/* Kills all processes that have started since the first request. */
 static void end_all(pid_t *kept, int count) {
     for (;;) {
         DIR *proc = opendir("/proc");
@@ -333,7 +332,7 @@ static int all(pid_t *pids, int most) {
     return count;
 }
 
-/* Takes the dead away. When the actor ends, so does all. */
+/* Reaps exited processes. If the actor exits, the spawner exits, which ends the namespace. */
 static void on_child(int number) {
     (void)number;
     int status, error = errno;
@@ -345,7 +344,7 @@ static void on_child(int number) {
 int main(int argc, char **argv) {
     char *text = getenv("GPUMEM_TEST_PART");
     if (text) {
-        /* The folder is where the program is. */
+        /* The program is in FOLDER. */
         ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
         if (length < 0) return 80;
         *strrchr(folder, '/') = 0;
@@ -359,7 +358,7 @@ int main(int argc, char **argv) {
     snprintf(name, sizeof name, "%s/truth", folder);
     int file = open(name, O_RDWR | O_CREAT | O_APPEND, 0666);
     if (file < 0) return 82;
-    /* The same number in all, and through exec. */
+    /* All processes use this descriptor, which exec keeps open. */
     truth = dup2(file, NUMBER_OF_TRUTH);
     close(file);
     snprintf(name, sizeof name, "%s/births", folder);

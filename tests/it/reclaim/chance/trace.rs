@@ -1,4 +1,4 @@
-//! The system calls of a program, from strace.
+//! Reads the system calls of a program from strace's log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,16 +8,15 @@ use std::time::Instant;
 
 use rustix::process::{Pid, test_kill_process};
 
-/// The system calls that signal another process, and the one that opens a pidfd.
+/// The system calls that can signal another process, and the call that opens a pidfd.
 pub const CALLS: &str =
     "pidfd_open,pidfd_send_signal,kill,tkill,tgkill,rt_sigqueueinfo,rt_tgsigqueueinfo";
 
-/// Above every pid (`PID_MAX_LIMIT` in Linux' `include/linux/threads.h`).
+/// Above every pid (`PID_MAX_LIMIT`, include/linux/threads.h).
 const NO_PID: i32 = 1 << 22;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// A pidfd was opened.
     Opened {
         pid: i64,
     },
@@ -25,20 +24,20 @@ pub enum Call {
         pid: i64,
         signal: String,
     },
-    /// A mark that the program has set.
+    /// A mark of this program.
     Mark(i32),
-    /// Another call that can signal a process. The program must signal only through pidfds.
+    /// A call that can signal a process without a pidfd, which the program must not use.
     Other(String),
 }
 
-/// A call and its time in microseconds.
+/// A system call, and its time in microseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     pub at: i64,
     pub call: Call,
 }
 
-/// The part of the log that was read.
+/// The unread part of the log.
 pub struct Trace {
     file: File,
     rest: String,
@@ -56,7 +55,7 @@ impl Trace {
         }
     }
 
-    /// Sets a mark, and returns its number.
+    /// Writes a mark to the log. Returns the number of the mark.
     pub fn mark(&mut self) -> i32 {
         self.marks += 1;
         let absent = Pid::from_raw(NO_PID + self.marks).unwrap();
@@ -64,7 +63,7 @@ impl Trace {
         self.marks
     }
 
-    /// The calls since the last one.
+    /// Returns the calls since the last call of this method.
     pub fn until_now(&mut self) -> Vec<Event> {
         let last = Call::Mark(self.mark());
         let start = Instant::now();
@@ -82,7 +81,7 @@ impl Trace {
         }
     }
 
-    /// Parses `PID SECONDS.MICROSECONDS call(arguments) = result`. Returns `None` if the line does not begin a call.
+    /// Parses `PID SECONDS.MICROSECONDS call(arguments) = result`. Returns `None` if no call begins on the line.
     fn parse(&mut self, line: &str) -> Option<Event> {
         let mut words = line.splitn(2, ' ');
         let (_, rest) = (words.next()?, words.next()?.trim_start());
@@ -114,7 +113,7 @@ impl Trace {
                     .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
                     .filter(|&pid: &i64| pid > 0);
                 let number = first.split('<').next().unwrap_or_default();
-                // strace shows no pid for a process that has exited.
+                // strace does not print the pid of a process that has exited.
                 match reported.or_else(|| self.held.get(number).copied()) {
                     Some(pid) => Call::Sent { pid, signal: second },
                     None => Call::Other(call_text.to_owned()),

@@ -1,28 +1,27 @@
-//! What the processes have written about themselves, and their current state according to the kernel.
+//! The facts that processes have recorded about themselves, and the current state in /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// The size of the spawner's `struct birth`: six 4-byte numbers and an 8-byte time.
+/// Size of `struct birth` in spawner.c: six 4-byte numbers and an 8-byte time.
 const BIRTH: usize = 32;
 
-/// The records that the processes have written.
 #[derive(Default)]
 pub struct Truth {
-    /// By pid.
+    /// Births by pid.
     pub born: BTreeMap<i64, Born>,
     pub ready: BTreeSet<i64>,
-    /// The ids of ended processes.
+    /// Ids of processes that have exited.
     pub ended: BTreeSet<i64>,
     pub ended_pids: BTreeSet<i64>,
-    /// When each process executed its program, and so had its own environment.
+    /// The time at which each process executed its program, and so got its own environment.
     pub executed: BTreeMap<i64, i64>,
-    /// When each process found that its parent had exited.
+    /// The time at which each process found that its parent had exited.
     pub left: BTreeMap<i64, i64>,
     pub sent: Vec<(i64, i64)>,
-    /// The processes that have worked as requested.
+    /// Processes that have worked on request.
     pub worked: BTreeSet<i64>,
 }
 
@@ -55,7 +54,7 @@ impl Truth {
                 is_kept: number(&birth, 4) != 0,
                 at: i64::from_ne_bytes(birth[24..].try_into().unwrap()),
             };
-            // A pid of 0 means that the record is not complete yet.
+            // A pid of 0 means that the record is incomplete.
             if number(&birth, 0) != 0 {
                 truth.born.insert(number(&birth, 0), born);
             }
@@ -90,13 +89,13 @@ impl Truth {
     }
 }
 
-/// The state letter, or `None` if there is no such process.
+/// Returns the state letter, or `None` if the process does not exist.
 pub fn state(pid: i64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The current parent, grandparent and so on.
+/// Returns the current parent, its parent, and so on.
 pub fn ancestors(pid: i64) -> Vec<i64> {
     let parent = |&pid: &i64| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -105,7 +104,7 @@ pub fn ancestors(pid: i64) -> Vec<i64> {
     std::iter::successors(parent(&pid), parent).take(64).collect()
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub fn lives(pid: &i64) -> bool {
     state(*pid).is_some_and(|state| state != 'Z')
 }
