@@ -1,10 +1,10 @@
-//! Adds the data of notebook files and servers to the kernels in each snapshot.
+//! Adds data from notebook files and servers to the kernels in each snapshot.
 //!
-//! A home directory may be on a file system that hangs, and a server may never answer. So each kernel has its own
-//! thread, which reads the kernel's files every minute and asks its server every ten seconds. A sample uses the
+//! A home directory can be on a file server that hangs, and a notebook server may never answer. A separate thread for
+//! each kernel therefore reads its files every minute and queries its server every ten seconds. A sample uses the
 //! answers that have arrived. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as
-//! pending (`Jupyter::asking`) and arrives with a later sample. An answer belongs to one process, identified by pid
-//! and start. After half a minute it no longer describes the kernel's current state, and only its names are kept.
+//! pending (`Jupyter::asking`) and added to a later sample. An answer belongs to one process, identified by pid and
+//! start time. An answer older than half a minute no longer describes the kernel's state, so only its names remain.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::host::jupyter::{
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// Maximum age of an answer that still describes the current state.
+/// Maximum age of an answer that describes the kernel's current state.
 const OLDEST: Duration = Duration::from_secs(30);
 
 /// Interval between requests to a server, and between checks of a kernel's starter.
@@ -32,7 +32,7 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Time limit for all requests in one query of a server.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// Maximum number of threads, including hung ones. Any further kernels are described only by their argv.
+/// Maximum number of threads, including hung threads. More kernels are described only by their argv.
 const MOST_THREADS: usize = 64;
 
 /// Pid and start ticks of a kernel.
@@ -43,32 +43,32 @@ struct KernelAnswer {
     /// `None` if the process is not a kernel.
     jupyter: Option<Arc<Jupyter>>,
     at: Instant,
-    /// Whether the server was asked, or there is no server to ask.
+    /// Whether the server was queried or there is no server to query.
     is_settled: bool,
 }
 
-/// The kernels of the last snapshot, and their answers.
+/// Kernels in the last snapshot, and their answers.
 #[derive(Debug)]
 pub(super) struct Notebooks {
     roots: Roots,
     kernels: HashMap<KernelKey, KnownKernel>,
-    /// Each thread holds a clone, so that threads can be counted.
+    /// Each thread holds a clone, so the reference count is the number of threads plus one.
     threads: Arc<()>,
 }
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// The kernel as parsed from argv. If this changes, the process has executed another program.
+    /// Parsed from argv. A change means that the process has executed another program.
     from_argv: Option<Arc<Jupyter>>,
     /// `None` until a thread is started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
-    /// Whether a sample has already waited for this kernel. Missing data is then added later.
+    /// Whether a sample has already waited for this kernel. Later samples do not wait.
     has_waited: bool,
 }
 
 impl KnownKernel {
-    /// Takes the answers that have arrived. Waits up to `time` if none of them is settled.
+    /// Takes the answers that have arrived. Waits up to `time` for a settled answer.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -113,7 +113,7 @@ impl Notebooks {
         Self { roots, kernels: HashMap::new(), threads: Arc::default() }
     }
 
-    /// Drops kernels that are gone, and starts threads for new ones.
+    /// Removes kernels that have exited, and starts threads for new kernels.
     pub(super) fn ask(&mut self, processes: &[Process]) {
         let mut old_kernels = std::mem::take(&mut self.kernels);
         for candidate in processes.iter().filter_map(candidate) {
@@ -133,7 +133,7 @@ impl Notebooks {
         }
     }
 
-    /// Adds the current answers to each kernel. Call `ask` first.
+    /// Adds the current answers to each kernel. [`Self::ask`] must have been called before.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
         let deadline = Deadline::after(ANSWER_TIME);
         for kernel in self.kernels.values_mut() {
@@ -148,7 +148,7 @@ impl Notebooks {
         }
     }
 
-    /// Starts a kernel's thread, which ends when its receiver is dropped.
+    /// Starts the thread of a kernel, which ends when the returned receiver is dropped.
     fn start(&self, candidate: KernelCandidate) -> io::Result<Receiver<KernelAnswer>> {
         if Arc::strong_count(&self.threads) > MOST_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -173,7 +173,7 @@ fn candidate(process: &Process) -> Option<KernelCandidate> {
     Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
-/// Polls the kernel until the receiver is dropped. Runs on the kernel's thread.
+/// Polls the kernel until the receiver is dropped.
 fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<KernelAnswer>) {
     let mut kernel: Option<LocalKernel> = None;
     let mut read_at: Option<Instant> = None;
@@ -189,7 +189,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
         let mut jupyter = kernel.as_ref().map(|kernel| kernel.jupyter.clone());
         let server = kernel.as_ref().and_then(|kernel| kernel.server.as_ref());
         if let (Some(jupyter), Some(server)) = (&mut jupyter, server) {
-            // Send the names first, so that a hanging server does not delay them.
+            // A server that hangs must not delay the names, so they are sent first.
             let names =
                 KernelAnswer { jupyter: Some(jupyter.clone().into()), at, is_settled: false };
             if is_first && answers.send(names).is_err() {
@@ -206,7 +206,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Asks a server about a kernel. Requests its list of kernels only if none of its sessions has this kernel.
+/// Queries a server about a kernel. Requests the list of all kernels only if the kernel has no session.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
     let time_left = || deadline.left().max(Duration::from_millis(1));
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Creates `Notebooks` with this kernel. The test acts as the kernel's thread.
+    /// Creates a poller with a kernel. The test acts as the kernel's thread.
     fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
         let mut notebooks = Notebooks::new(Roots::default());
         let (answers, taken) = channel();
@@ -291,7 +291,7 @@ mod tests {
         let jupyter = join(&mut notebooks, kernel(70));
         assert_eq!(jupyter.execution_state.as_deref(), Some("busy"));
 
-        // The pid is reused, so answers about the earlier process are dropped.
+        // After the pid was reused, answers about the earlier process must be ignored.
         let jupyter = join(&mut notebooks, kernel(71));
         assert_eq!(jupyter.execution_state, None);
         assert!(answers.send(busy(Instant::now())).is_err());
@@ -332,7 +332,7 @@ mod tests {
     fn a_kernel_with_hanging_files_does_not_delay_others() {
         let proc = Proc::new();
         proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
-        // Opening the file blocks until there is a writer.
+        // Opening the pipe blocks until there is a writer.
         let environ = proc.folder(90).join("environ");
         std::fs::remove_file(&environ).unwrap();
         let mode = rustix::fs::Mode::RWXU;

@@ -1,12 +1,12 @@
-//! Samples this machine: joins NVML's rows with Linux's data about their processes, and stamps the time.
+//! Samples this machine: joins NVML's rows with Linux's data about their processes.
 //!
-//! A pid from NVML is a hint, not proof: the process that allocated the memory may be dead and its pid reused.
-//! `doubt` decides whether the current process is the one that NVML means. If not, the row is shown as unresolved,
-//! without any value of the current process, and no rule or action uses it. If a process exits while NVML still lists
-//! its pid, its name is kept until another process has that pid.
+//! A pid from NVML is a hint, not proof, because the process that allocated the memory can have exited and the pid can
+//! have been reused. `doubt` decides whether NVML means the current process. If not, the row is shown as unresolved,
+//! without values of the current process, and no rule or action uses it. If a process exits while NVML still lists its
+//! pid, the process's name remains until the pid is reused.
 //!
-//! A process that holds a GPU device file but is not on NVML's list is shown, too. The file is then the only
-//! evidence, and the process's memory is unknown.
+//! A process that holds a GPU device file is also shown if NVML does not list it. The memory of such a process is
+//! unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,15 +41,15 @@ pub struct Live {
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
-    /// Wall-clock and boot time when the source was opened. Later, only the boot time is read, so setting the clock
-    /// does not distort a history.
+    /// Wall clock and boot time when the source was opened. Later times are computed from the boot time, so setting the
+    /// clock does not distort a history.
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
     /// The pids that NVML currently lists.
     named: NamedPids,
     ticks_per_second: u64,
-    /// Whether processes are left out of the samples.
+    /// Whether samples contain no processes.
     gpus_only: bool,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Marks {
 }
 
 impl Live {
-    /// Calls `marks` on each snapshot, for example to add gpumem's own actions on a process. `marks` must be fast.
+    /// Calls `marks` on each snapshot, for example to add gpumem's actions on a process. `marks` must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
@@ -104,7 +104,7 @@ impl Live {
         self
     }
 
-    /// Takes a snapshot now, without waiting for the interval.
+    /// Takes a snapshot immediately.
     pub fn sample(&mut self) -> Snapshot {
         let clocks = host::read_clocks();
         let mut snapshot = Snapshot::new(self.time_at(clocks));
@@ -131,14 +131,14 @@ impl Live {
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        // Request slow data first and collect it last.
+        // Notebook servers answer slowly, so request their data first and collect it last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
         snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Updates the holders of device files. A machine without device files has no holders.
+    /// Updates the holders of device files, or only the process tree on a machine without device files.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -164,7 +164,7 @@ impl Live {
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
-        // A process that NVML does not list is shown only if it holds a GPU device file now.
+        // A process that NVML does not list is shown only if it currently holds a GPU device file.
         sample.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
@@ -207,7 +207,7 @@ impl Live {
         processes
     }
 
-    /// Adds a process's mapped device files to its open ones.
+    /// Adds the device files that a process has mapped to its open files.
     fn add_mapped(&self, process: &mut Process) {
         if let Some(mapped) = self.holders.mapped_files(process) {
             let open = process.gpu_files.iter().flat_map(|files| files.iter());
@@ -259,7 +259,7 @@ fn wall_clock() -> Time {
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Clock ticks since boot, rounded up, so that a process started in the current tick is treated as older.
+/// Converts to clock ticks, rounded up, so that a process started in the current tick is treated as older.
 fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
     (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
 }
@@ -273,13 +273,13 @@ fn holds_files(process: &Process) -> bool {
     files.is_some_and(|files| !files.is_empty())
 }
 
-/// Used memory that is not attributed to a listed process; `None` if unknown.
+/// Returns how much of the used memory belongs to no listed process, or `None` if unknown.
 fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     let used_bytes = gpu.memory?.used_bytes;
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Whether unattributed memory has grown enough since the last search to start another search. Updates the level.
+/// Returns whether unattributed memory has grown enough since the last search to start another. Updates the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
     *level = if rises { bytes } else { bytes.min(*level) };
@@ -293,21 +293,20 @@ struct PidTrust {
     has_gpu_device_files: bool,
 }
 
-/// Why the current process with a pid is not trusted to be the one that NVML means; `None` if it is trusted.
+/// Returns why NVML might not mean the current process with a pid, or `None` if the process is trusted.
 ///
-/// A process has to meet two conditions. It must have started before NVML first reported the pid. If the driver is
-/// reached through device files, the process also holds one of them open. If its descriptors may not be read, the
-/// second condition is unknown. On the host, the first condition is then enough. In a container, the pid may belong
-/// to another namespace, so the process is not trusted.
+/// The process must have started before NVML first reported the pid. If the driver uses device files, the process must
+/// also hold one open. If gpumem cannot read the descriptors, the second condition is unknown. On the host, the first
+/// condition is then enough. In a container, the pid can belong to another namespace, so the process is not trusted.
 ///
-/// A real driver is always reached through device files. NVML holds one open in gpumem itself, which is visible even
-/// if `/dev` has none, as in a container with only the library. If gpumem holds none either, only the first condition
+/// A real driver always uses device files. NVML holds one open in gpumem itself, which is visible even if `/dev`
+/// contains none, as in a container that has only the library. If gpumem holds none either, only the first condition
 /// applies.
 fn doubt(process: &Process, named_ticks: Option<u64>, trust: PidTrust) -> Option<&'static str> {
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
-    // A zombie has closed its files, and its pid cannot be reused yet.
+    // A zombie has closed its files, but its pid cannot have been reused.
     if !trust.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }

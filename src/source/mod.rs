@@ -1,9 +1,9 @@
 //! Sources of snapshots.
 //!
-//! Other modules use only the trait [`Source`], which yields snapshots. `live` joins NVML and /proc and stamps the
-//! time, at the pace of `sample_timer`. `kernel_poller` reads the files and servers of notebook kernels. `named_pids`
-//! remembers the processes behind NVML's pids. `replay` plays recordings at the pace of a `playback`. `remote` reads
-//! another machine's recording. `nvml` makes every NVML call.
+//! Other modules use only the trait [`Source`], which returns snapshots. `live` joins NVML and /proc at intervals that
+//! `sample_timer` schedules. `kernel_poller` reads the files of notebook kernels and queries their servers.
+//! `named_pids` stores the processes that have the pids listed by NVML. `replay` plays recordings, and `playback`
+//! schedules their snapshots. `remote` reads the recording of another machine. `nvml` makes all NVML calls.
 
 mod kernel_poller;
 pub mod live;
@@ -20,36 +20,36 @@ use std::time::{Duration, Instant};
 use crate::model::{Snapshot, Time};
 use crate::recording;
 
-/// Yields snapshots at its own pace, which can be changed.
+/// Returns snapshots at intervals that can be changed.
 ///
-/// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events ask when the next
-/// snapshot is [`due`](Source::due), wait until then, and take the snapshot.
+/// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events call
+/// [`due`](Source::due), wait until the next snapshot is due, and then call [`take`](Source::take).
 pub trait Source: Send {
-    /// When the next snapshot is due; `now` is the current time. Blocks while a recording is read from a pipe. Fails
-    /// only if no snapshot can follow: there is no driver at all, or a recording cannot be read further. Partial
-    /// failures are in the snapshot's `errors`.
+    /// Returns when the next snapshot is due. Blocks while a recording is read from a pipe. Fails only if no snapshot
+    /// can follow, because there is no driver or a recording cannot be read further. Partial failures are in the
+    /// snapshot's `errors`.
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// Returns the next snapshot, even if it is not due; `None` at the end of a recording.
+    /// Returns the next snapshot even if it is not due, or `None` at the end of a recording.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
-    /// Applies a control, or does nothing if the control does not apply to this source. Fails if a recording cannot
-    /// be reread from its beginning.
+    /// Applies a control, or does nothing if the control does not apply to this source. Fails if a recording cannot be
+    /// read again from its beginning.
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
     fn origin(&self) -> Origin;
 
-    /// Why snapshots are missing, if the reason is known and may be temporary.
+    /// Returns why snapshots are missing, if the reason is known and can be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// How much of a recording has been read, from 0 to 1; `None` if unknown.
+    /// Returns how much of a recording has been read, from 0 to 1, or `None` if unknown.
     fn share_read(&self) -> Option<f64> {
         None
     }
 
-    /// Blocks until the next snapshot is due. `None` if a recording has ended or is paused.
+    /// Waits until the next snapshot is due and returns it. Returns `None` if a recording has ended or is paused.
     fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
             NextSnapshot::In(wait) => {
@@ -76,7 +76,7 @@ pub enum NextSnapshot {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
     Interval(Duration),
-    /// Start fast sampling of this machine, beginning now, or stop it.
+    /// Start or stop fast sampling of this machine.
     Fast(bool),
     /// Play a recording at this multiple of real time.
     Speed(f64),
@@ -97,7 +97,7 @@ pub enum Origin {
     Live,
     /// A recording, whose processes cannot be signalled.
     Replay {
-        /// Name on the screen: the file's name, `standard input`, `demo`.
+        /// Name for display: the file's name, `standard input` or `demo`.
         name: String,
         /// Whether the recording can be rewound. A pipe cannot.
         can_rewind: bool,

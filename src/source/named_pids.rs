@@ -1,4 +1,4 @@
-//! Remembers when NVML first named each pid, and the last trusted process with that pid.
+//! Stores when NVML first listed each pid, and the last trusted process with that pid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::nvml::SampledGpu;
 use crate::model::Process;
 use crate::model::snapshot::LastKnown;
 
-/// The pids that NVML currently names.
+/// The pids that NVML currently lists.
 #[derive(Debug, Default)]
 pub(super) struct NamedPids {
     pids: HashMap<u32, NamedPid>,
@@ -18,16 +18,16 @@ pub(super) struct NamedPids {
 
 #[derive(Clone, Debug)]
 pub(super) struct NamedPid {
-    /// When NVML first named the pid, in nanoseconds since boot.
+    /// When NVML first listed the pid, in nanoseconds since boot.
     pub(super) first_ns: u64,
-    /// The last sample in which NVML named the pid.
+    /// Number of the last sample in which NVML listed the pid.
     sample: u64,
-    /// The process at the last sample, if it was trusted.
+    /// The last trusted process with this pid.
     process: Option<Arc<LastKnown>>,
 }
 
 impl NamedPid {
-    /// Records the pid's process if it is trusted. If another, untrusted process has the pid, drops the recorded one.
+    /// Stores a trusted process with this pid. Removes the stored process if an untrusted process has reused the pid.
     pub(super) fn record(&mut self, process: &Process, is_trusted: bool) {
         let last = self.process.as_deref();
         let is_same = last.is_some_and(|last| last.start_ticks == process.start_ticks);
@@ -56,7 +56,7 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Records when NVML first named each pid. `now` is an instant, and the same time in nanoseconds since boot.
+    /// Records which pids NVML lists. `now` contains the current instant and the same time in nanoseconds since boot.
     pub(super) fn record(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
@@ -84,7 +84,7 @@ impl NamedPids {
         if all_lists_read {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
-            // If a list cannot be read, it is unknown whether its pids are still on it.
+            // If a list cannot be read, it is unknown whether the pids are still on the list.
             let unnamed = self.pids.values_mut().filter(|named| named.sample != sample);
             unnamed.for_each(|named| named.process = None);
         }
@@ -135,9 +135,9 @@ mod tests {
         };
         assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
         assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
-        // One list cannot be read, so the pids on it are kept.
+        // A list cannot be read, so its pids remain.
         assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
-        // A pid counts as new if it appears when another one leaves, and also if it returns.
+        // A pid is new if it appears when another pid disappears, and also if it returns.
         assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
         assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
     }

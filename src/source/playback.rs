@@ -1,5 +1,4 @@
-//! Schedules the snapshots of a recording by their own times, on a clock that the caller passes in. Supports pause,
-//! step and seek.
+//! Schedules the snapshots of a recording by the times when they were recorded. Supports pause, step and seek.
 
 use std::time::Duration;
 
@@ -11,25 +10,25 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Maximum delay that playback makes up for. A longer delay is a suspension, for example by Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
-/// Decides when each snapshot is due. Can pause, step and seek.
+/// Decides when each snapshot is due.
 ///
-/// The clock holds no snapshot and reads no time: the caller passes in the times of snapshots and of a monotonic
-/// clock. Snapshots may come from a recording or from a screen's timeline. After a jump in a timeline, the caller
-/// creates a new clock and delivers the target snapshot to it.
+/// The clock holds no snapshots and does not read the time. The caller passes in the times of snapshots, which can come
+/// from a recording or from a screen's timeline, and the time of a monotonic clock. After a jump in a timeline, the
+/// caller creates a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    /// The multiple of the recording's speed. At 0 or less, every wait is 5 s, the maximum. `None` never waits.
+    /// Multiple of the recording's speed. At 0 or less, every wait is [`LONGEST_WAIT`]. `None` never waits.
     speed: Option<f64>,
     is_playing: bool,
     seek: Option<Seek>,
-    /// Length of the beginning that plays without waiting, in seconds.
+    /// Length in seconds of the beginning that plays without waiting.
     history_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
     due: Duration,
 }
 
-/// The snapshots that play without waiting. Playback pauses after them.
+/// Snapshots that play without waiting. Playback then pauses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
     Step,
@@ -39,7 +38,7 @@ enum Seek {
 }
 
 impl Default for PlaybackClock {
-    /// Plays from the beginning, without waiting.
+    /// Plays from the beginning without waiting.
     fn default() -> Self {
         Self {
             speed: None,
@@ -61,19 +60,19 @@ impl PlaybackClock {
         self
     }
 
-    /// Plays the first `seconds`, by the snapshots' own times, without waiting.
+    /// Plays the first `seconds` of the recording without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
         self.history_seconds = seconds;
         self
     }
 
-    /// Whether no snapshot is due until the next control.
+    /// Returns whether no snapshot is due until the next control.
     pub fn is_paused(&self) -> bool {
         !self.is_playing && self.seek.is_none()
     }
 
-    /// Applies a control at `now`. Controls that do not concern playback are ignored.
+    /// Applies a control at `now`. Ignores controls that do not concern playback.
     pub fn steer(&mut self, control: Control, now: Duration) {
         let seek = match control {
             Control::Interval(_) | Control::Fast(_) => return,
@@ -91,7 +90,7 @@ impl PlaybackClock {
                 return;
             }
             Control::Rewind => {
-                // After a rewind, the first snapshots play with waits.
+                // After a rewind, the beginning plays with waits.
                 *self = Self { speed: self.speed, ..Self::default() };
                 None
             }
@@ -103,7 +102,7 @@ impl PlaybackClock {
         self.seek = seek;
     }
 
-    /// How long to wait at `now` for the next snapshot, recorded at `time`; `None` while paused.
+    /// Returns how long to wait at `now` for the snapshot recorded at `time`, or `None` while paused.
     pub fn wait(&self, time: Time, now: Duration) -> Option<Duration> {
         let gap = self.gap(time).filter(|_| self.seek.is_none());
         let wait = gap.map_or(Duration::ZERO, |gap| (self.due + gap).saturating_sub(now));
@@ -112,8 +111,7 @@ impl PlaybackClock {
 
     /// Records that the snapshot recorded at `time` is delivered at `now`.
     pub fn delivered(&mut self, time: Time, now: Duration) {
-        // The due time is counted from the previous due time, so that delays do not add up. A long suspension is not
-        // made up for.
+        // Count from the previous due time, so that delays do not add up. A long suspension is not made up for.
         self.due = match self.gap(time) {
             Some(gap) if now.saturating_sub(self.due + gap) < MOST_LATE => {
                 (self.due + gap).min(now)
@@ -129,7 +127,7 @@ impl PlaybackClock {
         });
     }
 
-    /// Returns the time from the previous snapshot's due time to this one's; `None` if there is no wait.
+    /// Returns the time between the due times of the previous snapshot and this one, or `None` if there is no wait.
     fn gap(&self, time: Time) -> Option<Duration> {
         let (speed, first, previous) = (self.speed?, self.first?, self.previous?);
         let is_history = time.seconds_since(first) < self.history_seconds;
@@ -138,7 +136,7 @@ impl PlaybackClock {
 }
 
 fn gap(previous: Time, time: Time, speed: f64) -> Duration {
-    // If the recording's clock jumped back, there is no wait.
+    // If the clock of the recording was set back, do not wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
         Duration::try_from_secs_f64(seconds / speed)
@@ -240,14 +238,15 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
-        // A repeated control does not restart the wait, and a control that does not concern playback has no effect.
+        // A repeated control must not restart the wait, and a control that does not concern playback must have no
+        // effect.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
         playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// Plays a screen's timeline. Returns the last second shown at each tick; ticks are in milliseconds.
+    /// Plays a screen's timeline. Returns the last second shown at each tick, in milliseconds.
     fn last_shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {

@@ -1,7 +1,7 @@
-//! Reads snapshots from another machine: runs `gpumem record -` there through the user's own ssh.
+//! Reads snapshots from another machine by running `gpumem record -` there through the user's ssh.
 //!
-//! ssh runs in batch mode and never asks for a password; it uses the keys, agents and jump hosts of the user's
-//! configuration. A host's output is read like any recording: lines have a maximum length, and damaged lines are
+//! ssh runs in batch mode and never asks for a password. It uses the keys, agents and jump hosts of the user's
+//! configuration. The output of a host is read like any recording: lines have a maximum length, and damaged lines are
 //! skipped.
 
 use std::io::{self, Read};
@@ -16,12 +16,13 @@ use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 use crate::subprocess::Subprocess;
 
-/// Options for every ssh. They override settings that are meant for interactive sessions: nothing is forwarded, least
-/// of all the agent, and no other command is run.
+/// Options for all ssh commands, which override settings for interactive sessions. ssh must forward nothing, least of
+/// all the agent, and run no other command.
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
-/// Options for ssh without a terminal. It never asks, gives up on a host that does not answer, and compresses. It may
-/// use an existing shared connection, but creates none, because other sessions would lose it when this ssh exits.
+/// Options for ssh without a terminal. ssh does not ask, gives up on a host that does not answer, and compresses. It
+/// uses an existing shared connection but creates none, because other sessions would lose the connection when this ssh
+/// exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -33,15 +34,15 @@ const BATCH_OPTIONS: [&str; 7] = [
 ];
 /// Maximum number of bytes kept from the end of standard error.
 const STDERR_BYTES: usize = 4096;
-/// Maximum time that ssh may run after its output has ended.
+/// How long ssh can run after its output has ended before gpumem kills it.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// Minimum and maximum pause before connecting again after a failure.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A snapshot that is up to this many seconds older than the last one is a duplicate. If a snapshot is even older,
-/// the clock was set back.
+/// Maximum age of a duplicate, in seconds before the last snapshot. An even older snapshot shows that the clock was set
+/// back.
 const KNOWN_SECONDS: f64 = 60.0;
-/// ssh's exit code if it could not connect, or lost the connection.
+/// ssh's exit code if it could not connect or lost the connection.
 const SSH_FAILED: i32 = 255;
 /// A shell's exit code for an unknown command.
 const NO_PROGRAM: i32 = 127;
@@ -51,16 +52,16 @@ const USAGE: i32 = 2;
 /// A machine that ssh can reach, and the command to run gpumem there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteHost {
-    /// The host's name, as passed to ssh.
+    /// Name of the host, as passed to ssh.
     pub name: Arc<str>,
-    /// The command that runs gpumem there, in the syntax of that machine's shell.
+    /// Command that runs gpumem on the host, in the syntax of the host's shell.
     pub command: Arc<str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RemoteRequest {
     pub interval: Duration,
-    /// How long to record; `None` means until the connection is dropped.
+    /// How long to record. `None` records until the connection is closed.
     pub duration: Option<Duration>,
     /// How much stored history the host sends first.
     pub history: Duration,
@@ -86,7 +87,7 @@ pub enum RemoteError {
     #[error("its gpumem writes {found:?}, and this one reads {SCHEMA:?}; upgrade gpumem {}", .side)]
     Schema {
         found: String,
-        /// Which side to upgrade: `here` or `there`.
+        /// Where to upgrade gpumem: `here` or `there`.
         side: &'static str,
     },
     #[error("{message}")]
@@ -95,7 +96,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// Closes a connection from another thread. Has no effect on a connection that is already closed.
+/// Closes a connection from another thread. Does nothing if the connection is already closed.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
@@ -106,7 +107,7 @@ impl Hangup {
         }
     }
 
-    /// Waits for ssh to exit. Kills ssh if it is still running `EXIT_WAIT` after its output has ended.
+    /// Waits until ssh exits, and kills it after [`EXIT_WAIT`].
     fn wait(&self) -> Option<ExitStatus> {
         let mut ssh = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         ssh.wait(EXIT_WAIT).ok()?
@@ -120,13 +121,13 @@ pub struct Remote {
     reader: Option<RecordingReader>,
     hangup: Hangup,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// Reads standard error. A shared connection keeps it open, so this thread may never end.
+    /// Reads standard error. A shared connection can keep it open, so this thread may never end.
     error_reader: Option<Task<()>>,
 }
 
 impl Remote {
     /// Connects to a host. `hangup` can close the connection from another thread. Fails if ssh cannot be started. If
-    /// the host does not answer, [`Remote::next`] reports it.
+    /// the host does not answer, [`Remote::next`] fails.
     pub fn connect(
         host: &RemoteHost,
         request: RemoteRequest,
@@ -154,8 +155,8 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Waits for the next snapshot. Returns `None` after the host has sent all of the requested data. If the
-    /// connection ended early, fails with the reason.
+    /// Waits for the next snapshot. Returns `None` after the host has sent all requested data. Fails if the connection
+    /// ended early.
     pub fn next(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         if let Some(output) = self.output.take() {
             // Blocks until the first bytes arrive.
@@ -175,7 +176,7 @@ impl Remote {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }
 
-    /// Returns `None` if the host has sent everything, otherwise the reason for the missing data.
+    /// Returns `None` if the host has sent all data, or else the error that explains why data is missing.
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
@@ -221,14 +222,14 @@ impl Remote {
     }
 }
 
-/// Samples of another machine, until the source is dropped. Reconnects if the connection ends.
+/// Samples of another machine. Reconnects if the connection ends.
 pub struct RemoteSource {
     host: RemoteHost,
     request: RemoteRequest,
     hangup: Hangup,
     remote: Option<Remote>,
     read: Option<Snapshot>,
-    /// Time of the last snapshot by the host's clock, and when the snapshot arrived here.
+    /// Time of the last snapshot by the host's clock, and when the snapshot arrived.
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
     /// When to connect again. After the next failure, the wait is `pause`.
@@ -257,7 +258,7 @@ impl RemoteSource {
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // The store on the host may contain the missed snapshots.
+                    // The store of the host can contain the snapshots that were missed.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)
@@ -336,20 +337,20 @@ impl RemoteRequest {
 }
 
 impl RemoteHost {
-    /// Builds an ssh command for the current terminal, on which ssh may ask for a password.
+    /// Builds an ssh command for the current terminal, where ssh can ask for a password.
     pub fn on_terminal(&self, command: &str) -> Command {
         let mut ssh = ssh();
         ssh.args(["-t", "--", &*self.name, &self.shell_command(command)]);
         ssh
     }
 
-    /// Returns the command line that a user types to run a command there on a terminal.
+    /// Returns the command line for users to run `command` on the host.
     pub fn typed(&self, command: &str) -> String {
         let remote_command = self.shell_command(command).replace('\'', r"'\''");
         format!("ssh -t {} '{remote_command}'", self.name)
     }
 
-    /// Converts a command to the syntax of that machine's shell.
+    /// Replaces `gpumem` in a command by the host's command.
     fn shell_command(&self, command: &str) -> String {
         match command.strip_prefix("gpumem ") {
             Some(words) => format!("{} {words}", self.command),
@@ -369,7 +370,7 @@ fn is_newer(found: &str) -> bool {
     version(found) > version(SCHEMA)
 }
 
-/// Reads until the end, but keeps only the last part.
+/// Reads to the end, but keeps only the last bytes.
 fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
@@ -385,7 +386,7 @@ fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// The command passes through the local shell and the remote one.
+    /// The typed command passes through the local shell and the host's shell.
     #[test]
     fn a_typed_command_survives_both_shells() {
         let host = RemoteHost { name: "me@gpu01".into(), command: "printf '<%s>' \"it's\"".into() };

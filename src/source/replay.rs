@@ -1,8 +1,8 @@
 //! Plays recordings: a file, standard input, or the built-in demo.
 //!
-//! A recording is passed on unchanged, even if its clock jumps back; `rules` handles that. Damaged lines are
-//! skipped and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback)
-//! schedules the snapshots, and `tests/it/demo.rs` creates the demo.
+//! A recording is passed on unchanged even if its clock was set back, which `rules` handles. Damaged lines are skipped
+//! and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback) schedules the
+//! snapshots, and `tests/it/demo.rs` creates the demo.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,26 +32,25 @@ impl Replay {
         Self { reader, read: None, playback: PlaybackClock::default(), started: None }
     }
 
-    /// Plays a file; `-` is standard input.
+    /// Plays a file, or standard input if the path is `-`.
     pub fn open(path: &Path) -> Result<Self, recording::RecordingError> {
         Ok(Self::new(RecordingReader::open(path)?))
     }
 
-    /// Plays the demo. Its first 25 minutes are delivered at once, so that the screen opens with a history; 15
-    /// minutes follow.
+    /// Plays the demo. The first 25 of its 40 minutes play without waiting, so that the screen opens with a history.
     pub fn demo() -> Result<Self, recording::RecordingError> {
         let reader = RecordingReader::from_bytes(DEMO, "demo")?;
         Ok(Self::new(reader).start_after(DEMO_HISTORY_SECONDS))
     }
 
-    /// Delivers the snapshots when they are due, at this multiple of the recording's speed.
+    /// Delivers the snapshots when they are due at this multiple of the recording's speed.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         self.playback = self.playback.at_speed(speed);
         self
     }
 
-    /// Delivers the snapshots of the first `seconds`, by their own times, without waiting.
+    /// Delivers the snapshots of the first `seconds` of the recording without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
         self.playback = self.playback.start_after(seconds);
@@ -62,7 +61,7 @@ impl Replay {
         self.reader.name()
     }
 
-    /// The damage found so far (see [`RecordingReader::damage`]).
+    /// Returns the damage found so far (see [`RecordingReader::damage`]).
     pub fn damage(&self) -> &[Damage] {
         self.reader.damage()
     }
@@ -175,7 +174,7 @@ mod tests {
         assert_eq!(demo.damage_count(), 0);
     }
 
-    /// Creates a file with one snapshot per second from 100 s on, played as on the screen, and a clock.
+    /// Creates a recording with one snapshot per second, starting at 100 s, and the current time.
     fn replay_of(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
@@ -187,7 +186,7 @@ mod tests {
         snapshot.time.unix_seconds()
     }
 
-    /// Takes the snapshots that are due without waiting, and returns their seconds.
+    /// Takes the snapshots that are due without waiting and returns their seconds.
     fn take_due(replay: &mut Replay, now: Instant) -> Vec<i64> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {

@@ -1,16 +1,16 @@
-//! Schedules the samples of this machine, on a clock that the caller passes in.
+//! Schedules the samples of this machine.
 
 use std::time::{Duration, Instant};
 
 /// Sampling interval while a user waits for a process to exit.
 const FAST: Duration = Duration::from_millis(250);
 
-/// Schedules samples at a regular interval, which can be changed at any time.
+/// Schedules samples at a regular interval. The caller passes in the current time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,
     is_fast: bool,
-    /// When the last sample was due; `None` before the first.
+    /// When the last sample was due. `None` before the first sample.
     last: Option<Instant>,
     due: Instant,
 }
@@ -33,13 +33,13 @@ impl SampleTimer {
         self.due = due;
     }
 
-    /// Sets another interval, starting from the last sample.
+    /// Sets the interval, which starts at the last sample.
     pub(super) fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
         self.replan();
     }
 
-    /// Starts fast sampling with a sample at `now`, or stops it.
+    /// Starts or stops fast sampling. A sample is due immediately when it starts.
     pub(super) fn set_fast(&mut self, is_fast: bool, now: Instant) {
         if self.is_fast == is_fast {
             return;
@@ -71,7 +71,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A timer of 2 s that took its first sample, and the time of that sample.
+    /// Returns a timer of 2 s that took its first sample, and the time of that sample.
     fn started_timer() -> (SampleTimer, Instant) {
         let start = Instant::now();
         let mut timer = SampleTimer::new(milliseconds(2000), start);
@@ -84,11 +84,11 @@ mod tests {
     fn samples_are_regular_and_missed_ones_are_skipped() {
         let (mut timer, start) = started_timer();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
-        // The sample is late by 300 ms, and the next one remains on schedule.
+        // The sample is 300 ms late. The next sample remains on schedule.
         let late = start + milliseconds(2300);
         timer.record_sample(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // The sample is late by several intervals, but only one is due.
+        // The sample is late by several intervals, but only one sample is due.
         let stopped = start + milliseconds(60_000);
         timer.record_sample(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(timer.wait(now), Duration::ZERO);
         timer.record_sample(now);
         assert_eq!(timer.wait(now), milliseconds(250));
-        // A repeated control does not trigger a sample.
+        // A repeated control must not trigger a sample.
         timer.set_fast(true, now);
         assert_eq!(timer.wait(now), milliseconds(250));
         timer.set_interval(milliseconds(100));

@@ -1,6 +1,6 @@
-//! Reads how busy each process has been since its start, from the driver's accounting, if that is enabled.
+//! Reads how busy each process has been since its start, if the driver's accounting is enabled.
 //!
-//! These percentages cover the whole lifetime, so they change slowly. A process is looked up when it is first
+//! The percentages cover the lifetime of a process, so they change slowly. gpumem reads them when a process is first
 //! listed, and then once a minute.
 
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::model::snapshot::GpuProcess;
 
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The driver's statistics of a process: how busy it was, and since when.
+/// Utilization of a process since `since`.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
     since: Time,
 }
 
-/// Statistics of each listed process; `None` if the driver has none.
+/// Statistics of each listed process. `None` if the driver has none.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
 impl Accounting {
-    /// Adds the statistics to the rows. Does nothing if accounting is disabled.
+    /// Adds the statistics to the rows if accounting is enabled.
     pub(super) fn fill(
         &mut self,
         rows: &mut [GpuProcess],
@@ -52,7 +52,7 @@ impl Accounting {
                 Some((Instant::now(), looked_up))
             });
             let Some(account) = account else {
-                // The call failed, and is retried in the next sample.
+                // The next sample repeats the failed call.
                 continue;
             };
             self.0.insert(row.pid, account);
@@ -64,7 +64,7 @@ impl Accounting {
     }
 }
 
-/// Reads a process's statistics. `None` if there are none, or if they belong to an earlier process.
+/// Reads the statistics of a process. Returns `None` if there are none, or if they belong to an earlier process.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
@@ -76,7 +76,7 @@ fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Li
             return Err(());
         }
     };
-    // If the statistics are complete, they belong to an earlier process with this pid.
+    // Complete statistics belong to an earlier process with this pid.
     if !stats.is_running || stats.start_time == 0 {
         return Ok(None);
     }

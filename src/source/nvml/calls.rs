@@ -1,8 +1,7 @@
-//! Calls NVML for one GPU.
+//! Makes the NVML calls for one GPU.
 //!
-//! Every call goes through [`Calls`]. It publishes the call's name for the thread that enforces the deadline. "Not
-//! supported" becomes an absent value that is not requested again for a while. Any other error is added to the
-//! snapshot's errors.
+//! Every call goes through [`Calls`], which publishes the name of the call for the thread that enforces the deadline. A
+//! value that is not supported is not requested again for a while. All other errors are added to the snapshot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::error::Code;
 use crate::model::snapshot::ReadError;
 
-/// Interval after which an unsupported value is requested again, because a setting may have changed.
+/// Interval after which an unsupported value is requested again, because a setting can have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The NVML call in progress on a GPU's thread, for the thread that enforces the deadline.
@@ -22,7 +21,7 @@ impl CallProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
     }
 
-    /// The call that was started last.
+    /// Returns the call that was started last.
     pub(super) fn call(&self) -> Option<&'static str> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,7 +33,7 @@ pub(super) struct Calls {
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
     pub(super) errors: Vec<ReadError>,
-    /// Set if the GPU no longer answers. In that case nothing else is requested in this sample.
+    /// Set if the GPU no longer answers. No more values are requested in this sample.
     pub(super) lost: Option<Code>,
     pub(super) driver_gone: Option<Code>,
 }
@@ -51,7 +50,7 @@ impl Calls {
         }
     }
 
-    /// Makes a call and returns its result without recording it.
+    /// Makes a call and returns its result without recording errors.
     pub(super) fn raw<T, E: Into<Code>>(
         &self,
         name: &'static str,
@@ -67,7 +66,7 @@ impl Calls {
         call().map_err(Into::into)
     }
 
-    /// Makes a call for one value; `None` if it is unavailable.
+    /// Makes a call for a value. Returns `None` if the value is unavailable.
     pub(super) fn value<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -77,7 +76,7 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number. The number is unknown if it exceeds `max`, which no real GPU does.
+    /// Makes a call for a number. Returns `None` if the number exceeds `max`, which no real GPU does.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -91,7 +90,7 @@ impl Calls {
         Some(value).filter(|&value| value <= max)
     }
 
-    /// Makes a call for a string that every GPU has, and reports any failure, including "not supported".
+    /// Makes a call for a string that every GPU has. Reports any failure, including "not supported".
     pub(super) fn text<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -105,7 +104,7 @@ impl Calls {
         Some(text)
     }
 
-    /// Makes a call for a mandatory value, and reports any failure, including "not supported".
+    /// Makes a call for a value that every GPU has. Reports any failure, including "not supported".
     pub(super) fn record<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -133,7 +132,7 @@ impl Calls {
 
     pub(super) fn failed(&mut self, name: &'static str, code: Code) {
         if self.is_silent() {
-            return; // One error is enough; the remaining values were not requested.
+            return; // One error is enough. The other values were not requested.
         }
         if code.is_unsupported() {
             if !self.is_unsupported(name) {
@@ -162,12 +161,12 @@ impl Calls {
         self.unsupported.clear();
     }
 
-    /// Whether to make no further requests in this sample.
+    /// Returns whether to request no more values in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Moves the errors of the GPU's MIG devices since the last sample to this GPU.
+    /// Moves the errors of the GPU's MIG devices to this GPU.
     pub(super) fn take_errors_of(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());

@@ -1,7 +1,7 @@
-//! Reads one GPU: its static facts once, and its values in each sample.
+//! Reads one GPU: its identity and settings occasionally, other values in each sample.
 //!
-//! `calls` makes the calls and classifies failures, `mig` reads the parts of a divided GPU, and `utilization` reads
-//! how busy each process is.
+//! `calls` makes the calls and classifies failures, `mig` reads MIG devices, and `utilization` reads how busy each
+//! process is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,30 +27,30 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// Maximum plausible power in milliwatts. Higher values are driver errors. A fan may exceed 100 % (`nvml.h`).
+/// Maximum plausible power in milliwatts. Higher values are driver errors.
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
-/// Maximum plausible power as a multiple of the limit, which may be exceeded only briefly.
+/// Maximum plausible power as a multiple of the limit. A GPU exceeds its limit only briefly.
 const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
 /// Interval between reads of administrators' settings, the power limit and the fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
-/// Delay before the first read of values that are shown only on a GPU's page.
+/// Delay before the first read of values that only the page of a GPU shows.
 const DETAILS_AFTER: Duration = Duration::from_millis(1500);
-/// Interval between reads of the MPS list while it is empty, since MPS is rare.
+/// Interval between reads of the MPS list while it is empty. MPS is rare.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
 /// Why memory is unknown if neither memory call is supported, as on GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
 /// Why memory is unknown if the caller is unprivileged (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on, only root may read it; its MIG devices' memory is shown";
-/// Why memory is unknown under WDDM (nvml.h, nvmlProcessInfo_t), and therefore in WSL.
+/// Why memory is unknown with the WDDM driver model, which WSL uses (nvml.h, nvmlProcessInfo_t).
 const WINDOWS_MEMORY: &str =
     "under WSL, Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
-/// The device file of the GPU that Windows drives. It exists only in WSL.
+/// Device file of the GPU that Windows drives, which exists only in WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
 
 #[derive(Debug)]
@@ -58,17 +58,17 @@ pub(super) struct Reading {
     /// Identity and values. If the GPU is lost, `memory` and `processes` are absent.
     pub(super) gpu: Gpu,
     pub(super) errors: Vec<ReadError>,
-    /// Set if the driver is gone, so that NVML has to be restarted.
+    /// Set if the driver is gone, so that NVML must be restarted.
     pub(super) driver_gone: Option<Code>,
-    /// Whether the GPU does not answer, so that its handle has to be looked up again.
+    /// Whether the GPU does not answer. Its handle must then be looked up again.
     pub(super) lost: bool,
-    /// Whether the driver reports process utilization; `None` if it was not requested, or the call failed.
+    /// Whether the driver reports process utilization. `None` if it was not requested or the call failed.
     pub(super) process_utilization: Option<bool>,
     pub(super) completed: Instant,
 }
 
 impl Reading {
-    /// Creates a reading of a GPU from which nothing was requested.
+    /// Creates a reading without values.
     pub(super) fn of(gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -89,17 +89,17 @@ pub(super) struct DeviceReader {
     settings_read: Option<Instant>,
     /// When to read the values for the GPU's page again.
     details_due: Instant,
-    /// Whether the last read of a setting failed. Until a read succeeds, settings are read in every sample, and every
-    /// snapshot contains the error.
+    /// Whether the last read of a setting failed. Settings are then read in every sample until a read succeeds, and
+    /// every snapshot contains the error.
     settings_failed: bool,
-    /// Whether the MIG mode was reported at least once, or is known to be unsupported.
+    /// Whether the driver has reported the MIG mode, or that MIG is unsupported.
     mig_mode_reported: bool,
-    /// Whether the driver or the GPU lacks one of the process lists.
+    /// Whether the driver or the GPU lacks a process list.
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
     mig: Mig,
-    /// Whether memory info v2 returns UNKNOWN although v1 works, as in WSL.
+    /// Whether memory info v2 fails with `UNKNOWN` although v1 works, as in WSL.
     only_v1_answers: bool,
     whole: Whole,
     mps_seen_or_due: Instant,
@@ -108,7 +108,7 @@ pub(super) struct DeviceReader {
 }
 
 impl DeviceReader {
-    /// Looks up the GPU, which may have to wake it. On failure, the reading contains only the error.
+    /// Looks up the GPU, which can wake it. On failure, the reading contains only the error.
     pub(super) fn open(
         nvml: &Arc<Nvml>,
         index: u32,
@@ -230,7 +230,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads the missing parts of the GPU's identity. Failed reads are repeated in every sample.
+    /// Reads the missing parts of the GPU's identity. Each sample repeats failed reads.
     fn read_identity(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -286,7 +286,7 @@ impl DeviceReader {
             calls.value("nvmlDeviceGetPersistenceMode", || device.is_in_persistent_mode());
         facts.accounting_mode =
             calls.value("nvmlDeviceGetAccountingMode", || device.is_accounting_enabled());
-        // A refused call leaves the state unknown.
+        // Without permission, the state is unknown.
         facts.is_drained =
             calls.raw("nvmlDeviceQueryDrainState", || device.is_drain_enabled(None)).ok();
         facts.recovery_action =
@@ -294,11 +294,11 @@ impl DeviceReader {
         let mig_errors_before = calls.errors.len();
         let mig_mode =
             calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
-        // If the mode cannot be read now, the last one is kept.
+        // If the mode cannot be read, the last value remains.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-                // A call that MIG does not support may work once MIG is off.
+                // Calls that MIG does not support can work after MIG is disabled.
                 calls.ask_all_again();
             }
         }
@@ -310,12 +310,13 @@ impl DeviceReader {
             .map(watts);
         facts.fan_percent =
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
-        // Nothing was requested from a silent GPU.
+        // No settings were requested from a silent GPU.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads the values for a GPU's page. Nothing else depends on them, so a failure leaves them unknown and is not
-    /// reported. PCIe throughput takes the driver 20 ms per direction, so a single sample skips it.
+    /// Reads the values for the page of a GPU. A failure is not reported and leaves a value unknown, because nothing
+    /// else depends on it. PCIe throughput takes the driver 20 ms per direction, so the first sample skips these
+    /// values.
     fn read_details(&mut self) {
         fn read_optional<T, E: Into<Code>>(
             calls: &Calls,
@@ -354,8 +355,7 @@ impl DeviceReader {
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
-    /// Reads how busy the video engines are. If the driver does not report this, it is unknown, and no error is
-    /// reported.
+    /// Reads how busy the video engines are. A failure is not reported and leaves the value unknown.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -382,14 +382,14 @@ impl DeviceReader {
         });
     }
 
-    /// Whether the memory of every process is unknown.
+    /// Returns whether the memory of every process is unknown.
     fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Reads memory info v2, or v1 if v2 is missing or returns UNKNOWN, as in WSL. `Err` says why memory is unknown
-    /// if no call failed.
+    /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. `Err` explains why memory is
+    /// unknown although no call failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -429,7 +429,7 @@ impl DeviceReader {
             }
             Err(code) => {
                 if failure == Code::UNKNOWN && code == Code::UNKNOWN {
-                    // If not even memory can be read, the GPU counts as lost.
+                    // A GPU whose memory cannot be read at all is treated as lost.
                     calls.failed(V2, code);
                     calls.lost = Some(code);
                 } else {
@@ -441,7 +441,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads and merges the process lists, with each process's utilization.
+    /// Reads and merges the process lists, and adds the utilization of each process.
     fn processes(
         &mut self,
         memory: Option<Memory>,
@@ -465,7 +465,7 @@ impl DeviceReader {
             self.calls.report(self.list_name(List::Compute), lie);
         }
         self.gather_utilization();
-        // With MIG, utilization samples are not supported (nvml.h), so their absence proves nothing.
+        // MIG does not support utilization samples (nvml.h), so missing samples prove nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
@@ -494,8 +494,8 @@ impl DeviceReader {
         }
     }
 
-    /// Reads one list. It is empty if the GPU or driver does not support the list, and `None` if the call failed. A
-    /// missing list of compute processes is a failure, because gpumem depends on it.
+    /// Reads a process list. Returns an empty list if the GPU or driver does not support it, and `None` if the call
+    /// failed. A missing list of compute processes is a failure, because gpumem depends on it.
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -512,8 +512,8 @@ impl DeviceReader {
             return match answer {
                 Ok(whole) => Some(mig::join(whole, of_devices)),
                 Err(code) => {
-                    // Only privileged callers may read the list of the whole GPU, so use the lists of its MIG
-                    // devices.
+                    // Only privileged callers may read the list of the whole GPU. Use the lists of its MIG devices
+                    // instead.
                     let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
                     calls.failed(name, if is_refused { Code::NOT_SUPPORTED } else { code });
                     is_refused.then_some(of_devices)
@@ -522,7 +522,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Reported in every sample, because a process that holds memory may be missing from all lists.
+                // Every sample reports the error, because a process that holds memory can be missing from all lists.
                 calls.failed(name, code);
                 calls.report(
                     name,
@@ -532,7 +532,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Reported for the same reason: without the list, the memory's holders are unknown.
+                // Every sample reports the error, because the holders of the memory are unknown.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),
@@ -548,7 +548,7 @@ fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
 }
 
-/// Returns what the GPU needs before programs can use it (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+/// Returns what must be done before programs can use the GPU (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 fn recovery_action(device: &nvml_wrapper::Device<'_>) -> Result<&'static str, NvmlError> {
     let values = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)])?;
     let sample = values.into_iter().next().ok_or(NvmlError::NotSupported)??;

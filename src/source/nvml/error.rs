@@ -1,4 +1,4 @@
-//! NVML's errors, with advice for users.
+//! Errors of NVML, with advice for users.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,27 +24,27 @@ impl Code {
     pub(super) const RESET_REQUIRED: Self = Self(16);
     pub(super) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(super) const UNKNOWN: Self = Self(999);
-    /// Not an NVML code: the driver returned records of an unknown size.
+    /// Not an NVML code. The driver returned records of an unknown size.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
-    /// Not an NVML code: a text was not UTF-8.
+    /// Not an NVML code. A text was not UTF-8.
     pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);
 
     pub(super) fn check(code: u32) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// Whether this GPU or driver does not have the value, which is an answer rather than a failure.
+    /// Returns whether the GPU or driver does not provide the value, which is not a failure.
     pub(super) fn is_unsupported(self) -> bool {
-        // 25 and 26: the call exists, but no longer in this form (argument version, deprecated).
+        // 25 and 26 mean that the driver no longer supports this version of the call.
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 
-    /// Whether the whole GPU no longer answers.
+    /// Returns whether the GPU no longer answers.
     pub(super) fn is_loss(self) -> bool {
         self == Self::GPU_IS_LOST || self == Self::RESET_REQUIRED
     }
 
-    /// Whether the whole driver is gone, so that only restarting NVML can help.
+    /// Returns whether the driver is gone, so that NVML must be restarted.
     pub(super) fn is_driver_gone(self) -> bool {
         self == Self::UNINITIALIZED
             || self == Self::DRIVER_NOT_LOADED
@@ -88,7 +88,7 @@ impl Code {
         })
     }
 
-    /// Explains the error to users, if its name is not clear enough.
+    /// Explains the error to users if the name of the code is not clear enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {
@@ -159,14 +159,11 @@ pub enum NvmlFailure {
          container: start it with the GPUs passed in), or name the library with --nvml-library PATH; \
          `gpumem doctor` says what is missing, and `gpumem watch --demo` works without a driver"
     )]
-    LibraryNotFound {
-        /// Name of the library that was searched for.
-        library: String,
-    },
+    LibraryNotFound { library: String },
     #[error("cannot use {library} as NVML: {reason}; name another with --nvml-library PATH")]
     LibraryUnusable {
         library: String,
-        /// The loader's message.
+        /// Message of the loader.
         reason: String,
     },
     #[error(
@@ -175,7 +172,6 @@ pub enum NvmlFailure {
          missing, and `gpumem watch --demo` works without a driver"
     )]
     DriverNotLoaded,
-    /// The library and the kernel module have different versions.
     #[error(
         "{MISMATCH} (NVML_ERROR_LIB_RM_VERSION_MISMATCH); reboot, or stop all GPU processes and \
         reload the nvidia modules"
@@ -206,7 +202,8 @@ impl NvmlFailure {
             NvmlError::LibloadingError(error) => {
                 let reason = error.to_string();
                 let reason = std::error::Error::source(&error).map_or(reason, ToString::to_string);
-                // The loader gives the same message for a missing dependency. In that case, the reason matters.
+                // The loader prints the same message for a missing dependency, but the message then begins with the
+                // dependency's name.
                 let missing =
                     reason.contains("No such file or directory") && reason.starts_with(&library);
                 if missing {

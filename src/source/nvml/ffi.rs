@@ -1,10 +1,10 @@
 //! The NVML calls that nvml-wrapper lacks or mishandles, made through the library that it has loaded.
 //!
-//! These calls cross a C ABI, so this is the only file of `nvml` with `unsafe`. It covers memory info v1 (drivers
-//! before R510, WSL), a MIG device's instances, process lists whose record size differs from the header's, and
-//! process utilization in a single call. It also keeps a device's handle without borrowing the library, so that the
+//! These calls cross a C ABI, so only this file of `nvml` contains `unsafe`. It covers memory info v1 (drivers before
+//! R510, WSL), the instances of MIG devices, process lists with a record size other than the header's, and process
+//! utilization in a single call. It also stores the handle of a device without borrowing the library, so that the
 //! handle can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is
-//! valid. Each buffer is at least as large as the driver may write.
+//! valid. Each buffer is at least as large as the driver can write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};
@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::error::Code;
 
-/// The largest process record written by any known driver (R535's v3), in bytes.
+/// Size in bytes of the largest process record that a known driver writes (R535's v3).
 const LARGEST_RECORD: usize = 32;
 /// Fills the buffer before a call, to show which part the driver did not write.
 const UNTOUCHED: u8 = 0xA5;
@@ -25,20 +25,20 @@ const UNTOUCHED: u8 = 0xA5;
 const PID_MAX_LIMIT: u32 = 1 << 22;
 /// Maximum number of retries for a list that grows between two calls.
 const GROWTH_RETRIES: usize = 5;
-/// Maximum number of records. The driver itself stops at 950 processes per GPU.
+/// Maximum number of records. The driver stops at 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
-/// A device's NVML handle that does not borrow the library. Its owner must also own the library.
+/// NVML handle of a device that does not borrow the library. Its owner must also own the library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
-// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only an identifier. nvml-wrapper makes the
-// same assumption for its `Device`.
+// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only an identifier. nvml-wrapper makes the same
+// assumption for its `Device`.
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
     pub(super) fn of(device: &Device<'_>) -> Self {
-        // SAFETY: the handle is only copied; every use goes through the library again.
+        // SAFETY: the handle is only copied. Each use goes through the library again.
         Self(unsafe { device.handle() })
     }
 
@@ -58,28 +58,28 @@ pub(super) enum List {
     Mps,
 }
 
-/// The version of the process list calls that a driver supports.
+/// Version of the process list calls that a driver supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// `…_v3`: 24-byte records; 32 on R535 before 535.98.
+    /// `…_v3` with records of 24 bytes, or 32 on R535 before 535.98.
     V3,
-    /// `…_v2`: 24-byte records.
+    /// `…_v2` with records of 24 bytes.
     V2,
-    /// Without suffix: 16-byte records, before R450.
+    /// Calls without suffix, with records of 16 bytes, before R450.
     V1,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StructLayout {
     pub(super) version: Version,
-    /// The expected size of a record in bytes; [`parse`] checks the actual size.
+    /// Expected size of a record in bytes. [`parse`] checks the actual size.
     record_bytes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ProcessRecord {
     pub pid: u32,
-    /// `None` if NVML reports it as not available.
+    /// `None` if NVML reports that the value is not available.
     pub used_bytes: Option<u64>,
     pub gpu_instance_id: Option<u32>,
     pub compute_instance_id: Option<u32>,
@@ -88,7 +88,7 @@ pub(super) struct ProcessRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UtilizationSample {
     pub pid: u32,
-    /// Microseconds on the driver's own clock, which is not always Unix time.
+    /// Microseconds on the driver's clock, which is not always Unix time.
     pub timestamp: u64,
     pub sm_percent: u32,
     pub memory_percent: u32,
@@ -98,9 +98,9 @@ pub(super) struct UtilizationSample {
 
 /// Determines which version of the process list calls to use, and the expected size of its records.
 ///
-/// On 535.43.02 to 535.86, `_v3` writes 32-byte records although the header says 24, so `_v2` is used there. These
-/// drivers are identified by their symbols: they have confidential-computing memory info, but not the call that
-/// replaced the extra field.
+/// The drivers 535.43.02 to 535.86 write records of 32 bytes in `_v3`, although the header says 24, so `_v2` is used
+/// with them. They are recognised by their symbols: they provide confidential-computing memory info, but not the call
+/// that replaced the additional field.
 pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     let lib = nvml.lib();
     let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
@@ -120,12 +120,12 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
-    // SAFETY: the handle is valid while `device` lives; the call fills `memory`.
+    // SAFETY: the handle is valid while `device` lives, and the call fills `memory`.
     Code::check(unsafe { call(device.handle(), &mut memory) })?;
     Ok((memory.total, memory.used, memory.free))
 }
 
-/// Returns the id of the GPU instance that a MIG device belongs to.
+/// Returns the id of the GPU instance that contains a MIG device.
 pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }
@@ -134,12 +134,12 @@ pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u3
     number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
 }
 
-/// Returns the NUMA node of the GPU's memory, on machines where this memory is a NUMA node.
+/// Returns the NUMA node of the GPU's memory, on machines that map this memory as a NUMA node.
 pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
 
-/// A video engine whose utilization nvml-wrapper does not read.
+/// A video engine whose utilization nvml-wrapper cannot read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Engine {
     Jpeg,
@@ -158,7 +158,7 @@ pub(super) fn engine_percent(
     };
     let call = call.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let (mut percent, mut period_us): (c_uint, c_uint) = (0, 0);
-    // SAFETY: the handle is valid while `device` lives; the call fills the two values.
+    // SAFETY: the handle is valid while `device` lives, and the call fills the two values.
     Code::check(unsafe { call(device.handle(), &mut percent, &mut period_us) })?;
     Ok(percent)
 }
@@ -169,22 +169,22 @@ fn number<E>(
 ) -> Result<u32, Code> {
     let call = symbol.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut number: c_uint = 0;
-    // SAFETY: the handle is valid while `device` lives; the call fills only `number`.
+    // SAFETY: the handle is valid while `device` lives, and the call fills only `number`.
     Code::check(unsafe { call(device.handle(), &mut number) })?;
     Ok(number)
 }
 
-/// Reads process lists. Its buffer is reused, so that an unchanged list takes one call.
+/// Reads process lists. The buffer is reused, so that an unchanged list takes one call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
-    /// Elements of 8 bytes are aligned for every record format.
+    /// Elements of 8 bytes satisfy the alignment of every record format.
     buffer: Vec<u64>,
     capacity: usize,
 }
 
 impl ProcessLists {
-    /// Reads the records of one list. Fails with NVML's error, which is [`Code::FUNCTION_NOT_FOUND`] if the driver
-    /// lacks the call, or with [`Code::UNKNOWN_LAYOUT`] if the records have no known size.
+    /// Reads the records of a list. Fails with NVML's error, which is [`Code::FUNCTION_NOT_FOUND`] if the driver lacks
+    /// the call, or with [`Code::UNKNOWN_LAYOUT`] if the size of the records is unknown.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -201,7 +201,7 @@ impl ProcessLists {
             let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
                 Err(Code::INSUFFICIENT_SIZE) => {
-                    // Leave room for growth before the next call.
+                    // The list can grow before the next call.
                     self.capacity = (count as usize + count as usize / 4 + 8)
                         .max(self.capacity * 2)
                         .min(MOST_RECORDS);
@@ -232,7 +232,7 @@ impl ProcessLists {
         let lib = nvml.lib();
         let buffer = self.buffer.as_mut_ptr();
         // SAFETY: the handle is valid while `device` lives. The buffer has room for `count` records of the largest
-        // known format, and its alignment of 8 suits every format.
+        // known format, and its alignment of 8 satisfies every format.
         let code = unsafe {
             let device = device.handle();
             match version {
@@ -241,7 +241,7 @@ impl ProcessLists {
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
                     List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
                 })?(device, count, buffer.cast()),
-                // On R450 and R460 the call has no version suffix, but it writes v2's records.
+                // On R450 and R460, the call has no version suffix, but it writes records of v2.
                 Version::V2
                     if list == List::Mps
                         && lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.is_err() =>
@@ -268,13 +268,13 @@ impl ProcessLists {
     }
 }
 
-/// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. The driver was told
-/// that the buffer has room for `capacity` records.
+/// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. `capacity` is the number of
+/// records that the driver was told the buffer can hold.
 ///
-/// Records should take `expected` bytes, but the length of the written part can prove another size. It may be exactly
+/// Records should have `expected` bytes, but the length of the written part can prove another size. It can be exactly
 /// the length of 16-byte records (a driver reported by nvitop), or exceed the expected length but fit 32-byte records
 /// (R535). If the driver first cleared the whole buffer, the length proves nothing. Returns `None` if a pid exceeds
-/// Linux's limit, and therefore cannot belong to a process.
+/// Linux's limit.
 fn parse(
     buffer: &[u64],
     count: usize,
@@ -301,7 +301,7 @@ fn parse(
         let half = if at.is_multiple_of(8) { &bytes[..4] } else { &bytes[4..] };
         u32::from_ne_bytes([half[0], half[1], half[2], half[3]])
     };
-    // NVML's NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
+    // NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
     let instance = |at: usize| (size > 16).then(|| word(at)).filter(|&id| id != u32::MAX);
     let records: Vec<ProcessRecord> = (0..count)
         .map(|index| index * size)
@@ -315,17 +315,17 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// Reads process utilization samples. Its buffer is reused, so that a read usually takes one call.
+/// Reads process utilization samples. The buffer is reused, so that a read usually takes one call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
-    /// Number of entries that the driver may have written; the rest are empty.
+    /// Number of entries that the driver can have written. The other entries are empty.
     used: usize,
 }
 
 impl UtilizationSamples {
-    /// Reads the samples newer than `last_seen`, in microseconds of the driver's clock; 0 reads all samples.
-    /// The error [`Code::NOT_FOUND`] only means that there was no sample.
+    /// Reads the samples newer than `last_seen`, in microseconds of the driver's clock. 0 reads all samples. Fails with
+    /// [`Code::NOT_FOUND`] if there are no samples.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -351,8 +351,8 @@ impl UtilizationSamples {
             self.buffer[..used].fill(empty);
             self.buffer.resize(capacity, empty);
             let mut count = capacity as c_uint;
-            // SAFETY: the handle is valid while `device` lives. The buffer holds `count` samples of this call's
-            // only format.
+            // SAFETY: the handle is valid while `device` lives. The buffer holds `count` samples, which have a single
+            // format.
             let code = unsafe {
                 call(
                     device.handle(),
@@ -388,7 +388,7 @@ impl UtilizationSamples {
 mod tests {
     use super::*;
 
-    /// Returns the buffer as written by a driver with records of `size` bytes.
+    /// Returns a buffer as written by a driver with records of `size` bytes.
     fn written(size: usize, records: &[(u32, u64, u32, u32)]) -> Vec<u64> {
         let mut bytes = vec![UNTOUCHED; 8 * LARGEST_RECORD];
         for (index, &(pid, used, gpu_instance, compute_instance)) in records.iter().enumerate() {

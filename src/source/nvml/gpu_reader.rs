@@ -1,7 +1,7 @@
-//! The caller's side of one GPU: the handle of its reader thread, and its last reading.
+//! The thread that reads one GPU, and its last reading.
 //!
-//! Each GPU has its own thread, so a GPU that hangs does not block others. A thread gets no further request until
-//! it has answered.
+//! Each GPU has a separate thread, so a GPU that hangs does not block others. A thread gets no further request until it
+//! has answered.
 
 use std::io;
 use std::path::Path;
@@ -29,21 +29,21 @@ pub(super) struct GpuReader {
     progress: Arc<CallProgress>,
     requests: Sender<()>,
     readings: Receiver<Reading>,
-    /// When the pending request was made.
+    /// When the pending request was sent.
     requested: Option<Instant>,
-    /// Whether the GPU has answered before. The first answer may take longer, because it wakes the GPU.
+    /// Whether the GPU has answered before. The first answer can take longer, because it wakes the GPU.
     started: bool,
-    /// Whether the GPU missed its last deadline. If so, its answers are taken without waiting.
+    /// Whether the GPU missed its last deadline. The next sample then does not wait for an answer.
     late: bool,
-    /// The last reading, and whether it has not been reported yet.
+    /// The last reading. `fresh` is set until the reading is reported.
     last: Option<Reading>,
     fresh: bool,
-    /// Identity of the GPU, kept while it is lost.
+    /// Identity of the GPU, which remains while the GPU is lost.
     identity: Gpu,
 }
 
 impl GpuReader {
-    /// Starts the thread of GPU `index`. The thread ends when the reader is dropped.
+    /// Starts the thread of a GPU, which ends when the reader is dropped.
     pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
         let progress = Arc::<CallProgress>::default();
         let (requests, requested) = channel();
@@ -67,15 +67,15 @@ impl GpuReader {
     }
 
     pub(super) fn ask(&mut self, now: Instant) {
-        // If the thread has ended, there is no answer, and `report` says so.
+        // If the thread has ended, no answer arrives, and `report` adds an error.
         if self.requested.is_none() {
             let _ = self.requests.send(());
             self.requested = Some(now);
         }
     }
 
-    /// Waits for the answer until `timeout` after the request, or until `startup` after the first request. If the GPU
-    /// is late, its answer is taken without waiting.
+    /// Waits for the answer until `timeout` after the request, or until `startup` after the first request. Does not
+    /// wait for a GPU that is late.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
         let Some(requested) = self.requested else { return };
         let time = if self.started { timeout } else { startup };
@@ -137,7 +137,7 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// Returns the last reading's error, if the error concerns the whole driver.
+    /// Returns the error in the last reading if it concerns the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
         self.last.as_ref().filter(|_| self.requested.is_none())?.driver_gone
     }
@@ -151,7 +151,7 @@ impl GpuReader {
     }
 }
 
-/// Runs on the GPU's thread: reads the GPU once per request, until the channel closes.
+/// Reads the GPU once per request until the channel closes. Runs on the GPU's thread.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,
@@ -206,7 +206,7 @@ fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     })
 }
 
-/// Marks old values as stale; they remain visible. Old utilization does not describe the present, so it is dropped.
+/// Marks old values as stale. Removes utilization, which would not describe the present.
 fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.stale_seconds = Some((age.as_secs_f64() * 10.0).round() / 10.0);
     gpu.gpu_percent = None;

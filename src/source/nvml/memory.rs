@@ -1,16 +1,16 @@
-//! Determines the memory figures of the GPU itself. Since R615, memory info v2 returns the figures of the cgroup if
-//! the cgroup's GPU memory is limited; v1 returns the GPU's.
+//! Determines the memory figures of the GPU itself. Since R615, memory info v2 returns the figures of a cgroup with a
+//! GPU memory limit, but v1 always returns the GPU's.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// Maximum difference between two totals of a GPU that can be due to rounding and is not a limit.
+/// Maximum difference between two totals of a GPU that rounding can cause.
 const ROUNDING_BYTES: u64 = MIB;
 
 #[derive(Default, Debug)]
 pub(super) struct Whole {
-    /// The v2 total that was last compared with v1's, and whether it is a limit. The total of a GPU never changes, so
+    /// The last v2 total that was compared with v1's, and whether it is a limit. The total of a GPU never changes, so
     /// v1 is called only once unless there is a limit.
     compared: Option<(u64, bool)>,
     /// The last limit, and the free bytes within it.
@@ -18,8 +18,8 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Returns the GPU's own figures: `reported` if v2 returned the GPU's, otherwise those of `v1` (total, used,
-    /// free). Fails if v1 fails and it is unknown whether `reported` is the GPU's or the cgroup's.
+    /// Returns the figures of the GPU: `reported` from v2 if there is no limit, or else those of `v1` (total, used,
+    /// free). Fails if v1 fails while it is unknown whether there is a limit.
     pub(super) fn of(
         &mut self,
         reported: Memory,
@@ -87,7 +87,7 @@ mod tests {
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
-        // A rounding difference is not a limit. If the driver lacks v1, there is no limit.
+        // A difference from rounding is not a limit. A driver without v1 has no limits.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
         assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);

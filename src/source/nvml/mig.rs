@@ -1,11 +1,11 @@
 //! The MIG devices of one GPU: their handles, identity, memory and processes.
 //!
-//! While MIG is on, only privileged callers may read the whole GPU's memory and process lists. A caller with access
-//! to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up once, and
-//! again after a handle fails or the GPU's settings are reread. Destroying an instance invalidates its handle, and
-//! the driver may reuse a handle for another instance. Without MIG, a GPU costs no calls.
+//! While MIG is enabled, only privileged callers may read the memory and the process lists of the whole GPU. A caller
+//! with access to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up
+//! once, and again after a handle fails or the GPU's settings are read. Destroying an instance invalidates its handle,
+//! and the driver can reuse a handle for another instance. A GPU without MIG costs no calls.
 //!
-//! `device` merges the results into its lists, and `calls` makes the calls.
+//! `device` merges the results into the lists of the GPU, and `calls` makes the calls.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLa
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
-/// Maximum number of MIG devices; no GPU has more.
+/// Maximum number of MIG devices. No GPU has more.
 const MOST_DEVICES: u32 = 64;
 
 pub(super) struct Mig {
-    /// Separate from the GPU's own calls, because a GPU may support calls that its MIG devices do not.
+    /// Separate from the calls of the GPU, which can support calls that its MIG devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,
@@ -37,13 +37,13 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// Forces a new lookup of the handles before their next use.
+    /// Causes a new lookup of the handles before their next use.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
 
-    /// Reads the MIG devices with their memory. If a handle fails, all handles are looked up again, because the GPU
-    /// may have been divided differently.
+    /// Reads the MIG devices and their memory. If a handle fails, looks up all handles again, because the GPU can have
+    /// been divided differently.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
@@ -81,7 +81,7 @@ impl Mig {
         }
         self.devices.clear();
         let calls = &mut self.calls;
-        // If MIG is on and these calls are unsupported, the GPU's MIG devices are invisible.
+        // If MIG is enabled but these calls are unsupported, the MIG devices are invisible.
         let Some(count) = calls.record(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
@@ -107,18 +107,17 @@ impl Mig {
             }
             calls.failed(BY_INDEX, code);
         }
-        // After a failure, every sample retries and reports it.
+        // After a failure, every sample retries and reports the error.
         self.is_known &= calls.errors.len() == errors_before;
     }
 
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
-        // Every MIG device has memory.
         let read = |handle: &MigHandle| memory(&self.calls, nvml, &handle.handle.on(nvml));
         self.devices.iter().map(read).collect()
     }
 
-    /// Reads one process list of all MIG devices; `None` unless it could be read for all of them. If a handle fails,
-    /// all handles are looked up again.
+    /// Reads a process list of all MIG devices. Returns `None` unless it could be read for all devices. If a handle
+    /// fails, looks up all handles again.
     pub(super) fn list(
         &mut self,
         nvml: &Nvml,
@@ -213,13 +212,13 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     }
 }
 
-/// Returns the profile at the end of a MIG device's name: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+/// Returns the profile at the end of a MIG device's name, such as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
 fn profile_in(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once(" MIG ")?;
     Some(profile.trim()).filter(|profile| !profile.is_empty())
 }
 
-/// Builds the beginning of a profile from the attributes: `3g`; `1c.3g` for a part of a GPU instance.
+/// Builds the start of a profile from the attributes: `3g`, or `1c.3g` for a part of a GPU instance.
 fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     if compute_slices == gpu_slices {
         format!("{gpu_slices}g")
@@ -228,8 +227,8 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     }
 }
 
-/// Merges the GPU's own list with the lists of its MIG devices. Each (process, instance) is listed once, with the
-/// larger value. A GPU row without an instance adds nothing to a process that a MIG device lists.
+/// Merges the list of the GPU with the lists of its MIG devices. Each process is listed once per instance, with the
+/// larger value. Ignores a row of the GPU without an instance if a MIG device lists the process.
 pub(super) fn join(
     whole: Vec<ProcessRecord>,
     of_devices: Vec<ProcessRecord>,

@@ -1,11 +1,9 @@
-//! Makes every NVML call, on separate threads, with deadlines.
+//! Makes all NVML calls, on separate threads with deadlines.
 //!
-//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. If a GPU does not
-//! answer in time, the sample contains an error and the GPU's old values, marked as stale. `device` reads a GPU, and
-//! `mig` reads its MIG devices. `rows` drops impossible figures. `ffi` contains the calls that nvml-wrapper lacks or
-//! mishandles. `error` explains NVML's codes.
-//!
-//! This module does not know how snapshots are used, or which processes the pids belong to.
+//! In [`Nvml::sample`], a separate thread reads each GPU (`gpu_reader`) until a common deadline. If a GPU does not
+//! answer in time, the sample contains an error and the GPU's old values, which are marked as stale. `device` reads a
+//! GPU, and `mig` reads its MIG devices. `rows` removes impossible figures. `ffi` contains the calls that nvml-wrapper
+//! lacks or mishandles. `error` explains NVML's codes.
 
 mod accounting;
 mod calls;
@@ -30,19 +28,19 @@ use gpu_reader::GpuReader;
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
-/// Name of the library for the loader. Every driver since 2012 installs it.
+/// Name of the library for the loader. All drivers since 2012 install it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Paths of the library outside the loader's search path, on WSL and NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
-/// Interval between attempts to reopen the driver after it has disappeared.
+/// Interval between attempts to reopen a driver that is gone.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor may add GPUs.
+/// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor can add GPUs.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
-    /// Path of the library; `None` for the loader's search path.
+    /// Path of the library. `None` uses the loader's search path.
     pub library: Option<PathBuf>,
     pub timeout: Duration,
 }
@@ -54,13 +52,13 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// Time limit of the first call to a GPU, which may have to wake it: 1 to 3 s without persistence mode
-    /// (NVIDIA's driver persistence documentation).
+    /// Time limit of the first call to a GPU, which can have to wake the GPU: 1 to 3 s without persistence mode
+    /// (NVIDIA's documentation of driver persistence).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// Time limit for starting NVML, which may have to load the driver.
+    /// Time limit for starting NVML, which can have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
@@ -76,10 +74,9 @@ pub struct NvmlSample {
 #[derive(Debug)]
 pub struct SampledGpu {
     pub gpu: Gpu,
-    /// When NVML last answered; `None` if it never has.
+    /// When NVML last answered. `None` if it never has.
     pub read_at: Option<Instant>,
-    /// Whether the driver reports process utilization for this GPU; `None` if it was not requested, or the call
-    /// failed.
+    /// Whether the driver reports process utilization for this GPU. `None` if it was not requested or the call failed.
     pub process_utilization: Option<bool>,
 }
 
@@ -87,13 +84,13 @@ pub struct SampledGpu {
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
-    /// Errors in reading facts about the driver when it was opened.
+    /// Errors from opening the driver, which every snapshot contains.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
     /// Set while the driver is gone.
     away: Option<Away>,
     counted: Instant,
-    /// A second instance of NVML that is being opened to count the GPUs.
+    /// A second instance of NVML, opened to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
@@ -118,8 +115,8 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if there is no library,
-    /// driver or permission, if versions differ, or if NVML does not answer in time. Each error says what to do.
+    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if the library, the driver or
+    /// permission is missing, if their versions differ, or if NVML does not answer in time.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
@@ -152,11 +149,8 @@ impl Nvml {
         }
 
         let now = Instant::now();
-        let mut sample = NvmlSample {
-            gpus: Vec::with_capacity(self.gpus.len()),
-            // Driver facts missing at the start are reported in every snapshot.
-            errors: self.errors.clone(),
-        };
+        let mut sample =
+            NvmlSample { gpus: Vec::with_capacity(self.gpus.len()), errors: self.errors.clone() };
         for reader in &mut self.gpus {
             let (gpu, errors, read_at) = reader.report(now);
             sample.gpus.push(SampledGpu {
@@ -170,8 +164,8 @@ impl Nvml {
         sample
     }
 
-    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes may have changed. A lost
-    /// GPU remains listed, with its error.
+    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes can have changed. A lost GPU
+    /// remains listed with its error.
     fn recount_gpus(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
@@ -204,8 +198,8 @@ impl Nvml {
         }
     }
 
-    /// While the driver is gone, returns the identities of the GPUs and the reason, and periodically tries to open
-    /// the driver on a separate thread. `None` once the driver is back.
+    /// While the driver is gone, returns the identities of the GPUs and the reason. Periodically tries to open the
+    /// driver on a separate thread. Returns `None` after the driver has returned.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
@@ -252,7 +246,7 @@ impl Nvml {
     }
 }
 
-/// Returns the versions of library and driver, within the time limit and without accessing a GPU.
+/// Returns the versions of library and driver without accessing a GPU.
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     Ok(open_within(options, options.timeout)?.driver)
 }
@@ -266,7 +260,7 @@ fn start_readers(opened: &OpenedNvml) -> io::Result<Vec<GpuReader>> {
     (0..opened.gpus).map(|index| GpuReader::start(&opened.nvml, index)).collect()
 }
 
-/// Loads the library and starts NVML on a thread, because both can hang.
+/// Loads the library and starts NVML on a separate thread, because both can hang.
 fn start_opening(options: &NvmlOptions) -> io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
     let library = options.library.clone();
     Task::start("nvml-open", move || open_now(library))
@@ -298,7 +292,7 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     let nvml = Arc::new(nvml);
     if nvml.lib().nvmlShutdown.is_err() {
-        // The wrapper calls shutdown when it is dropped, and panics if the symbol is missing.
+        // nvml-wrapper calls `nvmlShutdown` when it is dropped, and panics if the symbol is missing.
         std::mem::forget(Arc::clone(&nvml));
     }
     let gpus = nvml
@@ -319,7 +313,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     Ok(OpenedNvml { nvml, driver, errors, gpus })
 }
 
-/// Returns a driver fact, and records an error for every snapshot if it is missing.
+/// Returns a fact about the driver, or records an error if the fact is missing.
 fn reported<T>(
     errors: &mut Vec<ReadError>,
     call: &str,

@@ -1,7 +1,7 @@
-//! Drops impossible figures from the driver's process lists and memory. Pure.
+//! Removes impossible figures from the driver's process lists and memory.
 //!
-//! Drivers have reported pid 0, the same process many times, and sizes that exceed the GPU's memory. Such figures
-//! would lead to false findings. Each dropped figure is reported in the snapshot's errors.
+//! Drivers have reported pid 0, the same process several times, and sizes that exceed the GPU's memory. Such figures
+//! would cause false findings. Each removed figure is reported in the snapshot's errors.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -12,7 +12,7 @@ use crate::units::Bytes;
 /// Maximum size of a row in bytes if the memory size of the GPU is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// Merges lists into one row per (process, GPU instance), using the larger value.
+/// Merges lists into one row per process and GPU instance, with the larger value.
 pub(super) fn merge(
     compute: &[ProcessRecord],
     graphics: &[ProcessRecord],
@@ -26,7 +26,7 @@ pub(super) fn merge(
         (mps, ProcessType::Mps),
     ];
     let (mut without_pid, mut twice) = (0usize, 0usize);
-    // For each row, the list in which the row last appeared.
+    // Index of the list where each row last appeared.
     let mut last_lists: Vec<usize> = Vec::with_capacity(rows.capacity());
     for (list, (records, kind)) in lists.into_iter().enumerate() {
         for record in records {
@@ -96,7 +96,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
     lie
 }
 
-/// Explains why memory figures are impossible; `None` if they are possible.
+/// Returns why memory figures are impossible, or `None` if they are possible.
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
     let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();

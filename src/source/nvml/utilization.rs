@@ -12,7 +12,7 @@ use crate::model::snapshot::GpuProcess;
 
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// Maximum interval between samples of a driver, which is 1/6 to 1 s depending on the product (`nvml.h`,
+/// Maximum interval between samples of a driver. The interval is 1/6 to 1 s depending on the product (`nvml.h`,
 /// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample proves nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
@@ -28,17 +28,17 @@ struct Peak {
 #[derive(Debug, Default)]
 pub(super) struct Utilization {
     samples: UtilizationSamples,
-    /// The newest timestamp so far, on the driver's clock; 0 requests all samples.
+    /// The newest timestamp on the driver's clock. 0 requests all samples.
     last_seen: u64,
-    /// Peaks since the last snapshot that completed an interval.
+    /// Peaks in the current interval, which can span several snapshots.
     peaks: HashMap<u32, Peak>,
-    /// How much of the time since that snapshot is covered by samples.
+    /// How much of the current interval is covered by samples.
     covered: Duration,
-    /// Peaks of the previous interval; `None` if unknown.
+    /// Peaks of the previous interval. `None` if unknown.
     previous: Option<HashMap<u32, Peak>>,
     /// Whether every call since the last snapshot succeeded.
     is_known: bool,
-    /// Whether the driver supports the call; `None` if it was not called, or failed for another reason.
+    /// Whether the driver supports the call. `None` if it was not called or failed for another reason.
     supported: Option<bool>,
     read_at: Option<(Instant, SystemTime)>,
     /// How much of the time since the last snapshot is covered by samples.
@@ -54,7 +54,7 @@ impl Utilization {
         self.supported
     }
 
-    /// Returns how much of the time since the previous call of this function is covered by samples.
+    /// Returns how much of the time since the last call is covered by samples.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
@@ -63,8 +63,8 @@ impl Utilization {
     pub(super) fn read_samples(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
         let read_at = (Instant::now(), SystemTime::now());
-        // Some drivers stamp samples with Unix time. If the clock is set back, every new sample would look old and a
-        // busy process would look idle.
+        // Some drivers stamp samples with Unix time. After the clock is set back, every new sample would look old, and
+        // a busy process would look idle.
         if self.read_at.is_some_and(|last| clock_was_set_back(last, read_at)) {
             self.last_seen = 0;
         }
@@ -82,7 +82,7 @@ impl Utilization {
                     sample.encoder_percent,
                     sample.decoder_percent,
                 ];
-                // Some drivers return garbage here while zombies exist.
+                // Some drivers return garbage while zombies exist.
                 if percents.iter().any(|&percent| percent > 100) {
                     continue;
                 }
@@ -113,8 +113,8 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Sets each row's utilization since the last snapshot. If that time is shorter than the driver's interval, the
-    /// previous interval is included. On a GPU that may be divided, missing samples prove nothing.
+    /// Sets the utilization of each row since the last snapshot. If that time is shorter than the driver's interval,
+    /// includes the previous interval. On a GPU that MIG can have divided, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let previous = self.previous.as_ref().filter(|_| !is_whole);
@@ -136,7 +136,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // If samples could not be read now, the next call returns them.
+        // If samples could not be read, the next call returns them.
         if is_known && is_whole {
             self.previous = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
@@ -164,14 +164,14 @@ mod tests {
             utilization.fill(&mut rows, false);
             rows[0].sm_percent
         };
-        // The driver takes one sample per second, and it is read four times as often: busy, then idle, then busy.
+        // The driver takes one sample per second, and gpumem reads four times per second: busy, then idle, then busy.
         assert_eq!(filled(250, None), None);
         assert_eq!([250, 250, 250].map(|time| filled(time, None)), [None, None, Some(0)]);
         assert_eq!(filled(250, Some(30)), Some(30));
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 4].map(|time| filled(time, None)), [Some(0); 4]);
-        // Reads are as frequent as samples, so each read represents its own interval.
+        // gpumem reads once per sample, so each read covers a separate interval.
         assert_eq!(filled(1000, Some(40)), Some(40));
         assert_eq!([1000; 2].map(|time| filled(time, None)), [Some(0); 2]);
     }
