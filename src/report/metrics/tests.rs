@@ -1,3 +1,5 @@
+//! Tests of the series on the page.
+
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
 use crate::reclaim::testing;

@@ -1,3 +1,5 @@
+//! Tests of plans as text.
+
 use super::*;
 use crate::model::{Kind, Time};
 use crate::reclaim::Refused;

@@ -1,4 +1,4 @@
-//! Computes which columns of the process table fit, which one is under the mouse, and what lies beyond the edges.
+//! Which columns of the process table fit, and which column is under the mouse.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::layout::Layout;
@@ -7,12 +7,12 @@ use crate::watch::text;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
 
-/// Columns for edges and marks, left of the first column.
+/// Screen columns before the first table column, for edges and marks.
 pub const GUTTER: u16 = 2;
-/// Maximum scroll offset, needed because a process controls the length of its command line.
+/// Maximum scroll offset. A process controls the length of its command line.
 const FARTHEST: u16 = 4096;
 
-/// Returns the chosen columns that fit, left to right, with their widths.
+/// Returns the chosen columns that fit, from left to right, with their widths.
 pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
@@ -38,7 +38,7 @@ pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16
     for column in columns.iter() {
         shown.extend(kept.iter().filter(|(kept, _)| *kept == column));
     }
-    // No blank follows the last column.
+    // The last column needs no blank after it.
     let blank = u16::from(matches!(shown.last(), Some((Column::Command, _))));
     let mut commands = shown.iter_mut();
     if let Some((_, width)) = commands.find(|(column, _)| *column == Column::Command) {
@@ -59,7 +59,6 @@ pub fn column_width(column: Column, widths: Widths) -> u16 {
     }
 }
 
-/// Returns the table column at screen column `x`.
 pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     let area = layout.table_heading;
     let widths = app.screenful.as_ref()?.widths;
@@ -76,7 +75,8 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// Returns the scroll offset after `steps` more columns, limited by the longest visible command.
+/// Returns the scroll offset after `steps` more columns. The end of the longest visible command
+/// limits the offset.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
@@ -96,7 +96,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// Returns the title of the sort column, if that column is not shown.
+/// Returns the title of the sort column if the table does not show that column.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
@@ -104,7 +104,8 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
-/// Number of marked rows, and the range of visible rows if some are hidden: `2 marked  1-12 of 40`.
+/// Formats the number of marked rows and, if rows are hidden, the range of visible rows:
+/// `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
     if !app.table.tagged.is_empty() {
@@ -118,7 +119,7 @@ pub fn beyond(app: &App, height: u16) -> String {
     parts.join("  ")
 }
 
-/// Number of marked rows, including rows that are hidden or gone.
+/// Formats the number of marked rows, including rows that the filter hides or that are gone.
 fn marked(app: &App) -> String {
     let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();

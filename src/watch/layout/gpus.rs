@@ -1,33 +1,31 @@
-//! Layout of the GPU panel: its form, its height, and the position of each card.
+//! Layout of the GPU panel: cards, lines or totals.
 
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Minimum width of a card next to other cards.
+/// Minimum width of a card beside other cards.
 const CARD: u16 = 56;
 const CARD_GAP: u16 = 2;
 /// Number of lines above a card's chart: name, bar, figures, caption.
 const CARD_LINES: u16 = 4;
-/// Minimum height of a card's chart.
 const CHART_ROWS_MIN: u16 = 2;
-/// Maximum height of a card's chart.
 const CHART_ROWS_MAX: u16 = 12;
-/// Maximum number of GPUs that are shown as cards by default.
+/// Maximum number of GPUs for which cards are the default.
 const CARDS_MAX: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// A card per GPU, with charts.
     Cards,
-    /// A line per GPU and, if there is room, per MIG device.
+    /// A line for each GPU and, if there is room, for each MIG device.
     Lines,
     Totals,
 }
 
 impl Form {
-    /// Returns the form that the next key press selects. `None` means automatic.
+    /// Returns the form that follows `form` when the user presses the key. `None` is the automatic
+    /// form.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -47,13 +45,14 @@ impl Form {
     }
 }
 
-/// Returns the first form in which all GPUs fit, and its rows. The limit is `usual`, or `max` for a chosen form.
+/// Returns the first form in which all GPUs fit, and the number of rows it takes. The limit is
+/// `max` rows for a form that the user chose, and `usual` rows for the automatic form.
 pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
-        // On a short screen, the lines are more useful to other panels.
+        // On a short screen, rows are more useful to the other panels.
         None if needs.gpus <= CARDS_MAX => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
-        // If cards do not fit in the usual rows, they get the minimum number of rows that they need.
+        // If the cards need more than `usual` rows, use the smallest number in which they fit.
         Some(Form::Cards) => ((usual..=max).find_map(|rows| cards(area, rows, needs)), max),
         Some(Form::Lines) => (None, max),
         Some(Form::Totals) => return (Form::Totals, 1),
@@ -69,7 +68,8 @@ pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form,
     }
 }
 
-/// Returns the rows that all cards need, with charts as tall as `budget` allows. `None` if the cards do not fit.
+/// Returns the number of rows for cards whose charts are as tall as `budget` allows, or `None` if
+/// the cards do not fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
@@ -78,7 +78,7 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// Number of cards side by side: as few as possible without adding a row of cards.
+/// Returns the number of cards beside each other: the smallest number that adds no row of cards.
 fn cards_across(width: u16, count: u16) -> u16 {
     let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(max).max(1)).max(1)

@@ -1,6 +1,5 @@
-//! Lines of the help and their positions. The help covers keys, filters, the mouse and marks.
-//!
-//! The help uses as many columns as fit. A line too long for its column is wrapped.
+//! Layout of the help, which covers keys, filters, the mouse and marks. The help uses as many
+//! columns as fit on the screen.
 
 use ratatui::layout::Rect;
 
@@ -12,7 +11,7 @@ use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::memory_shares::MemoryShare;
 use crate::watch::text::wrap;
 
-/// Syntax of filters. The terms come from a separate table.
+/// The syntax of filters. [`selectable`] lists the terms.
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all terms must match"),
@@ -30,7 +29,7 @@ pub const MOUSE: [(&str, &str); 6] = [
     ("Shift", "held, the terminal selects text"),
 ];
 
-/// Marks on the screen. [`MemoryShare`] explains the marks in bars.
+/// Marks on the screen, except the glyphs in bars, which [`MemoryShare`] explains.
 pub const MARKS: [(&str, &str); 6] = [
     ("-", "unknown; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
@@ -41,20 +40,18 @@ pub const MARKS: [(&str, &str); 6] = [
 ];
 
 pub const LABEL: u16 = 17;
-/// Minimum width of a column's text.
 const TEXT: u16 = 30;
-/// Blanks before and after each column of the help.
 pub const GAP: u16 = 1;
-/// Maximum number of lines of one entry.
+/// Maximum number of lines for one entry.
 const LINES: usize = 64;
-/// With more columns, the help would be harder to read than to scroll.
+/// Maximum number of columns. Scrolling is easier than reading more columns.
 const COLUMNS_MAX: u16 = 4;
 
 #[derive(Debug)]
 pub struct HelpLine {
-    /// A key or a mark, or a heading if `text` is `None`.
+    /// A key or a mark, or the title of a heading.
     pub label: String,
-    /// The explanation. `None` for a heading.
+    /// `None` for a heading.
     pub text: Option<String>,
 }
 
@@ -77,8 +74,8 @@ impl HelpPage {
     }
 }
 
-/// Returns the sections of the help, starting with the current context. Each section is wrapped to this width, with a
-/// heading and a final blank line.
+/// Returns the sections of the help, each with a heading and a blank line at the end. The section
+/// about the current context comes first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
@@ -121,9 +118,10 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     blocks
 }
 
-/// Distributes the sections over at most `count` columns with minimal height. Sections stay whole and in order.
+/// Distributes the sections over at most `count` columns so that the tallest column is as short as
+/// possible. Sections stay whole and in order.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    // Returns the column of each section if columns are limited to `height` lines.
+    // The column of each section, if columns are limited to `height` lines.
     let places = |height: usize| -> Vec<usize> {
         let (mut column, mut used) = (0, 0);
         let column_of = |block: &Vec<HelpLine>| {
@@ -145,20 +143,19 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
         }
         columns[at].extend(block);
     }
-    // Remove the blank line at the end of each column.
+    // No blank line is needed at the end of a column.
     for column in &mut columns {
         column.pop();
     }
     columns
 }
 
-/// Returns the screen area above the line that shows how to close the help.
+/// Returns the area of the help without the line at the bottom.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }
 }
 
-/// Returns the first visible line of the help when it is scrolled to the end.
 pub fn last_line(context: Context, area: Rect) -> u16 {
     let height = HelpPage::new(context, area.width).height();
     let last = height.saturating_sub(usize::from(body(area).height));

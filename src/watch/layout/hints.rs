@@ -1,6 +1,5 @@
-//! Positions of the hints that fit in the bottom line, and of the text before and after them.
-//!
-//! Drawing and the mouse both use these positions, so that a click acts on the visible hint.
+//! Layout of the bottom line: the hints that fit, and the text before and after them. The view and
+//! the mouse use the same positions.
 
 use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};
@@ -10,29 +9,29 @@ use crate::watch::state::page::Page;
 use crate::watch::text::columns;
 
 pub const GAP: u16 = 1;
-/// Blanks between the hints and the text before or after them.
+/// Blanks between the hints and the text beside them.
 const ASIDE: u16 = 2;
 
-/// Minimum width at which the line names the sort column if the table does not show it.
+/// Minimum width for naming a sort column that the table does not show.
 const SORT_SHOWN: u16 = 56;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     pub from: u16,
-    /// The first column after the hint.
+    /// First screen column after the hint.
     pub to: u16,
     pub hint: Hint,
 }
 
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
-    // Showing marks and hidden rows is more important than another hint.
+    // The text after the hints takes precedence over one more hint.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
     };
     let start = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let context = app.context();
-    // A page that is not about a process offers nothing to kill.
+    // Only a page about a process offers to kill.
     let applies = |hint: &Hint| {
         context != Context::Page
             || hint.word != "Kill"
@@ -47,7 +46,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// Returns the text before the hints, which shows the progress of a batch.
+/// Returns the progress of a batch, which precedes the hints.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
@@ -59,7 +58,6 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
         Context::Page => return page::position(app),
-        // The table does not scroll in these contexts.
         Context::Plan | Context::Columns => return String::new(),
     }
     let height = layout.map_or(0, |layout| layout.table.height);
@@ -72,7 +70,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// Places as many hints as fit. Hints with the highest rank are dropped first.
+/// Places the hints. Hints with the highest rank are dropped until the rest fit.
 pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();

@@ -1,7 +1,7 @@
-//! Sizes and positions of the panels, and the order in which a small screen drops them.
+//! Sizes and positions of the panels, and which panels a small screen drops.
 //!
-//! The layout is a pure function of the screen size, the amount of content and the user's choices. Each submodule
-//! computes positions inside one panel, for both the mouse and the view. Panels are dropped in this order:
+//! The layout depends only on the screen size, the amount of content and the user's choices. The
+//! submodules lay out single panels. Panels are dropped in this order:
 //!
 //! | when | what is dropped |
 //! |---|---|
@@ -14,13 +14,13 @@
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
-//! On larger screens, the header, the table heading with [`TABLE_ROWS_MIN`] rows, one line of findings and the
-//! key hints remain. The GPUs get at most half of the other rows, unless the user chose a form that needs more.
-//! [`FOLDS`] is the summary for the help.
+//! The header, the table heading, [`TABLE_ROWS_MIN`] table rows, one line of findings and the key
+//! hints are never dropped. The GPUs get at most half of the other rows, unless the user chose a
+//! form that needs more.
 //!
-//! Rows that the table leaves blank go first to the findings, up to a third of the screen, and then to charts below
-//! the table. Rows move between panels a few at a time, so that panels do not shift with every process. An empty
-//! findings panel is one line high.
+//! Rows that the table does not need go first to the findings, up to a third of the screen, and
+//! then to charts below the table. The split changes in steps of [`STEP`] rows, so that panels do
+//! not move whenever a process starts.
 
 pub mod columns;
 pub mod gpus;
@@ -31,7 +31,7 @@ pub use gpus::Form;
 use gpus::gpu_form;
 use ratatui::layout::Rect;
 
-/// What a small screen drops, as described in the help.
+/// The panels that a small screen drops, as the help describes them.
 pub const FOLDS: [(&str, &str); 5] = [
     ("findings", "from 9 lines to one"),
     ("charts", "before the table becomes shorter than they are"),
@@ -40,53 +40,53 @@ pub const FOLDS: [(&str, &str); 5] = [
     ("below 40x10", "the essentials in words"),
 ];
 
-/// Minimum size for panels. A smaller screen shows only a short text.
+/// Minimum size for panels. A smaller screen shows a short text.
 pub const COLUMNS_MIN: u16 = 40;
 pub const ROWS_MIN: u16 = 10;
-/// Rows that the table keeps, regardless of the number of GPUs.
+/// Table rows that remain even with many GPUs.
 pub const TABLE_ROWS_MIN: u16 = 5;
-/// Rows that the table keeps while the findings have the focus.
+/// Table rows that remain while the findings have the focus.
 const TABLE_ROWS_ASIDE: u16 = 3;
-/// Rows that the table keeps when charts claim their share.
+/// Table rows that remain when charts claim [`CHARTS_SHARE`].
 const TABLE_ROWS_BESIDE: u16 = 6;
-/// Maximum share of the table and chart rows for charts of one-line GPUs.
+/// Maximum share of the rows for table and charts that charts of one-line GPUs take.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
-/// The findings take at most one third of the screen.
+/// The findings take at most the screen height divided by this number.
 const FINDINGS_PART: u16 = 3;
-/// Number of lines that is enough for most selected processes.
+/// Number of lines that suffice for most selected processes.
 const DETAILS: usize = 8;
-/// Number of rows that move between panels at a time.
+/// Number of rows by which the split between panels changes.
 const STEP: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LayoutNeeds {
     pub gpus: usize,
-    /// Number of MIG devices on all GPUs.
+    /// Number of MIG devices of all GPUs.
     pub parts: usize,
-    /// Maximum number of MIG devices on one GPU.
+    /// Maximum number of MIG devices of one GPU.
     pub parts_max: usize,
-    /// Number of lines in the table. `None` before the first sample.
+    /// Number of table lines, or `None` before the first sample.
     pub table: Option<usize>,
     pub is_limited: bool,
     pub findings: usize,
     pub is_in_findings: bool,
     pub is_selected: bool,
-    /// Chosen form of the GPU panel. `None` selects a form automatically.
+    /// Form of the GPU panel that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub header: Rect,
-    /// Heading of the GPU panel; empty on a short screen and above cards.
+    /// Empty on a short screen and above cards.
     pub gpu_heading: Rect,
     pub gpus: Rect,
     pub gpu_form: Form,
-    /// The line with the table's filters; empty without filters and on a short screen.
+    /// Empty without filters and on a short screen.
     pub table_limits: Rect,
     pub table_heading: Rect,
     pub table: Rect,
-    /// Charts in spare rows; empty if no rows are spare.
+    /// Charts below the table. Empty unless rows are left over.
     pub charts: Rect,
     pub status: Rect,
     pub hints: Rect,
@@ -99,7 +99,7 @@ impl Layout {
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // Header, table heading and hints are always shown.
+        // The header, the table heading and the hints take a line each.
         let rest = area.height - 3 - status;
         let limits = u16::from(roomy && needs.is_limited);
         let max = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
@@ -110,7 +110,6 @@ impl Layout {
         };
         let heading = u16::from(heading);
         let kept = |max| match gpu_form {
-            // Cards contain their charts.
             Form::Cards => 0,
             Form::Lines | Form::Totals => rows_kept(area.width, max, needs.gpus),
         };
@@ -119,7 +118,7 @@ impl Layout {
         let (status, charts) = divide_rows(rest, (status, max), kept, needs);
 
         let mut top = area.y;
-        // Take the panels from top to bottom, in the order of the fields below.
+        // The panels take their rows from top to bottom, in the order of the fields.
         let mut take = |height: u16| {
             let rect = Rect::new(area.x, top, area.width, height);
             top += height;
@@ -140,7 +139,7 @@ impl Layout {
     }
 }
 
-/// Number of rows for the findings if rows are not scarce.
+/// Returns the height of the findings on a screen of this height.
 fn status_rows(height: u16) -> u16 {
     match height {
         0..14 => 1,
@@ -151,16 +150,17 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// Divides `rest` rows between table, charts and findings; returns the rows of findings and charts. Findings get
-/// `usual` rows if the table is short of rows, and at most the larger of `usual` and `max`. `kept` returns how many
-/// of the given rows the charts can claim.
+/// Divides `rest` rows between table, charts and findings. Returns the rows of the findings and of
+/// the charts.
+///
+/// The findings get `usual` rows if the table is short of rows, and at most `max` rows otherwise.
+/// `kept` returns how many of the given rows the charts can claim.
 fn divide_rows(
     rest: u16,
     (usual, max): (u16, u16),
     kept: impl Fn(u16) -> u16,
     needs: &LayoutNeeds,
 ) -> (u16, u16) {
-    // The title needs a line too.
     let wanted = needs.findings.saturating_add(1);
     let wanted = match (needs.findings, needs.is_selected) {
         (0, false) => 1,
@@ -169,7 +169,7 @@ fn divide_rows(
     };
     let wanted = at_most(wanted, max.max(usual));
     let min = match needs.findings {
-        // A selected process is guaranteed only about half of the usual rows.
+        // A selected process is sure to get only half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };
@@ -184,7 +184,7 @@ fn divide_rows(
     let max = max.min((rest - min).saturating_sub(TABLE_ROWS_BESIDE));
     let sure = if is_known { kept(max) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // An empty table needs one line, which says so.
+        // An empty table has one line, which says that there are no rows.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
@@ -203,12 +203,11 @@ fn at_most(wanted: usize, max: u16) -> u16 {
     wanted.min(usize::from(max)) as u16
 }
 
-/// Minimum rows of a chart with time labels: caption, two rows of blocks, labels.
+/// Minimum height of a chart with time labels: caption, two rows of blocks, labels.
 pub const CHARTS_ROWS_MIN: u16 = 4;
 const GAP: u16 = 2;
-/// Minimum width of a GPU's cell.
 const CELL_COLUMNS: u16 = 38;
-/// Usual height of a GPU's cell: caption, four rows of blocks, time labels.
+/// Usual height of a chart: caption, four rows of blocks, time labels.
 const CELL_ROWS: u16 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,12 +218,13 @@ pub struct ChartGrid {
 }
 
 impl ChartGrid {
-    /// Arranges `count` cells in as few columns as the rows allow; `None` if they do not fit.
+    /// Arranges `count` charts in as few columns as the rows allow. Returns `None` if they do not
+    /// fit.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let max = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        // If rows are scarce, use the minimum number of columns that does not add a row.
+        // If there are too few rows, use the smallest number of columns that adds no row.
         let fewest = || count.div_ceil(count.div_ceil(max));
         let across = (1..=max).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
@@ -245,7 +245,7 @@ impl ChartGrid {
     }
 }
 
-/// Number of rows for the charts of `gpus` GPUs, at most `max`. 0 if charts with time labels do not fit.
+/// Returns the number of rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
 pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
@@ -278,7 +278,7 @@ mod tests {
         LayoutNeeds { gpus, ..LayoutNeeds::default() }
     }
 
-    /// Checks that the panels fill the screen without overlap and that the table keeps its rows.
+    /// Checks that the panels cover the screen without overlap and that the table keeps its rows.
     fn check(width: u16, height: u16, needs: LayoutNeeds) {
         let Some(layout) = layout(width, height, needs) else {
             assert!(width < COLUMNS_MIN || height < ROWS_MIN);
@@ -343,7 +343,7 @@ mod tests {
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
             (120, 40, 2, 0, None, (Cards, 13)),
-            // The cards would be stacked in a single column.
+            // The screen is too narrow for two cards side by side.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
             (200, 60, 0, 0, None, (Lines, 1)),
@@ -351,13 +351,11 @@ mod tests {
             (200, 60, 8, 0, None, (Lines, 8)),
             (60, 15, 8, 0, None, (Totals, 1)),
             (200, 60, 64, 0, None, (Totals, 1)),
-            // No row has a single card.
             (200, 60, 4, 0, Some(Cards), (Cards, 24)),
             (200, 60, 8, 0, Some(Cards), (Cards, 24)),
             (80, 24, 8, 0, Some(Cards), (Lines, 8)),
             (120, 40, 1, 0, Some(Lines), (Lines, 1)),
             (80, 24, 1, 2, Some(Lines), (Lines, 3)),
-            // MIG devices are dropped before table rows.
             (80, 15, 1, 7, Some(Lines), (Lines, 1)),
             (80, 24, 1, 0, Some(Totals), (Totals, 1)),
         ] {

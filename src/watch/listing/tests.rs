@@ -28,7 +28,7 @@ fn pids(screenful: &Screenful, listing: &Listing) -> Vec<u32> {
     rows.map(|row| row.key.identity.pid).collect()
 }
 
-/// Returns the lines with their tree glyphs: `0 4000`, `1├4001`, `1└4002`.
+/// Returns the lines with their tree glyphs, such as `0 4000`, `1├4001` and `1└4002`.
 fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
     let lines = listing.lines.iter().zip(pids(screenful, listing));
     lines
@@ -44,7 +44,7 @@ fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
         .collect()
 }
 
-/// Makes one process of group 4000 the child of another, or removes its visible parent.
+/// Makes `child` a child of `parent`, or of a process that is not visible.
 fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     let parent = parent.map(|at| &snapshot.processes[at]);
     let parent = parent.map(|parent| (parent.pid, parent.start_ticks));
@@ -58,7 +58,7 @@ fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     }
 }
 
-/// Six processes on a GPU: 4000 launched 4001 and 4003, and 4003 launched 4005. 4002 and 4004 have no relatives.
+/// Returns six processes on a GPU. Process 4000 started 4001 and 4003, and 4003 started 4005.
 fn family() -> Snapshot {
     let mut snapshot = sample::snapshot(1, 6);
     for process in &mut snapshot.processes {
@@ -88,7 +88,7 @@ fn each_limit_hides_its_rows_and_all_limits_are_described() {
     assert_eq!(pids_with(|_| ()), [4003, 4000, 4001, 4002]);
     assert_eq!(pids_with(|choice| choice.mine = true), [4003, 4000]);
     assert_eq!(pids_with(|choice| choice.only_findings = true), [4000]);
-    // A process with a finding is not small, and neither is a process of unknown size.
+    // Process 4002 has an unknown size, and a process with a finding is never small.
     assert_eq!(pids_with(|choice| choice.hide_small = true), [4003, 4000, 4002]);
     assert_eq!(
         pids_with(|choice| choice.filter = Selector::parse("mem<1GiB").unwrap()),

@@ -1,8 +1,9 @@
-//! Writes a frame as a self-contained SVG document.
+//! Formats a frame as a self-contained SVG document.
 //!
-//! A cell measures [`CELL`] pixels. Text is written in runs of one style. Each run has an explicit position and
-//! length, so that columns stay aligned in any font. A character from another font, or one that is written right to
-//! left, is a separate run. Bars and charts are drawn as shapes, because block characters do not touch in most fonts.
+//! Text is written in runs of one style. Each run has an explicit position and length, so that
+//! columns stay aligned in any font. A character that needs another font or that is written from
+//! right to left is a run of its own. Bars and charts are shapes, because block characters do not
+//! touch in most fonts.
 
 use std::fmt::Write as _;
 
@@ -12,22 +13,23 @@ use ratatui::style::{Color, Modifier};
 use crate::watch::once::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell. In most monospaced fonts, a character is 0.6 times as wide as the font size.
+/// Width and height of a cell in pixels. In most monospaced fonts, characters are 0.6 times as wide
+/// as the font size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
-/// Distance from the top of a cell to the baseline.
+/// Distance from the top of a cell to the baseline, in pixels.
 const BASELINE: usize = 12;
 const UNDERLINE: usize = 14;
 const MARGIN: usize = 8;
 
 type Rgb = u32;
 
-/// The sixteen terminal colours, readable on black.
+/// The terminal's sixteen colours, chosen to be readable on black.
 const ON_BLACK: [Rgb; 16] = [
     0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
     0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,
 ];
-/// The sixteen terminal colours, readable on white.
+/// The terminal's sixteen colours, chosen to be readable on white.
 const ON_WHITE: [Rgb; 16] = [
     0x1f1f1f, 0xb00020, 0x1e6b2e, 0x855200, 0x0a50a8, 0x7a3aa0, 0x00626c, 0x666666, 0x666666,
     0xb83a00, 0x008700, 0x8a6d3b, 0x005f87, 0x6d3fb0, 0x2070a0, 0xffffff,
@@ -45,7 +47,7 @@ fn plain(theme: Theme) -> (Rgb, Rgb) {
     }
 }
 
-/// Writes a frame with its theme's background. `description` is the alternative text.
+/// Formats a frame. `description` becomes the alternative text.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     let mut out = String::with_capacity(buffer.content.len() * 16);
     write_header(buffer, theme, description, &mut out);
@@ -90,7 +92,6 @@ fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     if cell.modifier.contains(Modifier::REVERSED) { (background, text) } else { (text, background) }
 }
 
-/// Paints backgrounds that differ from the theme's.
 fn paint_backgrounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
     let mut from = 0;
     for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
@@ -119,10 +120,9 @@ fn rectangle(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SymbolKind {
-    /// Written as text in the document's font.
     Ascii,
     Shapes,
-    /// Written as text in any font that has the character.
+    /// Written in whichever font has the character.
     Other,
 }
 
@@ -137,7 +137,6 @@ impl SymbolKind {
     }
 }
 
-/// Adjacent cells of one style.
 #[derive(Debug)]
 struct Run {
     column: usize,
@@ -153,7 +152,7 @@ fn runs(line: &[Cell], theme: Theme) -> Vec<Run> {
     for (column, cell, columns) in visible(line) {
         let is_underlined = cell.modifier.contains(Modifier::UNDERLINED);
         if cell.symbol() == " " && !is_underlined {
-            // A run may contain single blanks; two blanks end it.
+            // A run can contain single blanks. Two blanks end the run.
             let adjacent = runs.last_mut().filter(|run| {
                 run.column + run.columns == column
                     && run.kind == SymbolKind::Ascii
@@ -243,7 +242,7 @@ fn hex(color: Rgb) -> String {
     format!("#{color:06x}")
 }
 
-/// Escapes text for XML 1.0; forbidden characters become U+FFFD.
+/// Escapes text for XML 1.0. Characters that XML forbids become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -263,7 +262,7 @@ const WIDTH: usize = CELL.0;
 const HEIGHT: usize = CELL.1;
 const MIDDLE: (usize, usize) = (WIDTH / 2 - 1, HEIGHT / 2);
 
-/// A rectangle in a cell, in pixels from the cell's top left corner.
+/// A rectangle in pixels, relative to the top left corner of its cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     pub x: usize,
@@ -277,22 +276,22 @@ const fn part(x: usize, y: usize, width: usize, height: usize) -> Part {
 }
 
 impl Part {
-    /// Writes the rectangle as part of a path, for a cell at this position.
+    /// Appends the rectangle to an SVG path.
     pub fn write(self, (left, top): (usize, usize), out: &mut String) {
         let (x, y) = (left + self.x, top + self.y);
         let _ = write!(out, "M{x} {y}h{0}v{1}h-{0}z", self.width, self.height);
     }
 }
 
-/// Returns the rectangles of a character, or `None` if it should be written as text.
+/// Returns the rectangles for a character, or `None` if the character is written as text.
 pub fn shape(c: char) -> Option<Vec<Part>> {
     let half = |x, y| part(x * WIDTH / 2, y * HEIGHT / 2, WIDTH / 2, HEIGHT / 2);
-    // Stripes distinguish the shades without colour.
+    // Stripes distinguish the shades even without colour.
     let striped = |width| vec![part(0, 0, width, HEIGHT), part(WIDTH / 2, 0, width, HEIGHT)];
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
-        // Leave a gap between adjacent squares, as most fonts do.
+        // Squares have a gap between them, as in most fonts.
         '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
         '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
         '□' => vec![

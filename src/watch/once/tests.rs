@@ -109,7 +109,7 @@ fn styled_text_looks_like_the_screen_on_a_terminal() {
     }
 }
 
-/// Lists the elements of a document, one per line, that start with `begin`.
+/// Returns the lines of a document that start with `begin`. Each element has its own line.
 fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     svg.lines().filter(move |line| line.starts_with(begin))
 }
@@ -123,7 +123,6 @@ fn an_svg_is_well_formed_in_every_theme_and_size() {
             let svg = still.svg();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
             assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
-            // Every `<` and `&` starts an element or an entity.
             for line in svg.lines().skip(1) {
                 let text = line.split_once('>').map_or("", |(_, rest)| rest);
                 let text = text.rsplit_once("</").map_or(text, |(text, _)| text);

@@ -19,7 +19,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// On GPU 0, process 7 is idle and process 8 is working. On GPU 1, 11 GiB are unattributed.
+/// Process 7 is idle and process 8 works on GPU 0. On GPU 1, 11 GiB are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);
@@ -53,7 +53,7 @@ fn text(app: &App) -> String {
     lines.iter().map(plain).collect::<Vec<String>>().join("\n")
 }
 
-/// Returns a screen of 80 by 24 with `count` findings about processes of one GPU.
+/// Creates a screen of 80 by 24 with `count` findings about processes on one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
     let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();
@@ -155,7 +155,7 @@ fn x_on_a_finding_plans_for_its_process_or_does_nothing() {
     app.select(0);
     keys(&mut app, "x");
     assert_eq!(selected_pid(&app), Some(sample::pid(0, 2)));
-    // A finding about a GPU must not kill the process that is selected in the table.
+    // On a finding about a GPU, `x` must not kill the process that is selected in the table.
     let snapshot = sample::snapshot(1, 2);
     let about_gpu = Finding { process: None, ..sample::finding(&snapshot, 0, 0) };
     app.show(Screenful::new(snapshot, vec![about_gpu], Vec::new(), |_, _| None));
@@ -194,9 +194,9 @@ fn a_page_without_a_finding_shows_the_release_command() {
         let style = PageStyle { width: 100, style: Style::default(), ascii: false };
         explain_text(&page, style).contains("to free what it caches: `gpumem release 8`")
     };
-    // The command of a finding on the page is not repeated.
+    // The page of process 7 has a finding, which already contains the command.
     assert!(shows_release_command(&app, 8) && !shows_release_command(&app, 7));
-    // Processes of other users get no command.
+    // The user cannot release memory of another user's process.
     app.setup.me.uid = Some(4242);
     show_sample(&mut app, 0, scene.step().clone());
     assert!(!shows_release_command(&app, 8));
@@ -226,7 +226,7 @@ fn a_page_scrolls_to_its_end_and_stops_there() {
         assert_eq!(keys(&mut app, line), Some(Effect::Draw));
         assert_eq!(app.page.as_ref().unwrap().offset, at, "{line}");
     }
-    // A taller screen shows no blank lines below the end, and a narrower screen wraps lines again.
+    // A taller screen shows no blank lines after the end. A narrower screen wraps lines again.
     update(&mut app, Event::Resize(40, 60));
     let page = app.page.as_ref().unwrap();
     let height = usize::from(body(&app, app.area).height);
@@ -244,7 +244,7 @@ fn an_open_page_is_updated_until_its_process_is_gone() {
     show_sample(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
-    // A process with the same PID but another start time is a different process.
+    // A process with another start time is a different process, even with the same PID.
     scene.process(7).start_ticks = Some(1);
     show_sample(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
@@ -266,7 +266,6 @@ fn x_on_a_page_plans_only_for_its_process() {
     keys(&mut app, "x");
     assert_eq!(app.page, None);
     assert_eq!(selected_pid(&app), Some(7));
-    // If the table hides the process, there is no plan.
     keys(&mut app, "<Esc><Enter>");
     app.table.listing.lines.retain(|line| line.row != 0);
     keys(&mut app, "x");
@@ -289,7 +288,7 @@ fn a_finding_about_a_gpu_opens_the_gpu_page() {
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
     keys(&mut app, "x");
     assert!(note(&app).contains("not about a process"));
-    // A finding whose process cannot be shown opens the GPU's page.
+    // A finding whose process is missing opens the page of its GPU.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
     let snapshot = &mut Arc::make_mut(&mut screenful.sample).snapshot;
@@ -307,12 +306,12 @@ fn a_page_notes_a_time_that_differs_from_the_screen() {
     keys(&mut app, "g<Enter>");
     show_sample(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
-    // The user stepped back while the page was open.
+    // The user steps back while the page is open.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let past = clock(past.time);
     assert_eq!(notice(&app), Some(format!("as of {newest}; the screen shows {past}")));
-    // The user opened the page after stepping back.
+    // The user steps back and then opens the page.
     keys(&mut app, "<Esc><Enter>");
     assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
 }

@@ -1,4 +1,4 @@
-//! The panel for a plan or a batch, with its keys. The keys stay in place while the lines scroll.
+//! The panel with a plan or a batch, and with its keys. The keys do not scroll.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,13 +16,12 @@ use crate::watch::theme::Styles;
 use crate::watch::view::line_writer::{LineWriter, clear};
 use crate::watch::view_model::RowKey;
 
-/// Maximum width of the panel.
 const WIDTH: u16 = 110;
-/// Maximum number of screen lines that one line of a plan can fill.
+/// Maximum number of screen lines for one line of a plan.
 const LINES_MAX: usize = 12;
-/// Age in seconds from which a plan's age is shown.
+/// Minimum age of a plan, in seconds, at which the panel shows the age.
 const SHOWN_AGE: f64 = 60.0;
-/// Minimum number of visible plan lines, on a screen of any height.
+/// Minimum number of lines for the plan. Keys are dropped to make room.
 const LINES_MIN: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +33,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// Returns the style of a line printed by `gpumem reap`.
+    /// Returns the tone for a line that `gpumem reap` would print.
     fn of_line(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
@@ -61,12 +60,12 @@ impl Tone {
 pub struct Content {
     title: String,
     body: Vec<(String, Tone)>,
-    /// Number of lines that are scrolled off the top.
+    /// Number of lines scrolled off the top.
     offset: usize,
     pub note: Vec<(String, Tone)>,
-    /// Keys that change the plan's options, with the options.
+    /// Keys that change an option, with the option.
     choices: Vec<(&'static str, String)>,
-    /// Keys that confirm, undo or close the plan, with descriptions.
+    /// Keys that confirm, undo or close, with descriptions.
     ways_out: Vec<(&'static str, String)>,
 }
 
@@ -84,7 +83,6 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Returns the scroll offset that shows the last lines.
     pub fn last_offset(&self) -> usize {
         self.lines.len().saturating_sub(usize::from(self.body.height))
     }
@@ -95,7 +93,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
         Some(dialog) => of_plan(app, dialog),
         None => of_batch(app)?,
     };
-    // A panel narrower than the screen has a frame with a blank column inside.
+    // A panel that does not fill the width of the screen has a frame with a blank column inside.
     let is_framed = area.width > WIDTH + 4;
     let (width, margin) = if is_framed { (WIDTH, 2) } else { (area.width, 0) };
     let inner = width - 2 * margin;
@@ -107,7 +105,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
         .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|line| (line.into(), *tone)))
         .collect();
     let mut keys = rows(&content.choices, inner);
-    // Lines of the plan take precedence over the options.
+    // The plan's lines take precedence over the options.
     let keys_max = usize::from(area.height).saturating_sub(1 + LINES_MIN);
     keys.truncate(keys_max.saturating_sub(2 + notes.len()));
     keys.push(content.ways_out.clone());
@@ -135,7 +133,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     })
 }
 
-/// Distributes keys and their descriptions over as few lines as possible.
+/// Distributes keys and descriptions over as few lines as possible.
 fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str, String)>> {
     let mut rows: Vec<Vec<(&'static str, String)>> = Vec::new();
     let mut left = 0;
@@ -163,7 +161,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
         Answer::Asked => content.body.push(("making the plan".to_owned(), Tone::Plain)),
         Answer::Failed(error) => content.body.push((escape(error).into_owned(), Tone::Alarm)),
         Answer::Plan(proposal) => {
-            // The summary stays visible below the scrolling lines.
+            // The summary stays below the lines that scroll.
             if let Some((last, lines)) = proposal.lines.split_last() {
                 note.push((last.clone(), Tone::Strong));
                 let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |at| at + 1);
@@ -210,7 +208,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     if !options.release {
         choices.push(("s", format!("signal: {}", options.signal.map_or("default", Signal::name))));
     }
-    // Plans for a recording are made as root.
+    // Plans for recordings are made as root, who sees all users.
     if app.is_live() {
         choices.push(("a", format!("other users' too: {}", yes(options.all_users))));
     }
@@ -221,7 +219,7 @@ fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
     choices
 }
 
-/// Describes the plan's scope, and how many marked processes the table hides.
+/// Describes the scope of the plan and how many of the marked processes the table hides.
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();
@@ -270,7 +268,7 @@ fn of_batch(app: &App) -> Option<Content> {
     })
 }
 
-/// Wraps a line to `width` columns, keeping its indentation; continuation lines are indented further.
+/// Wraps a line to `width` columns. Continuation lines are indented further than the line.
 fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let text = line.trim_start_matches(' ');
     let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);

@@ -53,7 +53,7 @@ fn show_plan(app: &mut App, targets: Vec<Target>) -> u64 {
     number
 }
 
-/// Like [`show_plan`], then confirms the plan and waits for the countdown.
+/// Shows and confirms a plan, and waits for the end of the countdown.
 fn begin_plan(app: &mut App) -> u64 {
     let number = show_plan(app, vec![target(sample::pid(0, 1)), target(7)]);
     keys(app, "y");
@@ -105,13 +105,13 @@ fn a_plan_never_changes_by_itself() {
     gone.processes.clear();
     assert_eq!(show_sample(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
-    // Answers to earlier requests are ignored, and so are repeated answers.
+    // Answers to earlier requests and repeated answers are ignored.
     for number in [number - 1, number] {
         let plan = Ok(proposal(vec![target(8)]));
         assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);
     }
     assert_eq!(app.reaping, before);
-    // Requesting another plan asks about the same process.
+    // A second request is about the same process.
     let request = request_plan_for(&mut app, "r");
     assert_eq!(request.number, number + 1);
     assert_eq!(request.snapshot.time, later(2.0).time);

@@ -1,4 +1,4 @@
-//! State of the list of findings: which finding is selected, and how many lines the list needs.
+//! State of the list of findings: the selection and the number of lines.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,26 +11,24 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Number of lines that the list requests for suspects. If there is room, it shows more suspects.
+/// Number of lines that the list requests for suspects. Spare lines show more.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FindingsState {
-    /// ID of the selected finding.
     pub selected: Option<Arc<str>>,
-    /// Index of the first visible finding.
     pub offset: usize,
 }
 
 impl FindingsState {
-    /// Returns the selected finding and its index, or `None` if it is no longer reported.
+    /// Returns the selected finding and its index, or `None` if the finding is no longer reported.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();
         findings.find(|(_, finding)| finding.id == *id)
     }
 
-    /// Selects the finding at this index, or the last one.
+    /// Selects the finding at index `at`, or the last finding.
     pub fn select(&mut self, at: usize, findings: &[Finding]) {
         let finding = findings.get(at).or(findings.last());
         self.selected = finding.map(|finding| Arc::clone(&finding.id));
@@ -43,15 +41,16 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
     let undecided = match suspects {
         0 => screenful.undecided.len(),
-        // A suspect's line already says when the rule will decide.
+        // The line of a suspect says when the rule will decide.
         _ => screenful.undecided.len().min(1),
     };
     let notes = errors + unavailable + suspects + undecided;
     screenful.findings.len() + notes + alarms
 }
 
-/// Explains why figures are unavailable, giving each reason once. If memory is unattributed, also reports unreadable
-/// processes. If `is_memory_explained`, the GPU's own line already explains unavailable memory.
+/// Lists the reasons for unavailable figures, each reason once. If memory is unattributed,
+/// unreadable processes follow. If `is_memory_explained` is set, the line of a GPU already explains
+/// its memory.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -78,12 +77,12 @@ pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String
     notes
 }
 
-/// Commands for unchanged findings are requested again after this many seconds of sample time.
+/// Age in seconds of sample time at which commands are requested again for unchanged findings.
 const REFRESH_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NextCommands {
-    /// IDs of the findings in the last request, the page that was open, and the time.
+    /// The last request: IDs of the findings, the open page, and the time.
     asked: Option<(Vec<Arc<str>>, Option<About>, Time)>,
     steps: HashMap<Arc<str>, NextSteps>,
 }
@@ -102,7 +101,8 @@ impl NextCommands {
         steps.commands.first().map(String::as_str)
     }
 
-    /// Builds the request for the shown findings. `None` if the last one is still current. `page` is the open page.
+    /// Returns the request for the commands of the findings and of the open `page`, or `None` if
+    /// the last request is still current.
     pub fn request(
         &mut self,
         screenful: &Screenful,

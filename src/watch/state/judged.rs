@@ -1,4 +1,4 @@
-//! The judged history, and the current time on the screen's clock and on the samples' clock.
+//! The judged history, the screen's clock and the samples' clock.
 
 use std::time::Duration;
 
@@ -10,14 +10,13 @@ use crate::rules::Engine;
 #[derive(Debug)]
 pub struct JudgedState {
     pub engine: Engine,
-    /// Memory over the period that the engine has judged.
+    /// Memory and utilization over the period that the engine has judged.
     pub courses: Courses,
     sampled_at: Duration,
     now: Duration,
 }
 
 impl JudgedState {
-    /// Starts with the samples that the engine already contains.
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -45,22 +44,22 @@ impl JudgedState {
         self.courses.forget();
     }
 
-    /// Time since the screen started, according to the last event with a time.
+    /// Returns the time since the screen started, as of the last event.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// When the last sample arrived, as time since the screen started.
+    /// Returns when the last sample arrived, as time since the screen started.
     pub fn sampled_at(&self) -> Duration {
         self.sampled_at
     }
 
-    /// Age of the last sample. Before the first sample, time since the screen started.
+    /// Returns the age of the last sample, or the time since the screen started if there is none.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }
 
-    /// Returns the current time on the samples' clock. `None` before the first sample.
+    /// Returns the current time on the samples' clock, or `None` before the first sample.
     pub fn clock(&self) -> Option<Time> {
         let last = self.engine.history().last_time()?;
         Some(last.plus_seconds(self.age().as_secs_f64()))

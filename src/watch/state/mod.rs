@@ -1,8 +1,8 @@
 //! State of the interactive screen.
 //!
-//! Pure data: nothing here draws, reads the clock or starts work. Time arrives in [`Event`]s, and requests to the
-//! main loop are returned as [`Effect`]s. `update/` handles events, `layout/` positions the panels, and `view/`
-//! draws. Each feature's key handling and drawing are in a module one level up; nothing here imports those modules.
+//! The state does not draw, read a clock or start work. Time arrives in [`Event`]s, and requests to
+//! the main loop are returned as [`Effect`]s. `update/` handles events, `layout/` positions the
+//! panels, and `view/` draws them.
 
 pub mod findings;
 pub mod judged;
@@ -43,7 +43,7 @@ use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
 use crate::watch::state::findings::NextCommands;
 
-/// Note for a key that needs a sample, if none has arrived yet.
+/// Note for a key that needs a sample, before the first sample.
 pub(super) const NOTHING_SEEN: &str = "there is no sample yet";
 pub(super) const NOTHING_FOUND: &str = "nothing was found";
 pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
@@ -54,7 +54,7 @@ pub(super) const HIDDEN: &str = "the table does not show the process; show all, 
 #[derive(Debug)]
 pub enum Event {
     Key(KeyEvent),
-    /// Pasted text, which must never be interpreted as key presses.
+    /// Pasted text, which must not act as key presses.
     Paste(String),
     Mouse {
         /// Time since the screen started.
@@ -66,15 +66,14 @@ pub enum Event {
         now: Duration,
         snapshot: Box<Snapshot>,
     },
-    /// The recording restarts from the beginning; samples read so far are forgotten.
+    /// The recording restarts from the beginning. The samples so far are forgotten.
     SourceRewound,
     SourceRead(u8),
     SourceEnded,
-    /// The source failed permanently with this error.
     SourceFailed(String),
-    /// Why the source is temporarily not delivering samples; `None` once it recovers.
+    /// Why the source currently delivers no samples, or `None` after it has recovered.
     SourceTrouble(Option<String>),
-    /// Time has passed; texts that show an age may need redrawing.
+    /// Time has passed. A text that shows an age can have changed.
     Tick {
         now: Duration,
     },
@@ -87,44 +86,43 @@ pub enum Event {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
     Draw,
-    /// Draw every cell again.
+    /// Draw every cell, even cells that did not change.
     Repaint,
     /// Stop all processes of the terminal's job, as Ctrl-Z does outside raw mode.
     Suspend,
-    /// Restore the terminal and stop this process.
+    /// Restore the terminal and stop gpumem.
     Stop,
     Resume,
     Quit,
-    /// Restore the terminal and exit by this signal.
+    /// Restore the terminal and end gpumem by this signal.
     Die(i32),
-    /// Exit with this error; no sample ever arrived.
+    /// End gpumem with this error, because no sample has ever arrived.
     Fail(String),
-    /// Send this to the source, and redraw.
+    /// Redraw, and send the control to the source.
     Control(Control),
-    /// Send this to the reclaim worker, and redraw.
+    /// Redraw, and send the request to the reclaim worker.
     Reclaim(ReclaimRequest),
-    /// Run this command on the shown host with this terminal, then take the terminal back.
+    /// Run the command on the shown host with this terminal, then take over the terminal again.
     OnHost(String),
     Hosts,
 }
 
-/// The part of the screen that receives keyboard input.
+/// Which part of the screen receives keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
     Main,
-    /// The help, scrolled by this many lines and opened over [`App::help_context`].
+    /// The help, with its scroll offset. Closing the help returns to [`App::help_context`].
     Help(u16),
-    /// Waiting for the letter of a sort column.
+    /// The next letter chooses the sort column.
     ChooseSort,
     Columns(ColumnList),
     Prompt(Prompt),
-    /// Shows [`App::page`].
+    /// [`App::page`].
     Page,
-    /// Shows the plan or the batch of [`App::reaping`].
+    /// The plan or the batch in [`App::reaping`].
     Plan,
 }
 
-/// A GPU index that is being typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TypedDigits {
     pub number: u32,
@@ -132,7 +130,7 @@ pub struct TypedDigits {
     pub at: Duration,
 }
 
-/// The panel that navigation keys act on.
+/// The panel on which the navigation keys act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Focus {
     Table,
@@ -142,16 +140,14 @@ pub enum Focus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     Complete,
-    /// The source failed with this error.
     Failed(String),
 }
 
-/// Settings that do not change while the screen runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
-    /// Name of the recording; `None` if live.
+    /// Name of the recording, or `None` for a live source.
     pub replay: Option<String>,
-    /// The remote host; `None` for the local machine.
+    /// `None` for the local machine.
     pub host: Option<RemoteHost>,
     pub version: &'static str,
     pub me: Me,
@@ -162,39 +158,37 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct App {
     pub setup: Setup,
-    /// The displayed sample with its verdicts; `None` before the first sample.
+    /// The displayed sample, or `None` before the first sample.
     pub screenful: Option<Screenful>,
     pub table: TableState,
     pub findings: FindingsState,
-    /// Prompt history.
     pub prompt_history: PromptHistory,
     pub digits: Option<TypedDigits>,
     pub focus: Focus,
     pub mode: Mode,
-    /// Context that the help was opened from.
+    /// Context to which the help returns.
     pub help_context: Context,
     pub page: Option<Page>,
     pub next_commands: NextCommands,
     pub reaping: Reaping,
     pub playback: Playback,
-    /// Why the last key had no effect, or an effect that the screen does not show. The next key clears it.
+    /// Why the last key had no effect, or an effect that is not visible. The next key clears the
+    /// note.
     pub note: Option<String>,
-    /// Kept samples, for stepping back.
+    /// Recent samples, to which the user can step back.
     pub timeline: Timeline,
-    /// Rule engine, memory history and the current time.
     pub judged: JudgedState,
     pub theme: Theme,
-    /// Chosen form of the GPU panel. `None` selects a form automatically.
+    /// Form of the GPU panel that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
-    /// Explains why the source ended.
     pub end: Option<End>,
-    /// Explains why the source is temporarily not delivering samples.
+    /// Why the source currently delivers no samples.
     pub trouble: Option<String>,
     pub area: Rect,
 }
 
 impl App {
-    /// Creates a screen of `columns` by `rows` that waits for its first sample.
+    /// Creates a screen without a sample.
     pub fn new(setup: Setup, engine: Engine, interval: Duration, columns: u16, rows: u16) -> Self {
         Self {
             setup,
@@ -235,30 +229,30 @@ impl App {
         self.subject_at(self.table.selected()?)
     }
 
-    /// Returns the row on `line` of the table. Lines are counted from the first line of the list, visible or not.
+    /// Returns the row on a line of the listing.
     pub fn subject_at(&self, line: usize) -> Option<Subject<'_>> {
         let line = self.table.listing.lines.get(line)?;
         self.screenful.as_ref()?.subject(line.row)
     }
 
-    /// Whole seconds since the last sample, or since the start if there is no sample. `None` if no sample is due: in
-    /// a recording or after the end.
+    /// Returns the seconds since the last sample, or since the start if there is no sample. Returns
+    /// `None` if no sample is due, in a recording or after the end of the source.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// Age of the newest sample, if the next sample is late.
+    /// Returns the age of the newest sample if the next sample is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
 
-    /// Whether the newest sample is older than three intervals.
+    /// Whether the newest sample is so old that an alarm is shown.
     pub fn is_overdue(&self) -> bool {
         self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.alarm_age())
     }
 
-    /// Alarms about the samples themselves, each with its maximum number of lines.
+    /// Returns the alarms about missing samples, each with its maximum number of lines.
     pub fn alarms(&self) -> Vec<(String, u16)> {
         let mut alarms = Vec::new();
         if let Some(End::Failed(error)) = &self.end {
@@ -277,7 +271,7 @@ impl App {
         alarms
     }
 
-    /// Returns when text on the screen next changes without an event, as time since the start.
+    /// Returns when a text on the screen next changes without an event, as time since the start.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -300,7 +294,7 @@ impl App {
         Some(self.screenful.as_ref()?.snapshot.time)
     }
 
-    /// Whether the timeline contains a newer sample than the shown one.
+    /// Whether the timeline contains a newer sample than the displayed sample.
     pub fn is_behind(&self) -> bool {
         match (self.playback.shown, self.timeline.newest()) {
             (Some(shown), Some(newest)) => shown < newest.number,
@@ -308,25 +302,26 @@ impl App {
         }
     }
 
-    /// Seconds between the shown sample and the newest one. `None` if the newest sample is shown.
+    /// Returns the seconds between the displayed and the newest sample, or `None` if they are the
+    /// same.
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;
         self.is_behind().then(|| newest.time.seconds_since(shown).max(0.0))
     }
 
-    /// Whether the source has ended and its last sample is shown.
+    /// Whether the source has ended and its last sample is displayed.
     pub fn is_at_end(&self) -> bool {
         self.end.is_some() && !self.is_behind()
     }
 
-    /// Whether playback shows samples from the timeline: the user stepped back, and playback has not caught up yet.
+    /// Whether the timeline is playing: the user stepped back, and playback has not caught up.
     pub fn plays_timeline(&self) -> bool {
         let playback = &self.playback;
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
-    /// Returns when the next sample on the timeline is due. `None` if unknown.
+    /// Returns when the timeline's next sample is due, as time since the start.
     fn next_played(&self) -> Option<Duration> {
         let next = self.timeline.after(self.playback.shown?)?;
         let now = self.judged.now();
@@ -334,19 +329,21 @@ impl App {
         Some(now + wait)
     }
 
-    /// Age of the displayed plan in seconds. `None` for a recording, whose plans cannot be carried out.
+    /// Returns the age of the displayed plan in seconds, or `None` for a recording, whose plans
+    /// cannot be carried out.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
     }
 
-    /// Short progress text for the batch; `None` if there is no batch or its panel is open.
+    /// Describes the progress of the batch, unless the batch's panel is open.
     pub fn batch_hint(&self) -> Option<String> {
         let batch = self.reaping.batch.as_ref()?;
         (self.mode != Mode::Plan).then(|| batch.hint(self.judged.clock()))
     }
 
-    /// Builds the request for the commands that the findings and the page show; `None` while seeking.
+    /// Returns the request for the commands of the findings and of the open page. Returns `None`
+    /// during a seek.
     pub fn request_commands(&mut self) -> Option<ReclaimRequest> {
         let screenful = self.screenful.as_ref().filter(|_| !self.playback.is_seeking())?;
         let is_report = |page: &&Page| matches!(page.content, PageContent::Report(_));
@@ -354,19 +351,19 @@ impl App {
         self.next_commands.request(screenful, page)
     }
 
-    /// Returns the selected finding and its index, or `None` if it is no longer reported.
+    /// Returns the selected finding and its index, or `None` if the finding is no longer reported.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }
 
-    /// Returns the first row of the selected finding's process, preferring visible rows. `None` if the finding is
-    /// about a GPU or the process is not in the sample.
+    /// Returns a row of the selected finding's process. Returns `None` if the finding is about a
+    /// GPU or the process is not in the sample.
     pub fn subject_of_finding(&self) -> Option<RowKey> {
         let (_, finding) = self.selected_finding()?;
         self.row_of(finding.process.as_ref()?.identity)
     }
 
-    /// Returns the first row of a process, preferring visible rows.
+    /// Returns the first row of a process, preferably a row that the table lists.
     pub fn row_of(&self, identity: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
         let shown = self.table.listing.lines.iter();
@@ -375,7 +372,7 @@ impl App {
         rows.find(|row| row.key.identity == identity).map(|row| row.key)
     }
 
-    /// Returns the GPUs that the filter names, or all GPUs, in order.
+    /// Returns the GPUs that the filter names, or all GPUs if the filter names none.
     pub fn shown_gpus(&self) -> Vec<&Gpu> {
         self.shown_shares().into_iter().map(|(gpu, _)| gpu).collect()
     }
@@ -389,7 +386,7 @@ impl App {
         let is_shown = |gpu: &Gpu| filter.is_none_or(|filter| filter.allows_gpu(gpu));
         let shown: Vec<_> = screenful.gpus().filter(|(gpu, _)| is_shown(gpu)).collect();
         match shown.is_empty() {
-            // The filter names no existing GPU, so show all.
+            // A filter that names no existing GPU hides no GPU.
             true => screenful.gpus().collect(),
             false => shown,
         }
@@ -423,19 +420,18 @@ impl App {
         Layout::new(area, &needs)
     }
 
-    /// Shows in the bottom line why a key had no effect.
+    /// Explains in the bottom line why a key had no effect.
     pub(super) fn refuse(&mut self, why: &str) -> Option<Effect> {
         self.note = Some(why.to_owned());
         Some(Effect::Draw)
     }
 
-    /// Displays a judged sample; the selection follows its process.
+    /// Displays a judged sample. The process that was selected stays selected.
     pub(super) fn show(&mut self, screenful: Screenful) {
         self.screenful = Some(screenful);
         self.list();
     }
 
-    /// Rebuilds the table's lines after a new sample or a changed choice.
     pub(super) fn list(&mut self) {
         if let Some(screenful) = &self.screenful {
             let me = &self.setup.me;
@@ -443,7 +439,7 @@ impl App {
         }
     }
 
-    /// Keeps the selected row visible and the table filled.
+    /// Scrolls the table so that the selected row is visible and no line is wasted.
     pub(super) fn scroll(&mut self) {
         let height = self.page_rows();
         self.table.scroll(height);
@@ -453,14 +449,14 @@ impl App {
         self.layout().map_or(1, |layout| usize::from(layout.table.height))
     }
 
-    /// Selects the row on line `at`, or the last row if there are fewer lines.
+    /// Selects the row on line `at`, or the last row.
     pub(super) fn select(&mut self, at: usize) {
         if let Some(screenful) = &self.screenful {
             self.table.select(at, screenful);
         }
     }
 
-    /// Selects the row with this key; returns false if the table does not contain it.
+    /// Selects the row with this key. Returns false if the table does not list the row.
     pub(super) fn select_row(&mut self, key: Option<RowKey>) -> bool {
         let screenful = self.screenful.as_ref();
         let at = screenful.and_then(|screenful| self.table.listing.position(screenful, &key?));
@@ -473,7 +469,7 @@ impl App {
         at.is_some()
     }
 
-    /// Moves the selection by `steps`. Without a selection, the first step selects the row at the cursor.
+    /// Moves the selection by `steps`. If nothing is selected, the row at the cursor is selected.
     pub(super) fn move_by(&mut self, steps: isize) {
         self.select(self.table.line_after(steps));
     }
@@ -483,15 +479,14 @@ impl App {
         self.list();
     }
 
-    /// Changes which rows the table lists, and in which order.
     pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
         change(&mut self.table.choice);
         self.table.reset_selection();
         self.list();
     }
 
-    /// Toggles the mark on the selected row and selects the next one. If the selected process is gone, no other row
-    /// is marked.
+    /// Toggles the mark on the selected row and selects the next row. If the selected process is
+    /// gone, no row is marked.
     pub(super) fn tag(&mut self) {
         self.table.toggle_tag();
         self.move_by(1);

@@ -1,4 +1,4 @@
-//! State of the open page: subject, text and scroll position.
+//! State of the open page.
 
 use crate::explain::page::ExplainPage;
 use crate::history::memory_series::MemorySeries;
@@ -9,7 +9,7 @@ use crate::model::{Identity, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// A process, identified by more than its PID. A reused PID does not match.
+    /// Identified by start time as well as PID, because PIDs are reused.
     Process(Identity),
     Gpu(u32),
     Environment(Identity),
@@ -31,24 +31,24 @@ pub enum PageContent {
     Report(Box<ExplainPage>),
     Environment {
         title: String,
-        /// Variables by name, or why they cannot be read. `None` while they are being read.
+        /// The variables, or why they cannot be read. `None` while the worker reads them.
         variables: Option<Result<Vec<(String, String)>, String>>,
     },
-    /// Totals for each field by which rows can be grouped.
+    /// Totals for each field that can group rows.
     Totals { title: String, groups: Vec<(Field, Vec<Total>)> },
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
     pub about: About,
-    /// Wrapped lines, with the colour marks that [`pieces`](crate::report::style::pieces) reads.
+    /// Wrapped lines with colours, as [`pieces`](crate::report::style::pieces) reads them.
     pub lines: Vec<String>,
     pub offset: usize,
     /// Time of the sample that the page describes.
     pub time: Option<Time>,
-    /// Time of the first sample without the subject. The page is not updated after this time.
+    /// Time of the first sample without the process. The page is not updated after that.
     pub gone: Option<Time>,
-    /// The finding that the page was opened from. The page shows it first.
+    /// The finding from which the user opened the page. The page shows this finding first.
     pub asked: Option<Finding>,
     pub content: PageContent,
     pub host: MemorySeries,

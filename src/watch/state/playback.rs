@@ -1,4 +1,4 @@
-//! Playback state: pause, speed and seek target.
+//! State of playback: pause, speed and seek target.
 
 use std::time::Duration;
 
@@ -6,27 +6,25 @@ use super::timeline::FrameRef;
 use crate::model::Time;
 use crate::watch::{Control, PlaybackClock};
 
-/// Minimum age at which the newest sample can raise an alarm.
+/// Minimum age of the newest sample for an alarm.
 const ALARM_AGE_MIN: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Playback {
-    /// Whether newer samples are hidden.
     pub is_paused: bool,
-    /// Sampling interval. An alarm is raised when the newest sample is older than three intervals.
     pub interval: Duration,
-    /// Playback speed of a recording; 1 is the recorded speed.
+    /// Playback speed of a recording, relative to the recorded speed.
     pub speed: f64,
     pub can_rewind: bool,
-    /// Percentage of the recording read so far; `None` if unknown.
+    /// Percentage of the recording that has been read, if known.
     pub percent: Option<u8>,
     pub seek_target: Option<SeekTarget>,
-    /// Number of requested rewinds that the source has not completed yet.
+    /// Number of rewinds that were requested but that the source has not completed.
     pub rewinds: u32,
     pub shown: Option<u64>,
-    /// Clock for playing the timeline; `None` until the first tick.
+    /// Clock that plays the timeline. `None` until the first tick.
     pub clock: Option<PlaybackClock>,
-    /// Expected interval until the next sample.
+    /// Expected time until the next sample.
     pub awaited: Duration,
     pub drawn: Duration,
 }
@@ -35,11 +33,11 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// The first sample at or after the first time. A sample before the second time also matches, because it means
-    /// that the clock was set back.
+    /// The first sample at or after the first time, or before the second time. The latter means
+    /// that the clock was set back, so that the first time can be far away.
     Leap(Time, Time),
     Number(u64),
-    /// The next sample in which a new finding appears.
+    /// The next sample with a new finding.
     Beginning,
     End,
 }
@@ -56,7 +54,7 @@ impl SeekTarget {
         }
     }
 
-    /// Returns the control that makes the source seek to this target.
+    /// Returns the control that makes the source seek.
     pub fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
@@ -83,7 +81,8 @@ impl Playback {
         }
     }
 
-    /// Returns the clock that plays the timeline. A new clock starts at `now` with the sample taken at `shown`.
+    /// Returns the clock that plays the timeline. A new clock starts at `now` with the sample of
+    /// time `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let speed = self.speed;
         self.clock.get_or_insert_with(|| {
@@ -97,25 +96,25 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// Age of the newest sample above which an alarm is raised.
+    /// Returns the age of the newest sample above which an alarm is shown.
     pub fn alarm_age(&self) -> Duration {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Number of seconds after which the newest sample's age is shown, because the next sample is late.
+    /// Returns the age in seconds at which the newest sample's age is shown, because the next
+    /// sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)
     }
 }
 
-/// Formats a speed: `4x`, `1/8x`, `1.5x`.
+/// Formats a speed, such as `4x`, `1/8x` or `1.5x`.
 pub fn speed_text(speed: f64) -> String {
     let inverse = 1.0 / speed;
     if speed < 1.0 && (inverse - inverse.round()).abs() < 1e-9 {
         format!("1/{inverse:.0}x")
     } else {
-        // At most two decimals, without trailing zeros.
         format!("{}x", (speed * 100.0).round() / 100.0)
     }
 }

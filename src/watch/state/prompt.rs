@@ -1,11 +1,11 @@
-//! Line editor at the bottom of the screen, with readline's keys.
+//! The line editor at the bottom of the screen, with readline's keys.
 
 use crossterm::event::KeyCode;
 use unicode_width::UnicodeWidthChar;
 
 use crate::watch::view_model::RowKey;
 
-/// Maximum input length; longer pastes are truncated.
+/// Maximum number of characters in the input. Longer pastes are truncated.
 pub const CHARS_MAX: usize = 1000;
 const HISTORY_MAX: usize = 50;
 
@@ -15,15 +15,14 @@ pub struct Prompt {
     pub text: String,
     /// Byte offset of the cursor.
     pub cursor: usize,
-    /// Why the text is invalid.
     pub error: Option<String>,
-    /// Text of the filter that was active when the prompt was opened.
+    /// The filter when the prompt was opened, as text.
     pub before: String,
     /// The row that was selected when the prompt was opened.
     pub selected: Option<RowKey>,
-    /// Position of the shown history line, counted from the newest line. 0 is the typed text.
+    /// Position in the history, counted from the newest line. 0 is the typed text.
     recalled: usize,
-    /// The typed text while a history line is shown.
+    /// The typed text while a line of the history is shown.
     typed: String,
 }
 
@@ -34,7 +33,7 @@ pub enum Purpose {
     Seek,
 }
 
-/// Prompt history, oldest first.
+/// Lines that were accepted, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PromptHistory(Vec<(Purpose, String)>);
 
@@ -44,7 +43,6 @@ impl PromptHistory {
         lines.map(|line| line.1.as_str()).collect()
     }
 
-    /// Adds a line as the newest line of the history.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
@@ -72,7 +70,7 @@ impl Prompt {
         }
     }
 
-    /// Moves the cursor or changes the text. Returns whether the key did either.
+    /// Moves the cursor or changes the text. Returns false for other keys.
     pub fn edit(&mut self, control: Option<char>, code: KeyCode) -> bool {
         match (control, code) {
             (None, KeyCode::Char(c)) => {
@@ -103,7 +101,8 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// Returns the start of the character before the cursor, including combining marks.
+    /// Returns the start of the character before the cursor. Combining marks belong to the
+    /// character before them.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);

@@ -1,4 +1,4 @@
-//! State of the open plan and of the batch that carries out a plan.
+//! State of the open plan and of the batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::watch::view_model::RowKey;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reaping {
     pub dialog: Option<Dialog>,
-    /// The running batch, or a finished batch whose result has not been shown yet.
+    /// A running batch, or a finished batch whose result the user has not seen.
     pub batch: Option<Batch>,
     pub number: u64,
 }
 
-/// A request for a plan, with its options and the answer.
+/// A request for a plan, and the answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
     pub options: PlanOptions,
@@ -26,9 +26,9 @@ pub struct Dialog {
     pub selected: Vec<RowKey>,
     pub answer: Answer,
     pub offset: usize,
-    /// When a confirmed plan starts, as time since the screen started. Until then, the user can undo this.
+    /// When the confirmed plan starts, as time since the screen started. Until then, the user can
+    /// undo the confirmation.
     pub countdown: Option<Duration>,
-    /// Result of the last key.
     pub note: Option<String>,
     /// When the plan was requested, on the samples' clock.
     pub asked: Option<Time>,
@@ -48,7 +48,8 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// Returns when text in the dialog or batch next changes without an event, as time since the start.
+    /// Returns when a text in the dialog or batch next changes without an event, as time since the
+    /// start.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -70,51 +71,50 @@ impl Dialog {
         self.proposal().map_or(&[], |proposal| &proposal.plan.targets)
     }
 
-    /// Number of targets that gpumem itself would kill.
+    /// Returns how many targets gpumem itself would kill or ask.
     pub fn ends(&self) -> usize {
         self.targets().iter().filter(|target| !target.is_advice()).count()
     }
 
-    /// Number of processes that gpumem would signal.
+    /// Returns how many processes would receive a signal or request.
     pub fn receivers(&self) -> usize {
         let ended = self.targets().iter().filter(|target| !target.is_advice());
         ended.map(|target| target.members.len() + usize::from(target.launcher.is_some())).sum()
     }
 
-    /// Whether the `direct` option would change anything.
+    /// Whether the option `direct` would change the plan.
     pub fn offers_direct(&self) -> bool {
         self.options.direct || self.targets().iter().any(Target::is_advice)
     }
 }
 
-/// Whole seconds until `ends`, rounded up.
 pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
     ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
 }
 
-/// Maximum number of recorded steps per target. A plan has only a few.
+/// Maximum number of recorded steps per target, as a bound on memory.
 const SENT_MAX: usize = 16;
 
-/// A plan that is being or has been carried out.
+/// A plan that is being carried out, or has been.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     pub number: u64,
     pub plan: Arc<Plan>,
     pub targets: Vec<TargetProgress>,
-    /// The result; `Err` explains why the plan was not completed. `None` while it runs.
+    /// The result, or why the plan was not completed. `None` while the batch runs.
     pub over: Option<Result<(), String>>,
-    /// Whether a stop was requested that the worker has not confirmed yet.
+    /// Whether the user has requested a stop that the worker has not confirmed.
     pub is_stopping: bool,
     pub offset: usize,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct TargetProgress {
-    /// Names the process and the memory to free.
+    /// The process, and the memory to free.
     pub title: String,
-    /// `None` until the batch reaches this target.
+    /// `None` until the batch reaches the target.
     pub stage: Option<TargetStage>,
-    /// Descriptions of the steps carried out, oldest first.
+    /// Descriptions of the steps so far, oldest first.
     pub sent: Vec<String>,
 }
 
@@ -168,7 +168,7 @@ impl Batch {
     fn state(&self, target: &TargetProgress, now: Option<Time>) -> String {
         let until = match &target.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
-            // The batch ended before this target was finished.
+            // The batch ended before it finished this target.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
             Some(TargetStage::Waiting { saving: Some(words), .. }) => return words.to_string(),
@@ -188,7 +188,7 @@ impl Batch {
         }
     }
 
-    /// Whether the plan kills nothing and only asks processes to release memory.
+    /// Whether the plan only asks processes to release memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)
@@ -218,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// Formats a short progress text: `killing 1 of 3: SIGTERM to 4000, 7s`.
+    /// Formats the progress, such as `killing 1 of 3: SIGTERM to 4000, 7s`.
     pub fn hint(&self, now: Option<Time>) -> String {
         if self.over.is_some() {
             return format!("{} (x)", self.summary());

@@ -1,6 +1,5 @@
-//! State of the process table: rows and their order, selected and marked rows, and the scroll position.
-//!
-//! The layout determines the number of visible rows. Callers pass this number to the methods.
+//! State of the process table: rows, selection, marks and scroll position. Callers pass the number
+//! of visible rows, which the layout determines.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,12 +19,12 @@ pub struct TableState {
     /// Number of columns by which commands are scrolled to the left.
     pub scrolled: u16,
     pub tagged: HashSet<RowKey>,
-    /// The last clicked row, and the time of the click.
+    /// The row of the last click, and the time of the click.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The selected row, if it is missing in the new sample, and whether the user had selected it.
+    // The selected row while the newest sample lacks it, and whether the user had selected the row.
     missed: Option<(RowKey, bool)>,
-    // Line of the selected row. If its process disappeared, the row's last line.
+    // Line of the selected row, or its last line if the process is gone.
     cursor: usize,
     is_chosen: bool,
     has_begun: bool,
@@ -33,10 +32,10 @@ pub struct TableState {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ColumnList {
-    /// All columns in the table's order, and whether each is shown.
+    /// All columns in table order, each with whether it is shown.
     pub entries: Vec<(Column, bool)>,
     pub cursor: usize,
-    /// The table's columns when the list was opened.
+    /// The columns when the list was opened, which Esc restores.
     pub before: Columns,
 }
 
@@ -45,25 +44,27 @@ impl TableState {
         self.selected.is_some().then_some(self.cursor)
     }
 
-    /// Returns the key that identifies the selected row in another snapshot.
+    /// Returns the key of the selected row, which is valid in other snapshots.
     pub fn selected_key(&self) -> Option<RowKey> {
         self.selected
     }
 
-    /// Whether the user selected the row; otherwise, the table did.
+    /// Whether the user selected the row. The table selects the first row itself.
     pub fn is_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// Makes the next rebuild select the first row if the selected one is gone, because the user changed the choice
-    /// of rows.
+    /// Allows the next rebuild to select the first row if the selected row is no longer listed.
+    /// Called when the user changes which rows are listed.
     pub(super) fn reset_selection(&mut self) {
         self.has_begun = false;
     }
 
-    /// Rebuilds the rows after a new sample or choice, and selects the same process again. If it is gone, nothing is
-    /// selected until it returns, because a key must not act on another process. Selects the first row if no row was
-    /// ever selected, or if the user has just changed which rows are listed.
+    /// Rebuilds the rows and selects the same process again.
+    ///
+    /// If the process is gone, nothing is selected until it returns, because a key must not act on
+    /// another process. The first row is selected if no row ever was, or after
+    /// [`reset_selection`](Self::reset_selection).
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let missed = self.missed.take();
@@ -71,7 +72,7 @@ impl TableState {
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => {
                 self.cursor = at;
-                // With a complete identity, no other process can match the key.
+                // A complete identity matches no other process.
                 let row = self.row(at, screenful).filter(RowKey::is_certain);
                 self.selected = row.or(key);
                 self.is_chosen |= missed.is_some_and(|(_, is_chosen)| is_chosen);
@@ -90,7 +91,7 @@ impl TableState {
         self.has_begun |= self.selected.is_some();
     }
 
-    /// Scrolls so that the selected row is visible and the table is filled, given `height` visible rows.
+    /// Scrolls a table of `height` rows so that the selected row is visible and no line is wasted.
     pub(super) fn scroll(&mut self, height: usize) {
         if self.selected.is_some() {
             let first = (self.cursor + 1).saturating_sub(height);
@@ -100,8 +101,7 @@ impl TableState {
         self.offset = self.offset.min(count.saturating_sub(height));
     }
 
-    /// Selects the row on this line, or the last row. If there are no rows, nothing is selected; if no row was ever
-    /// selected, `list` selects the first one to appear.
+    /// Selects the row on line `at`, or the last row. If there are no rows, nothing is selected.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
         self.cursor = at.min(self.last());
         self.selected = self.row(self.cursor, screenful);
@@ -116,13 +116,14 @@ impl TableState {
         (self.is_chosen, self.has_begun) = (false, true);
     }
 
-    /// Treats the selected row as selected by the table, so that findings are shown again. Returns whether the user
-    /// had selected it.
+    /// Treats the selected row as if the table had selected it, so that the panel shows findings
+    /// again. Returns whether the user had selected the row.
     pub(in crate::watch) fn clear_chosen(&mut self) -> bool {
         std::mem::take(&mut self.is_chosen)
     }
 
-    /// Returns the line `steps` away from the selection, or the cursor's line if nothing is selected.
+    /// Returns the line `steps` away from the selection, or the cursor's line if nothing is
+    /// selected.
     pub(super) fn line_after(&self, steps: isize) -> usize {
         match self.selected() {
             Some(at) => at.saturating_add_signed(steps),

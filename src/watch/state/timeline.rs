@@ -1,7 +1,8 @@
-//! Judged samples for stepping back, up to a maximum size in bytes.
+//! Judged samples to which the user can step back, up to a size in bytes.
 //!
-//! If the limit is exceeded, older samples of a live machine are thinned out, and then the oldest are dropped. A
-//! recording is not thinned out, because it can be read again. Rewinding it does not change sample numbers.
+//! At the limit, older samples of a live machine are thinned out before the oldest are dropped.
+//! Recordings are not thinned out, because they can be read again. Rewinding a recording does not
+//! change the numbers of its samples.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -12,18 +13,18 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// Maximum size of one machine's samples: an hour with a few dozen processes. A smaller limit would shorten the CPU
-/// and host memory charts, which are drawn from these samples.
+/// Maximum size of the samples of one machine, about an hour of a few dozen processes. Charts of
+/// CPU use and host memory are drawn from these samples, so a lower limit would shorten the charts.
 const BYTES_MAX: usize = 10 * MIB as usize;
-/// Maximum size of all machines' samples.
+/// Maximum size of the samples of all machines.
 const ALL_BYTES: usize = 64 * MIB as usize;
-/// Estimated size of a finding with its texts and evidence.
+/// Estimated size of a finding.
 const FINDING_BYTES: usize = 4096;
-/// Estimated size of the text of an undecided rule.
+/// Estimated size of an undecided rule.
 const UNDECIDED_BYTES: usize = 512;
-/// Thinning keeps every tenth sample of the older half, and every sample in which a finding began.
+/// Thinning keeps every tenth sample, and every sample in which a finding began.
 const THINNED: u64 = 10;
-/// Maximum number of remembered beginnings of findings. They are kept longer than their samples.
+/// Maximum number of beginnings of findings, which are remembered for longer than their samples.
 const BEGINNINGS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub struct Timeline {
     entries: VecDeque<TimelineEntry>,
     count: u64,
     bytes: usize,
-    /// Number of samples at the front that thinning has already processed.
+    /// Number of samples at the front that remain from thinning.
     thinned: usize,
     /// Numbers of the samples in which findings began.
     beginnings: VecDeque<u64>,
@@ -42,7 +43,7 @@ pub struct Timeline {
 pub struct FrameRef {
     pub number: u64,
     pub time: Time,
-    /// Whether the sample has a finding that the previous sample did not have.
+    /// Whether the sample has a finding that the previous sample lacks.
     pub has_beginning: bool,
 }
 
@@ -60,7 +61,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Creates an empty timeline with this limit. The newest sample is always kept.
+    /// Creates an empty timeline. The newest sample is kept even if it exceeds the limit.
     pub fn with_limit(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -76,7 +77,7 @@ impl Timeline {
         Self::with_limit(BYTES_MAX.min(ALL_BYTES / count.max(1)))
     }
 
-    /// Adds a judged sample. Live samples cannot be read again, so a long history is more useful than a dense one.
+    /// Adds a judged sample. Live samples are thinned out at the limit.
     pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
         let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
         let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
@@ -144,22 +145,22 @@ impl Timeline {
         Some(entry.reference)
     }
 
-    /// Returns the first sample at or after `time`.
     pub fn at(&self, time: Time) -> Option<FrameRef> {
         let mut frames = self.entries.iter().map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time)
     }
 
-    /// Returns the first sample after `number` that is at or after `time`. An earlier time than `from` also matches:
-    /// it means that the clock was set back, so that `time` might be far away.
+    /// Returns the first sample after `number` that is at or after `time`. A sample before `from`
+    /// also matches: the clock was set back, so `time` can be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// Returns the first sample before `number` that is at or after `time`, unless the clock was set back in between.
-    /// Goes back at least one sample if possible. False means that a dropped sample might be the right one.
+    /// Returns the first sample before `number` that is at or after `time`, unless the clock was
+    /// set back in between. Goes back by at least one sample. Also returns false if that sample
+    /// might have been dropped.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
@@ -181,7 +182,8 @@ impl Timeline {
         frames.find(|frame| frame.has_beginning)
     }
 
-    /// Number of the last sample before `number` in which a finding began, kept or not.
+    /// Returns the number of the last sample before `number` in which a finding began, even if the
+    /// sample was dropped.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
         let at = self.beginnings.partition_point(|&beginning| beginning < number);
         self.beginnings.get(at.checked_sub(1)?).copied()
@@ -200,7 +202,7 @@ impl Timeline {
         Some(Screenful::from_sample(Arc::clone(&entry.sample)))
     }
 
-    /// Returns a process's data in each kept sample, oldest first.
+    /// Returns a process's data in each sample, oldest first.
     pub fn samples_of(&self, identity: Identity) -> impl Iterator<Item = (Time, &Process)> {
         self.entries.iter().filter_map(move |entry| {
             let process = entry.sample.snapshot.process(identity.pid)?;
@@ -213,8 +215,8 @@ impl Timeline {
     }
 }
 
-/// Estimated size of a sample. Most texts of processes are shared with the previous sample and not included. Command
-/// lines are included, because they can be long.
+/// Estimates the size of a sample. Most texts are shared with the previous sample and not counted.
+/// Command lines are counted because they can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;
     let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();

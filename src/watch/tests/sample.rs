@@ -28,7 +28,7 @@ pub fn pid(gpu: u32, entry: u32) -> u32 {
     4000 + gpu * 100 + entry
 }
 
-/// Returns a host with this many GPUs, and this many processes on each GPU.
+/// Returns a host with `gpus` GPUs and `processes` processes on each.
 pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     let time: Time = "2026-11-21T10:04:05.123Z".parse().unwrap();
     let mut snapshot = Snapshot::new(time);
@@ -62,7 +62,7 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     snapshot
 }
 
-/// Returns the same host, this many seconds after [`snapshot`].
+/// Returns [`snapshot`] with a time `seconds` later.
 pub fn later(gpus: u32, processes: u32, seconds: f64) -> Snapshot {
     let snapshot = snapshot(gpus, processes);
     Snapshot { time: snapshot.time.plus_seconds(seconds), ..snapshot }
@@ -119,7 +119,8 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     });
 }
 
-/// Divides a GPU into two instances. Its first process uses the first instance, the others use the second.
+/// Divides a GPU into two instances. The first process uses the first instance, the rest use the
+/// second.
 pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
     let divided = &mut snapshot.gpus[gpu];
     divided.mig_mode = Some(true);
@@ -149,7 +150,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
-/// Adds a forked worker that holds the device files of two GPUs and that NVML does not list.
+/// Adds a forked worker that holds the files of two GPUs open but is not listed by NVML.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
     let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
@@ -176,7 +177,7 @@ pub fn hide(snapshot: &mut Snapshot) -> u32 {
     pid
 }
 
-/// Returns a finding that says that a process has not used its GPU for half an hour.
+/// Returns a finding that a process has been idle for half an hour.
 pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     let process = snapshot.process(pid(gpu, at)).unwrap();
     let used_bytes =
@@ -207,7 +208,8 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// Memory over this many minutes up to a snapshot. The second process of each GPU leaks, and the third started late.
+/// Returns `minutes` of memory history. The second process of each GPU leaks, and the third started
+/// late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;
@@ -261,7 +263,6 @@ pub fn target(pid: u32) -> Target {
     }
 }
 
-/// Returns a plan with made-up text.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
     let titles: Vec<String> =
         targets.iter().map(|target| format!("{} ann: 6.0 GiB: python", target.leader)).collect();

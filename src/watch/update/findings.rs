@@ -1,4 +1,4 @@
-//! Handles the selection and the keys in the list of findings.
+//! Selection and keys in the list of findings.
 
 use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
@@ -7,7 +7,6 @@ use crate::watch::state::{
 };
 use crate::watch::{page, reaping};
 
-/// Moves the focus from the table to the findings, if there are any.
 pub fn enter(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -42,7 +41,8 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // If the finding has no process, the key must not kill the previously selected row.
+            // If the finding is not about a process, the key must not kill the row that was
+            // selected before.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, finding)| finding.process.is_none());
@@ -61,7 +61,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Selects the finding at this index, or the last one, and its process's row.
+/// Selects the finding at index `at`, or the last finding, together with the row of its process.
 pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;
@@ -73,7 +73,7 @@ pub fn select(app: &mut App, at: usize) {
     app.select_row(app.subject_of_finding());
 }
 
-/// Moves the selection by `steps`. If the selected finding is gone, the first step selects the first visible one.
+/// Moves the selection by `steps`. If nothing is selected, the first visible finding is selected.
 fn move_by(app: &mut App, steps: isize) {
     let at = match app.selected_finding() {
         Some((at, _)) => at.saturating_add_signed(steps),

@@ -1,4 +1,4 @@
-//! Handles keys and clicks on a GPU, which filter the table by the GPU or open its page.
+//! Keys and clicks on a GPU, which filter the table or open the GPU's page.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::watch::page;
 use crate::watch::state::page::About;
 use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 
-/// Maximum time between two digits of the same number.
+/// Maximum time between two digits of one number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Handles a digit: selects the GPU with this number. If another digit was typed just before and a GPU with both
-/// digits exists, selects that GPU.
+/// Handles a digit: filters by the GPU with this number. If another digit was typed just before,
+/// and a GPU with both digits exists, filters by that GPU.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -23,7 +23,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let typed = app.digits.take();
     let typed = typed.filter(|typed| now.saturating_sub(typed.at) <= SECOND_DIGIT);
     let both = typed.and_then(|typed| typed.number.checked_mul(10)?.checked_add(digit));
-    // Typing `00` has the same effect as pressing 0 twice.
+    // `00` toggles the filter twice.
     let both = both.filter(|both| *both >= 10 && exists(*both));
     let number = both.unwrap_or(digit);
     if !exists(number) {
@@ -39,13 +39,13 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
         return page::open_about(app, About::Gpu(number), None);
     }
     match both {
-        // The first digit has already filtered by another GPU, so replace that filter.
+        // Replace the filter that the first digit set.
         Some(_) => set_filter(app, filter_of(number)),
         None => toggle_filter(app, number),
     }
 }
 
-/// Filters the table by a GPU, like a typed filter. If that filter is already active, removes it.
+/// Filters the table by a GPU, or removes that filter if it is active.
 pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
     let filter = filter_of(index);
     let is_active = app.table.choice.filter == filter;
@@ -61,7 +61,7 @@ fn filter_of(index: u32) -> Option<Selector> {
     Selector::parse(&format!("gpu:{index}")).ok().flatten()
 }
 
-/// Shows a note if the initial filter names a GPU that does not exist.
+/// Shows a note if the filter from the command line names a GPU that does not exist.
 pub fn note_missing(app: &mut App) {
     let (Some(screenful), Some(filter)) = (&app.screenful, &app.table.choice.filter) else {
         return;
@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {existing}"));
 }
 
-/// Opens the page of the GPU of the selected row, of the selected finding or in the filter, or else of the first GPU.
-/// On a GPU's page, opens the next GPU's page.
+/// Opens the page of a GPU: of the selected row, of the selected finding, of the filter, or the
+/// first GPU. On a GPU's page, opens the page of the next GPU.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

@@ -1,7 +1,5 @@
-//! Carries out the action of a key in each context.
-//!
-//! `keys.rs` maps keys to actions in the open [`Context`]. Prompt, page and plan handle their keys in their own
-//! files. Keys of the table and the findings are handled here.
+//! Carries out key actions on the table, the findings and the help. Prompt, page, plan and column
+//! list handle their keys in their own modules. `keys.rs` maps keys to actions.
 
 use crossterm::event::{KeyCode, KeyEvent};
 
@@ -15,7 +13,7 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Number of columns by which one key press scrolls the commands.
+/// Number of columns by which a key press scrolls the commands.
 const SIDE_STEP: u16 = 8;
 
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
@@ -24,12 +22,12 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     }
     let note = app.note.take();
     let is_warned = note.as_deref() == Some(reaping::STILL_ENDING);
-    // Removing a note requires a redraw.
     let noted = note.map(|_| Effect::Draw);
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned` means that the previous key was already answered with the warning about the running batch.
+/// Handles a key. `is_warned` means that the previous key was answered with the warning about a
+/// running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -56,7 +54,6 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
                 Some(KeyAction::Up) => Mode::Help(line.saturating_sub(1)),
                 Some(KeyAction::PageDown | KeyAction::Last) => Mode::Help(last),
                 Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
-                // Any other key only closes the help.
                 _ => match app.help_context {
                     Context::Main | Context::Columns => Mode::Main,
                     Context::Page => Mode::Page,
@@ -67,7 +64,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // Arrow keys apply each column immediately, and any other key accepts the current choice.
+            // Arrow keys sort by each column on the way. Any other key ends the choice.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -94,7 +91,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // Pausing stops updates of the page.
+            // Pausing stops updates of the page as well.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },
@@ -163,12 +160,12 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
         KeyAction::NextForm => {
             app.form = Form::after(app.form);
-            // If the form does not fit, only this note confirms the key.
+            // If the form does not fit, the note is the only visible effect.
             app.note = Some(Form::describe(app.form).to_owned());
         }
         KeyAction::NextTheme => {
             app.theme = app.theme.next();
-            // Without colour, only this note shows the change.
+            // Without colour, the note is the only visible effect.
             app.note = Some(format!("theme: {}", app.theme.name()));
         }
         KeyAction::Help => return open_help(app),
@@ -181,8 +178,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Back if app.table.clear_chosen() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::clear_limits),
-        // Esc does not quit: one Esc too many would lose a day's history. On a slow line, an arrow key can also
-        // arrive as Esc and other keys.
+        // Esc does not quit: one Esc too many would discard a day of history, and on a slow
+        // connection an arrow key can arrive as Esc followed by other keys.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

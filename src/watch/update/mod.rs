@@ -1,9 +1,8 @@
-//! Applies each event to the state.
+//! Applies events to the state.
 //!
-//! [`update`] is a pure function: it does not draw, read a clock or start work. Time arrives with the
-//! events, and requests to the loop in `watch/mod.rs` are returned as [`Effect`]s. [`key`] carries out key actions,
-//! [`mouse`] handles clicks, [`findings`] the list of findings, [`gpus`] GPU numbers, [`mod@prompt`] typed text,
-//! and [`playback`] time. Page, plan and column list are modules next to this one.
+//! [`update`] does not draw, read a clock or start work. Time arrives with the events, and requests
+//! to the main loop are returned as [`Effect`]s. Each submodule handles one kind of input or one
+//! panel. The modules of the page, the plan and the column list are next to this module.
 
 pub mod findings;
 pub mod gpus;
@@ -19,10 +18,10 @@ use super::state::{App, Effect, End, Event};
 use super::{page, reaping};
 use crate::reclaim::worker::ReclaimProgress;
 
-/// Handles an event; returns a request to the main loop, if any.
+/// Handles an event. Returns a request to the main loop, if any.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     let effect = handle(app, event);
-    // The event may have changed the number of rows or the size of a panel.
+    // The event can have changed the number of rows or the size of a panel.
     app.scroll();
     effect
 }
@@ -59,7 +58,7 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
             if is_first {
                 gpus::note_missing(app);
             }
-            // The table already has its new rows.
+            // The totals need the table's new rows.
             let renewed = renewed.or(page::renew_totals(app));
             either(either(observed, shown), renewed)
         }
@@ -103,8 +102,8 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Returns the more important of two effects of one event. All effects include drawing. A request to the worker takes
-/// precedence over a control: only a live machine has a worker, and a live source needs no controls.
+/// Combines two effects of one event. Every effect includes drawing. A request to the worker takes
+/// precedence over a control, because a live machine, which alone has a worker, needs no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

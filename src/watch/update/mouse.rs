@@ -1,7 +1,4 @@
-//! Finds what a click or the wheel acts on, and carries out the action.
-//!
-//! Every click has the same effect as a key, so the mouse is optional. Nothing here has side effects. Click events
-//! include their time.
+//! Clicks and the wheel. Every click has the effect of a key, so the mouse is optional.
 
 use std::time::Duration;
 
@@ -26,7 +23,7 @@ pub fn on_mouse(app: &mut App, event: MouseEvent, now: Duration) -> Option<Effec
     let at = Position::new(event.column, event.row);
     match event.kind {
         MouseEventKind::Down(MouseButton::Left) => {
-            // A click on the note must not act on the hint that the note hides.
+            // The note hides the hints, so a click on the note must not press a hint.
             let noted = app.note.take().map(|_| Effect::Draw);
             match noted {
                 Some(_) if at.y + 1 == app.area.bottom() => noted,
@@ -97,25 +94,24 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     } else {
         None
     };
-    // Any click cancels the choice of a sort column, which requires a redraw.
+    // Any click ends the choice of a sort column, which changes the bottom line.
     effect.or_else(|| was_choosing.then_some(Effect::Draw))
 }
 
-/// Sorts by a clicked heading's column, or reverses the order if the table is already sorted by it.
+/// Sorts by the column. If the table is already sorted by the column, reverses the order.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
     app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });
     Effect::Draw
 }
 
-/// Clicking a GPU or its chart filters by that GPU, like a typed filter. Clicking it again removes the filter.
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     let index = gpus::hit(app, layout, at.x, at.y)?;
     toggle_filter(app, index)
 }
 
-/// Selects a clicked row, or opens it on a second click. If another process moved under the mouse in between, the
-/// second click only selects that process.
+/// Selects a row, or opens its page at a double click. If another process has moved under the mouse
+/// since the first click, the second click only selects that process.
 fn on_row(
     app: &mut App,
     line: usize,

@@ -1,10 +1,8 @@
-//! Playback: pausing, stepping back and forward, and changing the sampling rate or speed.
+//! Pausing, stepping back and forward, and changing the sampling interval or the playback speed.
 //!
-//! Every sample is judged and added to the timeline as it arrives, shown or not. The screen shows the newest sample
-//! or the one that the user stepped back to. If the timeline does not reach back far enough, a recording is read
-//! again at full speed up to the target.
-//!
-//! Nothing here has side effects: instructions to the source are returned as a [`Control`].
+//! Every sample is judged and added to the timeline when it arrives, even if the screen shows an
+//! earlier sample. If a recording's timeline does not reach back far enough, the source reads the
+//! recording again, at full speed up to the target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +21,9 @@ const LEAP: f64 = 60.0;
 /// Minimum time between two frames during a seek.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// Handles a sample that the engine has judged.
 pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     if app.playback.rewinds > 0 {
-        // This sample was sent before the recording was rewound.
+        // The source sent the sample before it rewound the recording.
         return None;
     }
     app.playback.awaited = app.playback.interval;
@@ -47,11 +44,11 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         Some(seek_target) if seek_target.is_reached(frame) => {
             app.playback.seek_target = None;
             show(app, frame);
-            // If the user paused, the recording stays paused after this sample.
+            // If the user has paused, the recording pauses after the sample.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // A live screen shows how far behind it is, and that has just increased.
+        // A live screen shows how far it is behind.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);
@@ -60,7 +57,6 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     }
 }
 
-/// Draws the progress of a seek, at most once per `PROGRESS`.
 fn progress(app: &mut App) -> Option<Effect> {
     let now = app.judged.now();
     if now < app.playback.drawn + PROGRESS {
@@ -77,7 +73,7 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// Handles a rewound recording: forgets the samples seen so far.
+/// Handles a rewound recording. The samples so far are forgotten.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
@@ -87,7 +83,7 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // If the seek has been cancelled since then, show the first sample.
+    // If the user has cancelled the seek since then, show the first sample.
     let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
     Some(Effect::Control(seek_target.control()))
 }
@@ -111,7 +107,7 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Shows the next sample on the timeline if the timeline is playing and the sample is due.
+/// Shows the timeline's next sample if the timeline is playing and the sample is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -139,7 +135,7 @@ pub fn tick(app: &mut App) -> Option<Effect> {
     if app.is_behind() {
         Some(Effect::Draw)
     } else {
-        // Playback has reached the end of the timeline, so the source continues.
+        // At the end of the timeline, the source continues.
         steer_source(app)
     }
 }
@@ -201,7 +197,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
 ///
 /// # Errors
 ///
-/// Fails with a message if the text is not a time or the time cannot be shown.
+/// Returns a message if the text is not a time or the time cannot be shown.
 pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     let shown = app.shown_time().ok_or(NOTHING_SEEN)?;
     let newest = app.timeline.newest().map_or(shown, |frame| frame.time);
@@ -248,7 +244,6 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
     }
 }
 
-/// Cancels a seek and pauses.
 pub fn interrupt(app: &mut App) -> Option<Effect> {
     app.playback.seek_target = None;
     app.playback.is_paused = true;
@@ -260,7 +255,8 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Pauses or resumes. A live screen resumes with the newest sample, a recording where it was paused.
+/// Pauses or resumes. A live screen resumes with the newest sample, a recording with the displayed
+/// sample.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);
@@ -272,7 +268,7 @@ fn pause(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Shows the newest sample; a live screen resumes from there.
+/// Shows the newest sample. A live screen resumes.
 fn now(app: &mut App) -> Option<Effect> {
     if app.is_live() {
         app.playback.is_paused = false;
@@ -283,38 +279,37 @@ fn now(app: &mut App) -> Option<Effect> {
     steer_source(app)
 }
 
-/// Shows a sample from the timeline; a live screen pauses there.
+/// Shows a sample from the timeline. A live screen pauses.
 fn go_to(app: &mut App, frame: FrameRef) -> Option<Effect> {
     app.playback.is_paused |= app.is_live();
     show(app, frame);
     steer_source(app)
 }
 
-/// Pauses or resumes the source to match what is shown.
+/// Pauses or resumes the source, depending on what is shown.
 fn steer_source(app: &mut App) -> Option<Effect> {
     app.playback.clock = None;
     if app.is_live() || app.end.is_some() {
         return Some(Effect::Draw);
     }
-    // Cancel a pending step.
     app.playback.seek_target = None;
     let plays = !app.playback.is_paused && !app.is_behind();
     Some(Effect::Control(Control::Playing(plays)))
 }
 
-/// Shows a later sample from the timeline, or seeks past the end of the timeline.
+/// Shows a later sample from the timeline, or seeks beyond the timeline.
 fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Option<Effect> {
     if let Some(frame) = frame {
         return go_to(app, frame);
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // Move one step at a time, and redraw to show the pause.
+            // A step is still pending. Redraw to show the pause.
             return Some(Effect::Draw);
         }
         return seek_forward(app, seek_target);
     }
-    // A recording that is being rewound has no samples yet; redraw to show the pause.
+    // A recording that is being rewound has no samples. Redraw to show the pause.
     let Some(newest) = app.timeline.newest() else {
         return Some(Effect::Draw);
     };
@@ -352,7 +347,7 @@ fn oldest_reason(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether the recording can be read again to reach samples before `oldest`, the first one on the timeline.
+/// Whether reading the recording again can reach samples before the timeline's `oldest`.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }
@@ -367,7 +362,6 @@ fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(Control::Rewind))
 }
 
-/// Seeks to `seek_target` from the source's current position.
 fn seek_forward(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
     app.playback.seek_target = Some(seek_target);
@@ -378,22 +372,21 @@ fn seek_forward(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(seek_target.control()))
 }
 
-/// Shows a note in the bottom line until the next key.
 pub fn note(app: &mut App, text: &str) {
     app.note = Some(text.to_owned());
 }
 
-/// Formats a time as it can be typed: `2026-11-21 10:04:05`.
+/// Formats a time so that it can be typed, such as `2026-11-21 10:04:05`.
 fn time_text(time: Time) -> String {
     let time = time.local();
     format!("{} {}", time.date(), time.clock())
 }
 
-/// Sampling intervals that the keys step through, in milliseconds.
+/// Sampling intervals that the user can choose, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 const SPEEDS: (f64, f64) = (1.0 / 8.0, 1024.0);
 
-/// Changes the sampling interval, or the playback speed of a recording.
+/// Changes the sampling interval or, for a recording, the playback speed.
 fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
     if app.setup.host.is_some() {
@@ -411,7 +404,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
             let text = format!("the interval {} is the limit", Span(interval));
             return app.refuse(&text);
         };
-        // The next sample may still arrive after the old interval.
+        // The next sample can still be due after the old interval.
         play.awaited = play.awaited.max(interval);
         play.interval = next;
         return Some(Effect::Control(Control::Interval(next)));
@@ -423,7 +416,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return app.refuse(&text);
     }
     play.speed = next;
-    // Restart the clock, so that the timeline's next sample is due at the new speed.
+    // Restart the clock, so that the next sample is due at the new speed.
     play.clock = None;
     Some(Effect::Control(Control::Speed(next)))
 }

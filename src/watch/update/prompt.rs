@@ -1,10 +1,11 @@
-//! The prompt in the bottom line, for typing a filter, a search or a time.
+//! The prompt in the bottom line, for a filter, a search or a time.
 //!
-//! A search uses the filter's language. As in htop, the selection jumps during typing, F3 goes to the next match, and
-//! Esc goes back. A filter applies during typing. Its last term is ignored while it is invalid, or while it is the
-//! start of a term's name and no row matches. If earlier terms are invalid too, the last valid filter stays active.
+//! A filter applies while the user types. Its last term is ignored while the term is invalid, or
+//! while it is the start of a term's name and no row matches. If an earlier term is invalid, the
+//! last valid filter stays active. A search uses the language of filters. As in htop, the selection
+//! jumps while the user types, F3 goes to the next match, and Esc goes back.
 //!
-//! Nothing here has side effects. The line editor is in `state/prompt.rs`; `view/prompt.rs` draws it.
+//! `state/prompt.rs` edits the line, and `view/prompt.rs` draws it.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -27,7 +28,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return None;
     };
-    // A copy, so that the prompt and the app can be changed independently.
+    // A copy, because both the prompt and the app change below.
     let mut prompt = prompt.clone();
     let control = match (key.code, key.modifiers - KeyModifiers::SHIFT) {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(c.to_ascii_lowercase()),
@@ -44,7 +45,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
         }
         (None, KeyCode::Enter) => return accept(prompt, app),
         (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
-            // An empty search repeats the previous one.
+            // F3 with an empty prompt repeats the previous search.
             if prompt.text.is_empty() {
                 prompt.recall(&app.prompt_history, 1);
             }
@@ -68,13 +69,14 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Adds pasted text to the prompt. Without a prompt, the text is rejected, because its letters must not act as keys.
+/// Inserts pasted text into the prompt. Without a prompt, the text is refused: its letters must not
+/// act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text does not act as keys; press / or F3 first");
     };
     let mut prompt = prompt.clone();
-    // A newline must not submit the text, so all control characters become blanks.
+    // A line break must not submit the text, so control characters become blanks.
     let is_text = |c: char| if c.is_control() { ' ' } else { c };
     for c in text.trim().chars().take(CHARS_MAX).map(is_text) {
         prompt.edit(None, KeyCode::Char(c));
@@ -84,7 +86,6 @@ pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Applies the valid part of the text.
 fn apply(prompt: &mut Prompt, app: &mut App) {
     prompt.error = None;
     match prompt.purpose {
@@ -108,7 +109,7 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
     reselect(prompt, app);
 }
 
-/// Selects the first matching row, starting from the row that was selected before the search.
+/// Selects the first match, starting at the row that was selected before the search.
 fn search(prompt: &mut Prompt, app: &mut App) {
     restore_selection(prompt, app);
     if !prompt.text.trim().is_empty() {
@@ -116,8 +117,8 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the first matching row from `step` rows away, and wraps around. If no row matches, shows an error and
-/// keeps the selection.
+/// Selects the first match, starting `step` rows away. The search wraps around. If no row matches,
+/// the prompt shows an error and the selection stays.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {
@@ -143,7 +144,7 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     }
 }
 
-/// Selects the row that was selected before the prompt opened, or else the first row.
+/// Selects the row that was selected when the prompt was opened, or the first row.
 fn restore_selection(prompt: &Prompt, app: &mut App) {
     if prompt.selected.is_none() {
         app.select(0);
@@ -168,14 +169,14 @@ fn cancel(prompt: &Prompt, app: &mut App) {
         restore_selection(prompt, app);
     }
     if prompt.purpose == Purpose::Filter {
-        // The text came from a valid filter, so it parses.
+        // The text was a valid filter, so parsing cannot fail.
         let before = Selector::parse(&prompt.before).ok().flatten();
         app.choose(|choice| choice.filter = before);
         reselect(prompt, app);
     }
 }
 
-/// Accepts the text if it is valid; otherwise the prompt stays open and shows the error.
+/// Accepts the text if it is valid. Otherwise, the prompt stays open and shows the error.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     let result = match prompt.purpose {
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),

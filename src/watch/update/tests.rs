@@ -1,5 +1,5 @@
-//! Tests of the state, event by event and key by key. [`every_key`] tests every binding, [`chance`] random keys and
-//! events, and [`habits`] keys that users of other monitors expect.
+//! Tests of the state, event by event. [`every_key`] tests every binding, [`chance`] random events,
+//! and [`habits`] keys that users of other monitors expect.
 
 mod chance;
 mod every_key;
@@ -39,7 +39,7 @@ fn escape_goes_one_step_back() {
     assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // Pressing Esc too often does not close a screen that was left open all day.
+    // One Esc too many must not close a screen that has been open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
 }
@@ -147,12 +147,12 @@ fn the_first_row_is_selected_when_it_appears() {
 
 #[test]
 fn no_row_takes_the_selection_of_a_process_that_is_gone() {
-    // Either the table or the user has selected the row.
+    // Once the table has selected the row, once the user.
     for (line, at) in [("", 0), ("j", 1)] {
         let mut app = app_with(sample::snapshot(1, 4));
         keys(&mut app, line);
         let gone = selected_pid(&app).unwrap();
-        // Another process has the same PID now.
+        // The next sample has another process with the same PID.
         let mut next = sample::snapshot(1, 4);
         let same = next.processes.iter_mut().find(|process| process.pid == gone);
         same.unwrap().start_ticks = Some(99_999);
@@ -204,7 +204,8 @@ fn a_selection_survives_an_unknown_identity_but_not_a_new_one() {
     let mut absent = unknown.clone();
     absent.processes.remove(1);
     let (mine, pid) = (with_identity(Some(5)), Some(sample::pid(0, 1)));
-    // The identity is unknown at first, in between, or at the end. Then the PID belongs to another process.
+    // The start time is unknown at first, in between or at the end. Then the PID belongs to another
+    // process.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
         [&absent, &absent, &mine, &mine],
@@ -240,7 +241,7 @@ fn x_and_enter_act_on_the_first_row_by_default() {
     let mut app = app_with(sample::snapshot(1, 4));
     keys(&mut app, "<Enter>");
     assert_eq!(app.mode, Mode::Page);
-    // Pressing x does not act on a process that a filter hides.
+    // `x` must not act on a process that the filter hides.
     let mut app = app_with(sample::snapshot(1, 4));
     keys(&mut app, "G/pid:4002<Enter>");
     assert_eq!(selected_pid(&app), Some(4002));
@@ -288,7 +289,7 @@ fn signals_stop_resume_and_exit() {
 #[test]
 fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = app_with(sample::snapshot(1, 1));
-    // The next sample is due in two seconds, and nothing needs drawing before then.
+    // The next sample is due in two seconds. Nothing changes on the screen before.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
     assert_eq!(tick(&mut app, 3_900), None);
     assert_eq!(tick(&mut app, 4_000), Some(Effect::Draw));

@@ -1,5 +1,5 @@
-//! Replaces non-ASCII characters for a terminal that supports only ASCII. Whole frames are converted after drawing,
-//! so that panels need not do it and no process name is missed.
+//! Replaces non-ASCII characters. The whole frame is converted after drawing, so that no panel and
+//! no process name is missed.
 
 use ratatui::buffer::Buffer;
 
@@ -11,7 +11,7 @@ pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     }
 }
 
-/// Returns an ASCII character that resembles the cell's character, or `?`.
+/// Returns an ASCII character that resembles the symbol, or `?`.
 fn ascii_for(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
@@ -58,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// Covers every character in the screen snapshots, except letters and emoji, which appear only in names.
+    /// Covers the characters of all screen snapshots. Letters and emoji are excluded: they appear
+    /// only in names.
     #[test]
     fn every_drawn_character_has_an_ascii_replacement() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");

@@ -1,7 +1,8 @@
-//! The memory bar shows the shares in the order of [`MemoryShare::ALL`], distinguished by glyph and colour.
+//! The memory bar, which distinguishes the shares by glyph and colour.
 //!
-//! Reclaimable memory is solid in the strongest colour, suspected memory is an outline, and memory in use is muted.
-//! Glyphs do not fill the height of the line, so that bars on consecutive lines do not touch.
+//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and
+//! memory in use is muted. The glyphs are lower than the line, so that bars on adjacent lines do
+//! not touch.
 
 use ratatui::style::Style;
 
@@ -10,7 +11,7 @@ use crate::watch::memory_shares::{MemoryShare, MemoryShares};
 use crate::watch::text::{UNKNOWN, columns};
 use crate::watch::theme::Styles;
 
-/// Start of a bar's legend. If there is no room for more, this is the whole legend.
+/// Start of the legend, or the whole legend if there is no room for more.
 const MEMORY: &str = "MEMORY";
 const LEGEND_GAP: u16 = 2;
 
@@ -24,8 +25,8 @@ pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     }
 }
 
-/// Writes the legend of the glyphs as a heading of `width` columns, with as many entries as fit. A single glyph
-/// needs no legend.
+/// Writes the legend of the glyphs as a heading of `width` columns, with as many entries as fit. If
+/// only one of several entries fits, the legend has none, because a single glyph explains little.
 pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
     let width_of = |share: &MemoryShare| LEGEND_GAP + 2 + columns(share.name());
     let mut used = columns(MEMORY);

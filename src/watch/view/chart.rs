@@ -1,8 +1,8 @@
 //! Small charts over time: filled areas with a line on top.
 //!
-//! Each column shows the highest value in its time span, so that no peak is lost. The top cell is the line, and the
-//! cells below are fainter. A value of 0 is drawn as a line at the bottom, and any larger value higher. Times without
-//! samples are blank. [`history::memory_series`](crate::history::memory_series) provides the values.
+//! A column shows the maximum in its time span, so that no peak is lost. A value of 0 is a line at
+//! the bottom, and any larger value is higher. Times without samples are blank.
+//! [`history::memory_series`](crate::history::memory_series) provides the values.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -13,7 +13,8 @@ use crate::model::Time;
 use ratatui::buffer::Buffer;
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Time spans of charts, in milliseconds. There are only a few, so that the scale rarely changes.
+/// Time spans of charts, in milliseconds. With only a few spans, the scale of a growing chart
+/// seldom changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
     (2 * 60_000, "2m"),
@@ -34,7 +35,7 @@ pub struct ChartWindow {
 }
 
 impl ChartWindow {
-    /// The span that ends at `end` and reaches back to `first` or further.
+    /// Creates a window that ends at `end` and reaches back at least to `first`.
     pub fn new(first: Option<Time>, end: Time) -> Self {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
@@ -46,7 +47,8 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Columns start at multiples of their length, so that charts move smoothly.
+    /// Returns the number of the column that contains `time`. Columns start at multiples of their
+    /// length, so that charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
@@ -55,7 +57,7 @@ impl ChartWindow {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// Returns the column of a time, or `None` if the time is outside the span.
+    /// Returns the column of `time`, or `None` if the window does not contain `time`.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
@@ -65,7 +67,7 @@ impl ChartWindow {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
-    /// Formats the length of the span: `10m`.
+    /// Formats the length of the window, such as `10m`.
     pub fn label(&self) -> String {
         let span = SPANS.iter().find(|(span, _)| *span == self.milliseconds);
         span.map_or_else(
@@ -75,8 +77,8 @@ impl ChartWindow {
     }
 }
 
-/// Draws values, one per column of the area, oldest first; `None` is a gap. The area covers values from 0 to `top`.
-/// `style` receives whether a cell is part of the line.
+/// Draws one value per column of the area, oldest first. The height of the area is `top`. `style`
+/// receives whether a cell is part of the line.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -84,11 +86,11 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A chart that is partly off the screen would end at the wrong time.
+    // A chart that is partly outside the screen would end at the wrong time.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
-    // A chart of one line leaves a gap at the top, so that charts on consecutive lines do not touch.
+    // A chart of one line never fills its cells, so that charts on adjacent lines do not touch.
     let level_max = if area.height == 1 { 7 } else { area.height * 8 };
     let (line, below) = (style(true), style(false));
     for (value, x) in values.iter().zip(area.left()..area.right()) {
@@ -116,17 +118,18 @@ pub fn past(buckets: &[Bucket], window: ChartWindow) -> &[Bucket] {
     seen_until(buckets, window.end)
 }
 
-/// Maximum memory per column; `None` without samples.
+/// Returns the maximum memory in each column, or `None` for a column without samples.
 pub fn memory(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(buckets, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
 }
 
-/// Maximum mean utilization per column; `None` without samples.
+/// Returns the maximum mean utilization in each column, or `None` for a column without samples.
 pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Maximum value per column. `values_of` returns a bucket's value, and the value that applies after the bucket.
+/// Returns the maximum value in each column. `values_of` returns a bucket's value and the value
+/// that applies after the bucket.
 fn values(
     buckets: &[Bucket],
     window: ChartWindow,
@@ -137,7 +140,6 @@ fn values(
     let first = window.first_column(columns);
     let column = |time: Time| window.number(time.min(window.end), columns).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
-    // Values from before the window are omitted.
     let mut raise = |from: i64, to: i64, value: f64| {
         let (from, end) = (usize::try_from(from.max(0)), usize::try_from(to + 1));
         if let (Ok(from), Ok(end)) = (from, end) {
@@ -150,7 +152,7 @@ fn values(
         let (from, to) = (column(bucket.since), column(bucket.until));
         let [value, value_after] = values_of(bucket);
         raise(from, to, value);
-        // A value applies from its last sample to the next one, unless the gap is long.
+        // A value applies until the next sample, unless the gap is long.
         let next = buckets.get(at + 1).map(|next| next.since);
         let until = next.unwrap_or(window.end);
         if bucket.is_seen_until(until) {
@@ -181,7 +183,7 @@ mod tests {
         values.iter().map(bucket).collect()
     }
 
-    /// Draws a chart of the minute before second `end`, scaled to 100.
+    /// Draws the minute before second `end`, with 100 at the top.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
@@ -196,7 +198,8 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "the value holds until the end");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // In a ten-minute span, half a minute does not count as a gap, but five minutes do.
+        // In a window of ten minutes, five minutes without a sample are a gap, half a minute is
+        // not.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);

@@ -1,7 +1,7 @@
-//! The first line: host, reclaimable memory, versions and source, then the clock. A paused clock shows the
-//! displayed time and the key that returns to now.
+//! The first line: host, reclaimable memory, versions and source, with the clock on the right.
 //!
-//! The clock and the reclaimable memory each use the longest form that fits. The host's name is dropped first.
+//! A paused clock shows the displayed time and the key that returns to the newest sample. The clock
+//! and the reclaimable memory are shortened to fit. The host's name is dropped first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,7 +16,7 @@ use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Typical width of a host's name and the blanks after it.
+/// Typical width of a host's name, with the blanks after it.
 const HOST: u16 = 9;
 const REPLAY: u16 = 10;
 
@@ -46,7 +46,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
     let reserved = headline_min(app);
-    // A part is shown only if it and all more important parts fit.
+    // A part is shown only if it fits together with all more important parts.
     if let Some(host) = host.filter(|host| columns(host) + reserved <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
     }
@@ -80,7 +80,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     (text.cloned().unwrap_or_default(), style)
 }
 
-/// Returns the forms of a live machine's clock, longest first.
+/// Returns the texts of a live machine's clock, longest first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
@@ -123,8 +123,8 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// Seconds since any GPU answered. `None` if a GPU answers now. Samples with data about the host still arrive, and
-/// their time must not be mistaken for the time of the GPU figures.
+/// Returns the seconds since any GPU answered, or `None` if a GPU answers. Samples still arrive
+/// with data about the host, but their time is not the time of the GPU's figures.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
@@ -171,7 +171,6 @@ fn reclaimable(app: &App) -> Option<Reclaimable> {
     Some(app.screenful.as_ref()?.reclaimable)
 }
 
-/// Whether any memory is reclaimable or suspected.
 pub fn has_waste(app: &App) -> bool {
     reclaimable(app).is_some_and(|sum| sum.processes > 0 || sum.suspected_processes > 0)
 }
@@ -181,7 +180,7 @@ pub fn headline_min(app: &App) -> u16 {
     if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes the longest form that fits. Returns whether any form fits.
+/// Writes the longest headline that fits. Returns whether one fits.
 pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
         return false;
@@ -197,7 +196,7 @@ pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> 
     true
 }
 
-/// Returns the longest form that fits, and its style.
+/// Returns the longest headline that fits, with its style.
 pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
     let reclaimable = reclaimable(app)?;
     let fits = |headline: &Headline| columns(&headline.text(app.setup.ascii)) <= room;

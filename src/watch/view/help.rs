@@ -1,4 +1,4 @@
-//! Draws the help; `layout/help.rs` positions it.
+//! Draws the help, which `layout/help.rs` lays out.
 
 use ratatui::layout::Rect;
 
@@ -81,7 +81,7 @@ mod tests {
                 assert!(words.contains(title), "{title}");
                 for (keys, does, _) in *bindings {
                     let line = format!("{keys} {does}");
-                    // Long names are continued on the next line.
+                    // Long names of keys continue on the next line.
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }

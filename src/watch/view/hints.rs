@@ -1,4 +1,4 @@
-//! Draws the bottom line: the hints that fit, and how much of the table is hidden. `layout/hints.rs` positions them.
+//! Draws the bottom line, which `layout/hints.rs` lays out.
 
 use ratatui::layout::Rect;
 
@@ -13,11 +13,11 @@ use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Blanks between the entries of two columns.
+/// Blanks between the letters of two columns.
 const GAP: u16 = 2;
 const SORT_BY: &str = "sort by";
 
-/// Draws the hints or, while a sort column is being chosen, the letters of the columns.
+/// Draws the hints, a note or, while the user chooses a sort column, the letters of the columns.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(app.table.choice.sort.column, styles, area, canvas);
@@ -33,7 +33,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// Draws the columns with their letters, on as many lines as they need.
+/// Draws the letters of the columns, on as many lines as they need.
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
@@ -75,7 +75,8 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(GAP);
 }
 
-/// Writes hints on the first line of `area`. Returns the writer, so that the caller can continue the line.
+/// Writes hints on the first line of `area`. The caller can continue the line with the returned
+/// writer.
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;

@@ -1,7 +1,7 @@
 //! Writes a screen line from left to right.
 //!
-//! A writer stays on its line: text that does not fit is truncated, and cells outside the screen are ignored.
-//! Untrusted text must be escaped first with [`clean`](crate::watch::text::clean).
+//! Text that does not fit is truncated, and cells outside the screen are ignored. Untrusted text
+//! must be escaped with [`clean`](crate::watch::text::clean) before it is written.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use ratatui::style::Style;
 use crate::report::escape::fit;
 use crate::watch::text::columns;
 
-/// Writes a character of width one, if the cell exists.
+/// Writes a character of width 1.
 pub fn put(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     if let Some(cell) = canvas.cell_mut(at) {
         cell.set_char(symbol).set_style(style);
@@ -47,7 +47,7 @@ impl<'a> LineWriter<'a> {
         self.end.saturating_sub(self.x)
     }
 
-    /// Reserves the next `width` columns for other drawing. The area is empty if they do not fit.
+    /// Reserves the next `width` columns for the caller. The area is empty if they do not fit.
     pub fn reserve(&mut self, width: u16) -> (Rect, &mut Buffer) {
         let width = if width <= self.room() { width } else { 0 };
         let area = Rect::new(self.x, self.y, width, 1);
@@ -63,7 +63,7 @@ impl<'a> LineWriter<'a> {
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if room > 0 {
-            // A character is never wider than its number of bytes.
+            // The width of a text never exceeds its number of bytes.
             let text = match text.len() <= usize::from(room) {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),
@@ -103,7 +103,7 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Draws a horizontal rule up to the end of the line. A title that is not empty appears in the rule.
+    /// Draws a horizontal rule to the end of the line. The title appears in the rule.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {

@@ -11,7 +11,6 @@ use crate::watch::text::{MESSAGE_CHARS, clean, columns, wrap};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Writes lines while there is room.
 pub struct PanelWriter<'a> {
     pub styles: Styles,
     pub area: Rect,
@@ -43,7 +42,6 @@ impl<'a> PanelWriter<'a> {
         self.is_blank = true;
     }
 
-    /// Highlights the last written line.
     pub fn select(&mut self) {
         let line = self.used.saturating_sub(1);
         let row = Rect { y: self.area.y.saturating_add(line), height: 1, ..self.area };
@@ -57,7 +55,6 @@ impl<'a> PanelWriter<'a> {
         }
     }
 
-    /// Writes a finding's badge and message on at most `limit` lines.
     pub fn finding(&mut self, finding: &Finding, limit: u16) {
         let styles = self.styles;
         let limit = limit.min(self.left());

@@ -1,9 +1,7 @@
-//! Draws the panels from `&App`, without changing state.
+//! Draws the panels from `&App`, which stays unchanged.
 //!
-//! One file per panel: [`header`] with the headline, [`table`], and [`status`] for the selected process. The bottom
-//! line shows [`hints`] or [`mod@prompt`]. [`help`] covers all panels, and [`small`] replaces them on a small
-//! screen. Panels with their own state and keys are modules of [`super`]. [`bar`], [`chart`] and [`plot`] draw
-//! graphics; [`line_writer`] writes a line, and [`lines`] the lines of the lower panel.
+//! Each panel has a file; [`status`] is the panel below the table. Panels that have their own state
+//! and keys are modules of [`super`]. [`small`] draws a screen without panels.
 
 pub(super) mod ascii;
 pub mod bar;
@@ -25,7 +23,7 @@ use super::theme::Styles;
 use super::{charts, column_list, gpus, page};
 use ratatui::buffer::Buffer;
 
-/// Draws the whole screen and overwrites its previous content.
+/// Draws the whole screen over the previous frame.
 pub fn draw(app: &App, canvas: &mut Buffer) {
     let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
     canvas.reset();

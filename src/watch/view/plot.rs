@@ -1,6 +1,5 @@
-//! A chart with its labels: a caption with the current value, a scale on the left, and times below the chart.
-//!
-//! `chart` draws the blocks.
+//! A chart with labels: a caption with the current value, a scale on the left, and times below.
+//! `chart` draws the chart itself.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -19,10 +18,10 @@ use crate::watch::theme::{ChartColor, Styles};
 const SCALE_FROM: u16 = 16;
 /// Minimum height of a scale with a label in the middle.
 const MIDDLE_FROM: u16 = 3;
-/// Minimum width of the scale's labels: `79.6`.
+/// Minimum width of the labels, such as `79.6`, so that charts above each other are aligned.
 const LABEL: u16 = 4;
 
-/// Maximum number of rows between grid lines, and number of columns between the dots of a line.
+/// Distances of the grid: rows between lines, and columns between the dots of a line.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
@@ -38,7 +37,7 @@ impl Scale {
         Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
-    /// Creates a scale for memory, up to `top` bytes.
+    /// Creates a scale for memory up to `top` bytes.
     pub fn bytes(top: u64) -> Self {
         let text = Bytes(top).to_string();
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
@@ -47,35 +46,34 @@ impl Scale {
         Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
-    /// Creates a scale for memory, up to a round number above `max`.
+    /// Creates a scale for memory up to a round number above `max`.
     pub fn above(max: u64) -> Self {
         /// Round numbers, in quarters of a power of two.
         const PARTS: [u64; 4] = [2, 3, 4, 6];
         let power = max.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // The maximum must stay below the upper edge.
+        // The maximum must be visible below the upper edge.
         let top = round.into_iter().find(|top| *top - *top / 16 >= max);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
-    /// Creates a scale for CPU time, where each core is 100 percent.
+    /// Creates a scale for CPU use, in percent of a core.
     pub fn cores(max: f64) -> Self {
         let top = (max / 100.0).ceil().max(1.0) * 100.0;
         Self { top, labels: [top, top / 2.0, 0.0].map(|value| format!("{value:.0}")) }
     }
 
-    /// All charts use the same width, so that stacked charts align.
     fn width(&self) -> u16 {
         let widest = self.labels.iter().map(|label| columns(label)).max();
         widest.unwrap_or(0).max(LABEL)
     }
 }
 
-/// Marks of a finding on a chart.
+/// Where a finding is marked on a chart.
 #[derive(Clone, Copy, Default)]
 pub struct FindingMark {
-    /// Start of the finding's condition.
+    /// When the condition of the finding began.
     pub since: Option<Time>,
     pub threshold: Option<f64>,
 }
@@ -84,7 +82,7 @@ pub struct Plot {
     pub window: ChartWindow,
     pub captions: Vec<String>,
     pub now: Option<String>,
-    /// Scale of the values. `None` if there is nothing to draw.
+    /// `None` if there is nothing to draw.
     pub scale: Option<Scale>,
     pub mark: FindingMark,
     pub color: ChartColor,
@@ -135,7 +133,7 @@ impl Plot {
         writer.at_end(now, styles.strong());
     }
 
-    /// Writes the scale on the left if there is room, and returns the remaining area.
+    /// Draws the scale if there is room, and returns the remaining area.
     fn draw_scale(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
@@ -158,7 +156,7 @@ impl Plot {
         Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
-    /// Draws faint lines at the top, in the middle and, on a tall chart, in between, so that low values can be read.
+    /// Draws faint lines at the top, in the middle and, on a tall chart, between them.
     fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
@@ -173,8 +171,8 @@ impl Plot {
         }
     }
 
-    /// Draws the finding's marks: a horizontal line at the threshold and a vertical line at the start. An arrow
-    /// points to the start in the line of time labels, if that cell is free. Blocks keep their shape.
+    /// Marks a finding: a horizontal line at the threshold, and a vertical line at the start with
+    /// an arrow in the line of times. The marks do not change the shape of the chart.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) =
@@ -198,7 +196,7 @@ impl Plot {
         }
     }
 
-    /// Writes the times of both edges below the chart.
+    /// Writes the times at both edges below the chart.
     fn times(&self, line: Rect, canvas: &mut Buffer) {
         let left = format!("-{}", self.window.label());
         let style = self.styles.faint();
@@ -206,7 +204,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid. Other graphics only get the style, and text stays unchanged.
+/// Writes a character over a blank or the grid. Other graphics only get the style, and text stays.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

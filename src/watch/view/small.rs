@@ -1,4 +1,4 @@
-//! Draws a screen that is too small for panels: a short text, and a line with the required size.
+//! The screen without panels, which a small terminal gets: a short text and the required size.
 
 use crate::watch::view::header;
 use ratatui::layout::Rect;
@@ -14,11 +14,11 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws the parts, most important first. A part that does not fit moves to the next line, if there is one. The last
-/// line explains why there are no panels.
+/// Draws the parts, most important first. A part that does not fit on a line moves to the next. The
+/// last line says why there are no panels.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
-    // A small screen has no bottom line, so show the note here.
+    // A small screen has no bottom line for the note.
     if let Some(note) = &app.note {
         parts.push((clean(note, area.width).to_string(), styles.caution()));
     }

@@ -1,4 +1,4 @@
-//! The panel below the table shows the selected process and its finding, or the list of [`findings`].
+//! The panel below the table, with the selected process or the list of [`findings`].
 
 use crate::watch::text;
 use ratatui::buffer::Buffer;
@@ -21,7 +21,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let wanted =
         app.screenful.as_ref().map(|screenful| lines_wanted(screenful, app.alarms().len()));
     let is_empty = are_findings && wanted == Some(0);
-    // If there is no content, the panel has only its title.
+    // A panel without content has only its title.
     if area.height >= 4 || is_empty {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
@@ -39,7 +39,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         Some(subject) => selected(app, &subject, &mut lines),
         None => findings::draw(app, layout, &mut lines),
     }
-    // While the source does not answer, it is unknown whether there is something to report.
+    // While no sample arrives, "nothing to report" would be a guess.
     if lines.is_blank && !app.is_overdue() {
         lines.write("nothing to report", 1, styles.faint());
     }
@@ -59,7 +59,7 @@ fn title(app: &App, layout: &Layout) -> String {
     }
 }
 
-/// Formats the profile of a process's MIG device: ` (1g.10gb)`.
+/// Formats the profile of the process's MIG device, such as ` (1g.10gb)`.
 fn profile(subject: &Subject<'_>) -> String {
     let (gpu_instance, compute_instance) = subject.row.key.instance;
     let device = subject.gpu.and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
@@ -67,7 +67,7 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// Writes the selected process: the reason for a suspicion or the finding with advice, and other facts.
+/// Writes the selected process: the suspicion or the finding with advice, and facts.
 fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {

@@ -1,4 +1,4 @@
-//! Draws the process table: one row per process and GPU. Text is formatted only for visible rows.
+//! The process table. Text is formatted only for visible rows.
 
 use crate::watch::text;
 use std::borrow::Cow;
@@ -21,20 +21,19 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::{Sort, Subject, WINDOW_SECONDS, badge};
 
-/// Edge marks of a row with a finding, and of a suspected row.
+/// Marks at the edge of a row with a finding, and of a suspected row.
 const FOUND: &str = "▌";
 const SUSPECTED: &str = "│";
-/// Marks next to the edge: selected row, marked row, both.
+/// Marks beside the edge: selected row, marked row, both.
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
 /// Maximum indentation of a tree, in generations.
 const INDENTED: u16 = 8;
 const SPAN_MIN_DIVISOR: f64 = 4.0;
-/// Blocks in increasing height. The full block is omitted, so that rows do not touch.
+/// Blocks in increasing height. A full block would touch the row above.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
-/// Draws the filters, the heading and the visible rows.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.table;
     let Some(screenful) = &app.screenful else {
@@ -62,7 +61,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
     let end = screenful.snapshot.time;
     let cells = column_width(Column::History, screenful.widths);
-    // The charts cover half an hour, or less if the history is shorter. A cell covers at least a second.
+    // The charts cover half an hour, or the history if it is shorter. A cell covers at least a
+    // second.
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
@@ -95,7 +95,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Number of visible rows, if some are hidden: `12 of 40`.
+/// Formats the number of visible rows if some are hidden, such as `12 of 40`.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {
@@ -112,7 +112,7 @@ fn draw_heading(
     canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
-    // If the filters have no separate line, show them here.
+    // Without a line for the filters, show them here.
     let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
@@ -144,8 +144,8 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// Number of rows and the active filters, escaped: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`. `None` without
-/// filters.
+/// Formats the number of rows and the active filters, escaped, such as
+/// `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`. Returns `None` without filters.
 fn limited(app: &App) -> Option<String> {
     let limits = app.table.choice.limits()?;
     let all = app.screenful.as_ref()?.snapshot.gpus.len();
@@ -211,7 +211,8 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // Make changes noticeable: level memory is drawn faintly, and its height is its share of the GPU.
+        // Constant memory is drawn faintly at the height of its share of the GPU, so that changes
+        // are noticeable.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -229,17 +230,17 @@ impl TableView<'_> {
     }
 }
 
-/// Heights of the values above the minimum. Another column shows the amount; these cells only show changes.
+/// Returns the heights of the values above the minimum. These cells show changes, not amounts.
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     let present = || values.iter().flatten().copied();
     let (low, high) = (present().reduce(f64::min)?, present().reduce(f64::max)?);
-    // A small change does not use the whole height, so that noise does not look like growth.
+    // A small change gets only part of the height, so that noise does not look like growth.
     let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
     let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
     Some(values.iter().map(|value| value.map(height)).collect())
 }
 
-/// Formats the tree branch before a line, such as `│  ├─ `, in at most `room` columns.
+/// Formats the branches before a row of a tree, such as `│  ├─ `, in at most `room` columns.
 fn indent(line: &ListingLine, room: u16) -> String {
     let last = match line.branch {
         TreeBranch::Root => return String::new(),
@@ -276,7 +277,7 @@ fn cell<'a>(
             (Cow::Borrowed(NOT_AVAILABLE), styles.faint())
         }
         Column::Memory => {
-            // Mark the last known value of a GPU that does not answer.
+            // `~` marks the last known value of a GPU that does not answer.
             let mark = if stale { "~" } else { "" };
             plain(column.text(subject).map(|text| format!("{mark}{text}")))
         }
@@ -302,7 +303,7 @@ fn cell<'a>(
     }
 }
 
-/// Escapes text, without copying it if nothing changes.
+/// Escapes text without copying it if nothing changes.
 fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     Cow::Owned(match clean(&text, width) {
         Cow::Borrowed(whole) if whole.len() == text.len() => text,
@@ -310,7 +311,8 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// Returns the command. For a halted process, puts its state first, because otherwise a zombie would look alive.
+/// Returns the command. The command of a halted process starts with the state, because a zombie
+/// would otherwise look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -327,8 +329,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process stays in this state until another process acts: stopped, traced, defunct. `D` is excluded,
-/// because it changes with every disk read and would flicker.
+/// Whether a process stays in this state until another process acts. `D` does not count: it changes
+/// with every disk access, and the text would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

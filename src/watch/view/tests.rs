@@ -1,4 +1,4 @@
-//! Compares screens with the text files in `tests/data/screens/`. `GPUMEM_BLESS=1` rewrites the files.
+//! Compares screens with the files in `tests/data/screens/`. `GPUMEM_BLESS=1` rewrites the files.
 
 mod explained;
 
@@ -24,10 +24,10 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// Screen sizes, from the smallest screen with panels to a large one.
+/// Screen sizes, from the smallest screen with panels to a large screen.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
-/// Returns a screen of `snapshot` on which the first process of GPU 0 is idle.
+/// Shows `snapshot` with the first process of GPU 0 idle.
 pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     let idle = snapshot.process(sample::pid(0, 0)).is_some();
@@ -134,7 +134,8 @@ fn mig_devices_unlisted_processes_and_missing_figures() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
-/// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a prompt.
+/// Hostile names in each form of the GPU panel, the findings and their pages, a tree, scrolled
+/// commands and a prompt must be escaped.
 #[test]
 fn hostile_names_are_escaped_in_every_panel() {
     check("hostile-80x24", &showing(hostile(), 80, 24));
@@ -281,7 +282,7 @@ fn themes_change_no_text_and_colour_can_be_disabled() {
     }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    // Without colour, words and font weight carry the information.
+    // Words and bold text carry the information instead.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }

@@ -10,7 +10,7 @@ use crate::watch::testing::{keys, screen, show_sample, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
-/// Lines of a plan as `gpumem reap` prints them.
+/// A plan as `gpumem reap` prints it.
 const LINES: &[&str] = &[
     "4001 ann: 6.0 GiB on GPU 0: python -m ipykernel_launcher -f kernel-3f.json",
     "    idle since 2026-11-21T09:34:15.123Z: notebook thesis/fine-tune.ipynb (4001) has held 6.0 GiB on GPU 0 without using it for 29m 50s",

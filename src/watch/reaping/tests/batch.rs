@@ -66,7 +66,7 @@ fn a_running_plan_receives_every_sample_and_shows_progress() {
             "    pending",
         ]
     );
-    // The batch continues behind the table, which may show another time. Pressing x shows the batch again.
+    // The batch continues while the table shows another time. `x` shows the batch again.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     keys(&mut app, "[");
@@ -126,7 +126,7 @@ fn app_with_hidden_batch() -> (App, u64) {
     (app, number)
 }
 
-/// Checks that the key only warns about the running batch.
+/// Checks that the key only shows the warning about the running batch.
 fn assert_quit_warning(app: &mut App, key: &str) {
     assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(note(app), STILL_ENDING, "{key}");
@@ -141,7 +141,7 @@ fn quitting_during_a_batch_needs_a_second_key_press() {
         assert_quit_warning(&mut app, first);
         assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
-    // Other events neither confirm nor clear the warning.
+    // Other events neither confirm the warning nor clear it.
     let (mut app, number) = app_with_hidden_batch();
     assert_quit_warning(&mut app, "q");
     tick(&mut app, 6_000);
@@ -168,7 +168,7 @@ fn another_key_after_the_first_q_cancels_quitting() {
     for _ in 0..5 {
         assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     }
-    // If the plan is open, q closes it first.
+    // With the plan open, `q` closes the plan.
     keys(&mut app, "x");
     assert_eq!(keys(&mut app, "q"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));

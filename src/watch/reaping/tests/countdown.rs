@@ -1,4 +1,4 @@
-//! Tests of the confirmation: what confirms or cancels it, and when the plan starts.
+//! Tests of the confirmation: what confirms or cancels a plan, and when the plan starts.
 
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
@@ -13,7 +13,7 @@ fn y_starts_exactly_the_shown_plan_after_the_countdown() {
     for next in [2_000, 3_000, 4_000] {
         assert_eq!(app.reaping.next_tick(app.judged.now()), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, next - 1), Some(Effect::Draw));
-        // Pressing `y` again, or holding it, does not shorten the countdown.
+        // Pressing or holding `y` again does not shorten the countdown.
         assert_eq!(keys(&mut app, "y"), None);
         if next < 4_000 {
             tick(&mut app, next);
@@ -46,14 +46,14 @@ fn y_can_be_undone_and_nothing_is_sent() {
     }
 }
 
-/// Confirms a plan; the countdown ends 4 s after the start.
+/// Confirms a plan. The countdown ends 4 s after the start of the screen.
 fn confirm_plan(app: &mut App) {
     show_plan(app, vec![target(7)]);
     keys(app, "y");
     tick(app, 2_000);
 }
 
-/// Checks that the confirmation was cancelled for this reason, and that nothing starts later.
+/// Checks that the confirmation was cancelled for `reason` and that nothing is sent later.
 fn assert_cancelled(app: &mut App, reason: &str) {
     assert_eq!(dialog(app).countdown, None, "{reason}");
     assert_eq!(dialog_note(app), format!("undone: {reason}; nothing was sent"));
@@ -73,15 +73,14 @@ fn an_unseen_or_interrupted_countdown_cancels() {
         assert_eq!(app.mode, Mode::Plan);
         assert_cancelled(&mut app, reason);
     };
-    // Enlarging the screen again does not restore the confirmation.
     let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
     after(resized, "the plan was no longer on screen");
     let helped = [KeyCode::Char('?'), KeyCode::Esc].map(|key| Event::Key(key.into()));
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // SIGSTOP stopped gpumem, or the terminal did not accept output. The next tick is then much too late, with or
-    // without a sample before it.
+    // The next tick is an hour late, because SIGSTOP stopped gpumem or the terminal did not accept
+    // output.
     for has_sample in [false, true] {
         let mut app = app_with_sample(None);
         confirm_plan(&mut app);
@@ -102,7 +101,7 @@ fn an_old_plan_is_renewed_instead_of_confirmed() {
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
     keys(&mut app, "u");
-    // The machine was suspended: its clock advanced, but the screen's clock did not.
+    // A suspended machine: the samples' clock has advanced, the screen's clock has not.
     show_sample(&mut app, 301, later(30_000.0));
     draw(&mut app);
     let request = request_plan_for(&mut app, "y");
@@ -118,7 +117,6 @@ fn an_old_plan_is_renewed_instead_of_confirmed() {
 fn the_age_of_a_plan_starts_with_its_request() {
     let mut app = app_with_sample(None);
     let number = request_plan_for(&mut app, "gx").number;
-    // /proc hung for an hour.
     show_sample(&mut app, 3_600, later(3_600.0));
     answer(&mut app, number, proposal(vec![target(7)]));
     assert_eq!(request_plan_for(&mut app, "y").number, number + 1);

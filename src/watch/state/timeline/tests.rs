@@ -1,4 +1,4 @@
-//! Tests of the timeline: access by number and time, and its limit.
+//! Tests of the timeline's limit, and of access by number and time.
 
 use super::*;
 use crate::model::finding::{Finding, Undecided};
@@ -7,7 +7,8 @@ use crate::watch::sample;
 
 const KIBIBYTES: usize = 1024;
 
-/// A machine at `second`. A quarter of the processes are active; from second 10 on, one has a finding.
+/// A machine at `second`. A quarter of the processes are active. From second 10, there is a
+/// finding.
 fn sample_at(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
     let mut snapshot = sample::snapshot(gpus, processes);
     snapshot.time = snapshot.time.plus_seconds(f64::from(second));
@@ -104,7 +105,6 @@ fn live_samples_are_thinned_before_they_are_dropped() {
     let numbers = numbers(&timeline);
     let dense = numbers.windows(2).filter(|two| two[1] == two[0] + 1).count();
     let thin = numbers.windows(2).filter(|two| two[1] == two[0] + 10).count();
-    // There may be a gap between thinned and dense samples.
     assert!(dense + thin + 2 >= numbers.len(), "{numbers:?}");
     assert!(dense.abs_diff(thin) < 5, "{dense} and {thin}");
     assert_eq!(numbers.last(), Some(&999));
@@ -113,7 +113,7 @@ fn live_samples_are_thinned_before_they_are_dropped() {
 #[test]
 fn the_timeline_is_bounded_for_any_samples() {
     const SMALL: u32 = 6000;
-    // A thousand busy processes for minutes, then small samples for hours.
+    // A thousand processes for 40 seconds, then small samples for hours.
     let mut timeline = Timeline::default();
     for second in 0..40 {
         let (snapshot, ..) = sample_at(second, 8, 125);
@@ -127,7 +127,6 @@ fn the_timeline_is_bounded_for_any_samples() {
     }
     assert!(timeline.bytes <= BYTES_MAX && timeline.entries.len() < SMALL as usize);
     assert_eq!(timeline.bytes, timeline.entries.iter().map(|entry| entry.bytes).sum::<usize>());
-    // The newest sample is kept, even if it exceeds the limit.
     let mut tiny = Timeline::with_limit(1);
     push(&mut tiny, 0, 30, true);
     push(&mut tiny, 1, 30, true);

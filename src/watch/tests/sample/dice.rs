@@ -13,7 +13,7 @@ impl Dice {
         self.roll(4) == 0
     }
 
-    /// Returns any number of bytes. Extremes are more frequent.
+    /// Returns a number of bytes. Extremes are frequent.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,

@@ -36,7 +36,7 @@ fn row(app: &App, line: u16) -> (u16, u16) {
     (5, app.layout().unwrap().table.y + line)
 }
 
-/// Returns the screen position of a heading, if it is shown.
+/// Returns the screen position of a column's heading, or `None` if the column is not shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     let layout = app.layout().unwrap();
     let y = layout.table_heading.y;
@@ -129,17 +129,17 @@ fn only_a_double_click_on_one_process_opens_it() {
 #[test]
 fn clicks_on_a_gpu_set_and_remove_the_filter() {
     let mut snapshot = sample::snapshot(3, 4);
-    // The filter uses the GPU's index, not its position.
+    // The filter uses the index of a GPU, not its position in the list.
     snapshot.gpus[2].index = 7;
     let mut app = app_with(snapshot);
     let y = app.layout().unwrap().gpus.y;
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app), "gpu:0");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
-    // Now only this GPU is shown.
+    // The panel shows only the GPU in the filter.
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), "", "the only GPU shown was clicked");
-    // A click on a GPU's charts has the same effect as a click on its line.
+    // A click on a GPU's charts is a click on the GPU.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
@@ -150,7 +150,7 @@ fn clicks_on_a_gpu_set_and_remove_the_filter() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
-    // As with a typed filter, clicking the same GPU removes the filter, and other limits are kept.
+    // A typed filter is removed like a clicked filter. Other limits stay.
     press_keys(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);

@@ -22,7 +22,7 @@ fn app_after(seconds: u64) -> App {
     app
 }
 
-/// Time of the shown sample, in seconds since the first sample.
+/// Returns the time of the displayed sample, in seconds since the first sample.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 2).time;
     (app.shown_time().unwrap() - start) / 1000
@@ -35,7 +35,7 @@ fn a_paused_screen_is_unchanged_while_samples_are_judged() {
         keys(&mut app, "p");
         assert_eq!((second(&app), app.behind_seconds()), (4, None));
         for now in 5..9 {
-            // The screen shows how far behind it is.
+            // The screen shows how far it is behind.
             live(&mut app, now);
         }
         assert_eq!((second(&app), app.behind_seconds()), (4, Some(4.0)));
@@ -77,7 +77,7 @@ fn a_note_explains_a_key_without_effect_until_the_next_key() {
     for (line, expected) in [("[[[", "nothing older"), ("n", "since"), ("N", "before")] {
         keys(&mut app, line);
         assert!(note(&app).contains(expected), "{line}: {}", note(&app));
-        // A key without effect shows a note; an event that is not a key press only clears it.
+        // A key without effect shows a note. An event that is not a key press only clears it.
         assert_eq!(keys(&mut app, "~"), Some(Effect::Draw));
         assert!(note(&app).starts_with("'~'"));
         let none = KeyCode::Char('\u{7}');
@@ -91,7 +91,7 @@ fn a_note_explains_a_key_without_effect_until_the_next_key() {
 fn seeking_finds_a_kept_time() {
     assert!(seek(&mut app_after(0), "10:05").is_err());
     let mut app = app_after(120);
-    // Second 0 is 10:04:05.123.
+    // The first sample is from 10:04:05.123.
     for (text, at) in [
         ("10:05", 55),
         ("-10s", 45),
@@ -141,7 +141,7 @@ fn a_shorter_interval_does_not_raise_an_early_alarm() {
     keys(&mut app, "+");
     assert_eq!(tick(&mut app, 50_000), None);
     assert!(!app.is_overdue());
-    // Both the next sample and the alarm are now due after the new interval.
+    // The next sample and the alarm are now due after the new interval.
     keys(&mut app, "++++");
     live(&mut app, 51);
     tick(&mut app, 55_000);

@@ -1,4 +1,4 @@
-//! Tests of the line editor, key by key, and of the accepted text.
+//! Tests of the line editor and of accepted text, key by key.
 
 use super::*;
 use crate::watch::sample;
@@ -21,7 +21,7 @@ fn prompt(app: &App) -> &Prompt {
     }
 }
 
-/// Shows the text with a bar at the cursor.
+/// Returns the text with a bar at the cursor.
 fn line(app: &App) -> String {
     let prompt = prompt(app);
     let (before, after) = prompt.text.split_at(prompt.cursor);
@@ -79,7 +79,6 @@ fn a_filter_applies_while_typed_and_enter_keeps_it() {
     keys(&mut app, "ann");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(prompt(&app).error, None);
-    // The last valid filter stays active.
     keys(&mut app, " mem>");
     assert_eq!(filter(&app), "user:ann");
     assert!(keys(&mut app, "<Enter>").is_some());
@@ -119,7 +118,7 @@ fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     press(&mut app, ctrl('u'));
     keys(&mut app, "runti<Enter>");
     assert_eq!(listed(&app), (0, "runti".to_owned()));
-    // A word that is not the start of a term's name filters immediately.
+    // The word starts no term's name, so it filters immediately.
     keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }
@@ -170,7 +169,7 @@ fn previous_filters_are_recalled() {
     }
     keys(&mut app, "<Up>");
     assert_eq!(filter(&app), "bob");
-    // Times have their own history.
+    // Times have a separate history.
     keys(&mut app, "<Esc>@<Up>");
     assert_eq!(line(&app), "|");
 }
@@ -198,7 +197,7 @@ fn keys_without_text_do_nothing_and_input_is_bounded() {
     let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);
     assert_eq!(update(&mut app, Event::Key(alt)), None);
     assert_eq!(line(&app), "|");
-    // The word is not a filter term, so every key compares the text with all rows.
+    // The text is not a filter term, so every key compares the text with all rows.
     for _ in 0..2000 {
         press(&mut app, KeyCode::Char('日'));
     }

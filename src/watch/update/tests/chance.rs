@@ -1,4 +1,4 @@
-//! Random events and keys in any order. The screen must be consistent after each of them.
+//! Random events in random order. The screen must be consistent after each event.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +29,10 @@ use crate::watch::testing::events;
 use crate::watch::view::draw;
 use crate::watch::view_model::{RowKey, Screenful};
 
-/// Default number of runs. With [`ROUNDS_FOR_ALL`], as in CI, the runs reach every state in [`Run::states`].
+/// Default number of runs. [`ROUNDS_FOR_ALL`] runs, as in CI, reach every state in [`Run::states`].
 const ROUNDS: u64 = 24;
 const ROUNDS_FOR_ALL: u64 = 480;
-/// Most runs start with keys that lead to a state that random keys rarely reach.
+/// Keys at the start of most runs, which lead to states that random keys rarely reach.
 const BEGINNINGS: &str = "j<Space><Enter> je <F2><Space> s j<Enter> jx j<Space><Space><Enter> <Space>jx / t? \
                           [[[ [jx <Tab> v n j<Enter>G <Tab>g<Enter>G <F2>jj ?G iG sG gxjjG @now o";
 const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
@@ -73,7 +73,7 @@ struct Run {
     snapshot: Snapshot,
     selected: Option<RowKey>,
     now: Duration,
-    /// Number of the last requested plan, and of the running plan.
+    /// Number of the last requested plan.
     asked: u64,
     begun: Option<(u64, usize)>,
 }
@@ -111,13 +111,13 @@ impl Run {
     /// Handles an event and checks all invariants.
     fn handle(&mut self, event: Event, dice: &mut Dice) {
         let context = match &event {
-            // Printing a whole snapshot would fill several screens.
+            // A whole snapshot would fill several screens of a failure message.
             Event::Snapshot { now, .. } => format!("a snapshot at {now:?}"),
             event => format!("{event:?}"),
         };
         let context = format!("{context} in {:?}", self.app.mode);
         let is_sample = matches!(event, Event::Snapshot { .. });
-        // The selected row before the event, or before its process disappeared.
+        // The row that was selected before the event, or before its process disappeared.
         let selected = self.app.table.selected_key().or(self.selected);
         self.selected = selected;
         let had_row = self.app.table.selected_key().is_some();
@@ -127,7 +127,7 @@ impl Run {
         self.check_selection(&context);
         if is_sample {
             let now = self.app.table.selected_key();
-            // If no row was selected before, the first row is selected.
+            // If nothing was selected before, the first row is selected.
             let is_first = !had_row && !self.app.table.is_chosen();
             let is_same = now.is_none()
                 || is_first
@@ -148,7 +148,7 @@ impl Run {
             _ => {}
         }
         let written = self.draw();
-        // During a seek, samples are shown only from time to time.
+        // During a seek, only some samples are drawn.
         let is_passing = is_sample && self.app.playback.is_seeking();
         assert!(
             effect.is_some() || is_passing || written == 0,
@@ -160,7 +160,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// The keys with which a user kills a process. Random keys almost never get that far.
+    /// Returns a key that leads to killing a process. Random keys almost never get that far.
     fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -241,7 +241,7 @@ impl Run {
         ]
     }
 
-    /// Returns any progress report of a worker, requested or not.
+    /// Returns a report from a worker, which can be unexpected.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -282,7 +282,6 @@ impl Run {
 
     fn event(&mut self, dice: &mut Dice) -> Event {
         match dice.roll(28) {
-            // A source that has ended sends no more samples.
             0..6 if self.app.end.is_none() => {
                 self.advance(dice);
                 self.sample()
@@ -378,7 +377,7 @@ impl Run {
         }
     }
 
-    /// Checks that the selected row exists exactly once and is visible.
+    /// Checks that no row is listed twice and that the selected row is visible.
     fn check_selection(&self, context: &str) {
         let app = &self.app;
         let rows = app.screenful.as_ref().map_or(0, |screenful| screenful.rows.len());
@@ -407,7 +406,7 @@ impl Run {
             .draw(|canvas| {
                 draw(app, canvas);
                 check_cells(canvas);
-                // Nothing from the previous frame may remain.
+                // Nothing of the previous frame remains.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -428,7 +427,6 @@ fn proposal(dice: &mut Dice) -> crate::reclaim::worker::Proposal {
     }
     let mut proposal = sample::proposal(targets);
     for line in proposal.lines.iter_mut().chain(&mut proposal.titles) {
-        // The worker sends escaped text.
         *line = crate::report::escape::escape(&dice.name()).into_owned();
     }
     proposal
@@ -452,7 +450,7 @@ impl Write for Sink {
     }
 }
 
-/// Checks that no cell contains a control character or reaches beyond its line.
+/// Checks that no cell contains a control character or extends beyond its line.
 fn check_cells(buffer: &Buffer) {
     let width = usize::from(buffer.area.width).max(1);
     for line in buffer.content.chunks(width) {
@@ -464,7 +462,7 @@ fn check_cells(buffer: &Buffer) {
     }
 }
 
-/// Returns a random size. Most sizes are medium, and some are at the limits of the layout.
+/// Returns a random size. Some sizes are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {
@@ -476,7 +474,7 @@ fn size(dice: &mut Dice) -> Rect {
     Rect::new(0, 0, columns as u16, rows as u16)
 }
 
-/// Returns a key with an action, or any character.
+/// Returns a random bound key or character.
 fn key(dice: &mut Dice) -> KeyEvent {
     let bindings = GROUPS.iter().flat_map(|group| group.2);
     let bound: Vec<KeyEvent> = bindings.flat_map(|binding| keys::events(binding.0)).collect();

@@ -1,4 +1,4 @@
-//! Tests that every key does what the help describes, in each context.
+//! Tests that every key does what the help says, in each context.
 
 use super::*;
 use crate::reclaim::Target;
@@ -12,15 +12,14 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
 use crate::watch::state::table::ColumnList;
 
-/// Number of processes on the only GPU. The table has fewer lines.
+/// Number of processes, which is more than the table has lines.
 const PROCESSES: u32 = 12;
-/// Seconds at which the last sample was taken and a finding began. The finding began when the smallest process had
-/// been idle long enough.
+/// Times of the last sample and of the start of the finding, in seconds.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
 const STEP: i64 = 20;
 
-/// Keys to press first, and a check of the tested key's effect.
+/// The keys to press first, and a check of the tested key's effect.
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
 
 #[test]
@@ -96,7 +95,7 @@ fn second(app: &App) -> i64 {
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Whether the requested plan kills only the process in row `at` of the table.
+/// Returns whether the effect requests a plan for only the process in row `at`.
 fn plans_to_kill(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);
@@ -132,7 +131,6 @@ fn is_sorted_by(app: &App, column: Column) -> bool {
     app.table.choice.sort.column == column
 }
 
-/// Whether the screen is paused at this second.
 fn is_paused_at(app: &App, at: i64) -> bool {
     app.playback.is_paused && second(app) == at
 }
@@ -159,7 +157,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Open => ("gj", |app, _| {
             is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
-        // There is only GPU 0, so any other number shows a note.
+        // There is only GPU 0, so other digits show a note.
         KeyAction::Gpu(_) => {
             ("", |app, _| filter(app) == "gpu:0" || note(app).contains("there is no GPU"))
         }
@@ -230,12 +228,11 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::Quit => ("g", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("g?", |_, effect| effect == Some(&Effect::Quit)),
-        // Add a case here for each new table action.
+        // Add a case for each new action on the table.
         _ => return None,
     })
 }
 
-/// The first columns of the list are GPU and PID.
 fn on_columns(action: KeyAction) -> Option<Case> {
     fn list(app: &App) -> &ColumnList {
         match &app.mode {

@@ -30,7 +30,6 @@ fn only_the_gpus_of_the_filter_are_shown() {
     let rows = app.layout().unwrap().gpus.height;
     keys(&mut app, "2");
     assert_ne!(app.layout().unwrap().gpus.height, rows, "one GPU has a card");
-    // If the filter names no existing GPU, all GPUs are shown.
     for (filter, expected) in [
         ("gpu:2", &[2][..]),
         ("", &[0, 1, 2, 3]),
@@ -70,7 +69,6 @@ fn f3_selects_the_next_matching_row_as_in_htop() {
     keys(&mut app, "<Enter>");
     assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, at));
 
-    // Pressing F3 twice repeats the last search.
     keys(&mut app, "<F3><F3>");
     assert!(is_eval(&app) && app.table.selected() != at);
     keys(&mut app, "<Esc>");
@@ -89,12 +87,11 @@ fn two_quick_digits_form_one_number_if_that_gpu_exists() {
     for (milliseconds, digits, expected) in [
         (5_000, "1", "gpu:1"),
         (5_900, "2", "gpu:12"),
-        // A third digit starts another number, because there is no GPU 123.
+        // There is no GPU 123, so the third digit starts another number.
         (6_000, "3", "gpu:3"),
         (9_000, "1", "gpu:1"),
-        // Later, the same key removes the filter.
+        // A second press removes the filter.
         (10_001, "1", ""),
-        // There is no GPU 17.
         (20_000, "17", "gpu:7"),
     ] {
         tick(&mut app, milliseconds);
@@ -113,7 +110,7 @@ fn space_marks_the_first_row_but_never_a_row_that_moved_up() {
     keys(&mut app, "k ");
     assert!(app.table.tagged.is_empty());
     keys(&mut app, "k ");
-    // The selected process ends. Space must then not mark the row that moves up.
+    // The selected process ends. Space must not mark the row that moves up.
     let gone = selected_pid(&app).unwrap();
     let mut snapshot = sample::later(1, 3, 2.0);
     snapshot.gpus[0].processes.as_mut().unwrap().retain(|row| row.pid != gone);

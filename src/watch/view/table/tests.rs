@@ -1,4 +1,5 @@
-//! Tests of the table's columns, and of its screens with a tree, a filter, marks, a history and a prompt.
+//! Tests of the table's columns, and of screens with a tree, a filter, marks, a history and a
+//! prompt.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::watch::testing::keys;
 use crate::watch::update::update;
 use crate::watch::view_model::Widths;
 
-/// Two GPUs. A launcher has a rank on each GPU, and one rank has a child. There is also a notebook, and a process on
-/// both GPUs. One process leaks.
+/// Two GPUs. A launcher has a rank on each GPU, and one rank has a child. There is also a notebook,
+/// a process on both GPUs, and a process that leaks.
 fn job() -> App {
     let mut snapshot = sample::snapshot(2, 4);
     for process in &mut snapshot.processes {

@@ -5,7 +5,7 @@ use crate::model::finding::Evidence;
 use crate::rules::leak::LeakEvidence;
 use crate::units::GIB;
 
-/// Returns a leak that will fill its GPU in this many seconds.
+/// Returns a leak that fills its GPU in `seconds`.
 fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     let mut finding = sample::finding(snapshot, 0, 0);
     finding.evidence = Evidence::new(LeakEvidence {
@@ -19,7 +19,7 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     finding
 }
 
-/// A screen with the first process of GPU 0 selected. It has this finding, and has been idle for `idle` seconds.
+/// Selects the first process of GPU 0, which has the finding and has been idle for `idle` seconds.
 fn selected(found: impl FnOnce(&Snapshot) -> Finding, idle: f64) -> App {
     let snapshot = sample::snapshot(4, 1);
     let time = snapshot.time;

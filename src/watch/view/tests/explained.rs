@@ -7,7 +7,7 @@ use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
 use crate::watch::state::page::About;
 
-/// Returns findings of every severity, worst first. The last one is about a GPU.
+/// Returns findings of every severity, worst first. The last finding is about a GPU.
 fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
     let mut findings: Vec<Finding> = (0..count)
         .map(|at| {

@@ -8,7 +8,7 @@ use crate::watch::layout::Form;
 pub(super) const FORMS: [Option<Form>; 4] =
     [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
-/// A screen after ten minutes of samples with a gap of two minutes. Memory grows, and utilization varies.
+/// Shows nine minutes of samples with a gap of two minutes. Memory grows, and utilization varies.
 pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = showing(snapshot.clone(), columns, rows);
     for second in (0..=540).rev().step_by(5) {

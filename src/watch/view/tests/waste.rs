@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Two GPUs, watched for this many seconds. The first process on the first GPU has done almost no work since it
-/// started, and the others are active.
+/// Two GPUs, watched for `seconds`. The first process on the first GPU has done almost no work
+/// since it started; all other processes are active.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
         let mut snapshot = sample::later(2, 3, f64::from(second));
-        // Without this, no plan includes any process.
+        // In an unknown PID namespace, plans include no process.
         snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
         for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.as_mut().unwrap()) {
             row.sm_percent = Some(80);

@@ -1,4 +1,4 @@
-//! Tests with recordings that are played by a real source and timed by a manual clock.
+//! Tests of recordings that a real source plays, with time from the test.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::watch::testing::events;
 
 const LEAK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/leak_linear-100.jsonl");
 
-/// A recording played on the screen. Controls take effect immediately.
+/// A recording on the screen. Controls take effect immediately.
 struct Reel {
     app: App,
     source: Replay,
@@ -37,12 +37,12 @@ impl Reel {
         reel
     }
 
-    /// The recording of a leak in `tests/data`.
+    /// Plays the recording of a leak in `tests/data`.
     fn with_all_samples() -> Self {
         Self::with_timeline(Timeline::default())
     }
 
-    /// The same recording, with a timeline of a few samples.
+    /// Plays the same recording with a timeline that holds only a few samples.
     fn with_short_timeline() -> Self {
         Self::with_timeline(Timeline::with_limit(200 << 10))
     }
@@ -119,7 +119,7 @@ impl Reel {
     }
 }
 
-/// Every frame of the leak's recording, played without interruption.
+/// Returns every frame of the leak's recording.
 fn all_frames() -> Vec<String> {
     let mut reel = Reel::with_all_samples();
     let mut shown = vec![reel.shown()];
@@ -128,7 +128,7 @@ fn all_frames() -> Vec<String> {
         reel.press("]");
         shown.push(reel.shown());
     }
-    // The last step only reached the end of the recording.
+    // The last step reached only the end of the recording.
     shown.pop();
     shown
 }
@@ -153,8 +153,8 @@ fn going_back_and_forth_shows_the_same_frames() {
     }
 }
 
-/// A sample every ten seconds, from two boots. During the first boot, the clock is set back by an hour. The second
-/// boot's clock is a day late. One line is damaged.
+/// A sample every ten seconds from two boots. During the first boot, the clock is set back by an
+/// hour; the second boot's clock is a day behind. A line is damaged.
 fn recording_with_clock_changes() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (at, (boot, second)) in (0..20)
@@ -193,7 +193,8 @@ fn every_sample_is_reached_despite_clock_changes() {
         on.press("[");
     }
 
-    // Leap from 0 to the first sample after each clock change, then to the end, and back again.
+    // Leap forward to the end, which stops at the first sample after each clock change, and back
+    // again.
     let mut leaps = reel(Timeline::default());
     let mut on = vec![leaps.number()];
     while leaps.app.end.is_none() && on.len() < 60 {
@@ -207,7 +208,7 @@ fn every_sample_is_reached_despite_clock_changes() {
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
-    // The timeline now contains all samples, and the leaps stay the same.
+    // The leaps stay the same when the timeline contains all samples.
     on.remove(0);
     for number in on {
         leaps.press("}");
@@ -284,7 +285,7 @@ fn playback_resumes_from_an_earlier_sample() {
             break;
         }
     }
-    // The samples come from the timeline, then from the source, without gaps.
+    // The samples come from the timeline and then from the source, without a gap.
     let all: Vec<u64> = (back..=16).collect();
     assert_eq!(numbers, all);
 }
@@ -315,7 +316,7 @@ fn samples_sent_before_a_rewind_are_ignored() {
     let shown = reel.shown();
     assert_eq!(show_sample(&mut reel.app, 0, late), None);
     assert_eq!(reel.shown(), shown);
-    // After a cancelled seek, the source is told to stop before the next control.
+    // After a cancelled seek, the source is told to pause before the next control.
     let effect = keys(&mut reel.app, "p");
     assert_eq!(effect, Some(Effect::Control(Control::Playing(false))));
     for control in [Control::Rewind, Control::Playing(false)] {
@@ -364,7 +365,6 @@ fn a_paused_screen_needs_no_tick() {
     assert_eq!(reel.app.next_tick(), None);
     reel.press("[");
     assert_eq!(reel.app.next_tick(), None);
-    // The timeline is playing, so a sample is due.
     reel.press("p");
     assert!(reel.app.next_tick().is_some());
 }
