@@ -1,11 +1,12 @@
 //! Carries out the steps for one target, as a state machine without a clock.
 //!
-//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. That method
-//! takes the steps that are due through [`ProcessControl`], and returns when the next step is due. It never blocks.
+//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to
+//! [`Act::advance`]. That method takes the steps that are due through [`ProcessControl`], and
+//! returns when the next step is due. It never blocks.
 //!
-//! Only this module sends signals and requests. Before each signal or request, it rechecks the process's identity,
-//! its protection and the finding, and writes to the ledger. `handles` tracks the processes that may be signalled,
-//! and `step` implements the actions.
+//! Only this module decides to send signals and requests. Before each signal or request, it
+//! rechecks the process's identity, its protection and the finding, and writes to the ledger.
+//! `handles` tracks the processes that may be signalled, and `step` implements the actions.
 
 mod checks;
 
@@ -26,19 +27,19 @@ use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
 use crate::units::{Bytes, Span};
 
-/// Minimum time, in seconds, to watch for a restart after the memory is freed. A supervisor waits a second or more
-/// before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
+/// Minimum time, in seconds, to watch for a restart after the memory is freed. A supervisor waits a
+/// second or more before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
 const WATCH_SECONDS: f64 = 5.0;
 
-/// Interval, in seconds, between checks of a job that is still working when its grace period ends.
+/// Interval, in seconds, between checks of a job that still works when its grace period ends.
 const SAVING_SECONDS: f64 = 5.0;
 /// Maximum time, in seconds, that a working job gets after the first signal.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// How long, in seconds, the verdict of a rule may stay unknown before the act is cancelled.
+/// Time, in seconds, for which the verdict of a rule can stay unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
-/// Whether a rule's finding about the living members still holds.
+/// Answer to the question whether a rule's finding about the living members still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recheck {
     StillTrue,
@@ -48,7 +49,7 @@ pub enum Recheck {
 
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
-    /// The current time on the snapshots' clock.
+    /// Current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
     /// Whether the finding still holds. Ignored if a person named the target.
@@ -57,7 +58,7 @@ pub struct StepInput<'a> {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActProgress {
-    /// Nothing is due before `until`, unless a process exits or a newer snapshot arrives.
+    /// The next step is due at `until`, or earlier if a process exits or a newer snapshot arrives.
     Waiting {
         until: Time,
     },
@@ -73,28 +74,25 @@ pub struct Act {
     stage: ActStage,
     held: Handles,
     baseline: Option<Baseline>,
-    /// Time of the first action.
     first_action: Option<Time>,
-    /// When the rule's verdict became unknown.
+    /// Time at which the rule's verdict became unknown.
     unknown_since: Option<Time>,
     /// Resource usage of the living members' job at the last signal or check.
     usage: JobUsage,
-    /// What the job is still doing, if it gets more time because of that.
+    /// Description of the job's work, if the job gets more time because it still works.
     saving: Option<String>,
     /// Whether gpumem sent SIGCONT to stopped members.
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// Whether the server has shut the kernel down and so will not restart it.
+    /// Whether the server has shut the kernel down, so that it will not restart the kernel.
     is_shut: bool,
-    /// The request that has not been answered yet.
+    /// Request that has not been answered yet.
     pending_request: Option<Deed>,
     answer: RequestResult,
     answered: Option<Time>,
-    /// Measures the memory that the target has released.
     meter: ReleaseMeter,
     /// Outcome of a step that left the processes running.
     settled: Option<Outcome>,
-    /// Recent requests to release memory.
     releases: Vec<PastRelease>,
     is_begun: bool,
 }
@@ -103,9 +101,9 @@ pub struct Act {
 enum ActStage {
     Fresh,
     Due(usize),
-    /// The step with this index was taken, and has until this time to take effect.
+    /// The step with this index was taken and can take effect until this time.
     Taken(usize, Time),
-    /// The memory should be free by now. If a process allocates memory again, the act returns to `resume`.
+    /// The memory should be free. If a process allocates memory again, the act returns to `resume`.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -114,7 +112,6 @@ enum ActStage {
     Over(Outcome),
 }
 
-/// What to do next within the same call.
 enum NextMove {
     Go(ActStage),
     Wait(Time),
@@ -169,19 +166,20 @@ impl Act {
         }
     }
 
-    /// Describes what the target is still doing, if it gets more time because of that.
+    /// Returns a description of the target's work, if the target gets more time because it still
+    /// works.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
 
-    /// The members that were alive at the last check. Only these are rechecked.
+    /// Returns the members that were alive at the last check. Only these members are rechecked.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
     }
 
-    /// Takes the due steps. If the ledger cannot be written, skips the pending action, ends the act and returns the
-    /// error.
+    /// Takes the due steps. If the ledger cannot be written, skips the pending action, ends the act
+    /// and returns the error.
     pub fn advance(
         &mut self,
         input: StepInput<'_>,
@@ -267,7 +265,7 @@ impl Act {
         if self.family(input.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        // A named process may have released the GPU since the plan was made.
+        // A process that a person named may have released the GPU since the plan was made.
         if self.target.call() == Call::Named
             && members_hold_memory(&self.target, input.snapshot) == Some(false)
         {
@@ -347,7 +345,7 @@ impl Act {
                 self.meter = ReleaseMeter::new(&self.target, input.snapshot);
                 taken
             }
-            // The server may restart a process after a signal.
+            // The server may restart a process that received a signal.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -386,7 +384,8 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // New children are found through their living parents.
+        // Look for new children while their parents are alive, because they are found through their
+        // parents.
         let call = self.target.call();
         let now = input.now;
         self.held.adopt(call, &self.guard, now, input.snapshot, control);
@@ -429,7 +428,7 @@ impl Act {
         }
     }
 
-    /// Resource usage of the living members and their helper processes.
+    /// Returns the resource usage of the living members and their helper processes.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.held.alive(control).into_iter();
         let alive = alive.filter_map(|handle| self.held.get(handle));
@@ -437,8 +436,8 @@ impl Act {
         control.read_usage(&alive, Some(&self.usage))
     }
 
-    /// Whether a living member or its helper processes are still working, perhaps to save a checkpoint. The act then
-    /// waits, up to a limit.
+    /// Returns whether a living member or its helper processes still work, perhaps to save a
+    /// checkpoint. The act then waits, up to a limit.
     fn still_works(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
         let first_action = self.first_action.unwrap_or(input.now);
         let now = self.read_usage(control);
@@ -460,7 +459,7 @@ impl Act {
         is_saving
     }
 
-    /// Records the answer to a request.
+    /// Records the result of a request.
     fn record(
         &mut self,
         now: Time,
@@ -492,8 +491,9 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Whether every member has exited or released the GPU. Children may continue without a GPU, for example to save
-    /// a checkpoint. A release is done when its step says so.
+    /// Returns the next move if every member has exited or released the GPU. Children can continue
+    /// without a GPU, for example to save a checkpoint. The step of a release decides itself when
+    /// it is done.
     fn is_done(
         &mut self,
         step: Option<&Step>,
@@ -523,7 +523,7 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // A living process may allocate the memory again.
+        // A living process can allocate the memory again.
         if !self.family(input.snapshot, control).is_empty()
             && members_hold_memory(&self.target, input.snapshot) == Some(true)
         {
@@ -542,7 +542,8 @@ impl Act {
         let ms_until = |freed_at: Time| {
             u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
         };
-        // No step of the plan ends processes, so the process exited by itself after the request.
+        // If no step of the plan ends processes, a process that is gone exited because of the
+        // request.
         let only_asked = !self.target.steps.iter().any(Step::ends_processes);
         let released = |bytes, freed_at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
@@ -582,21 +583,22 @@ impl Act {
         }
     }
 
-    /// Bytes that a process holds on all GPUs, according to a snapshot.
+    /// Returns the bytes that a process holds on all GPUs, according to a snapshot.
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
         rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Compares a snapshot taken after the first action with the baseline. Returns `None` for an older snapshot.
+    /// Compares a snapshot taken after the first action with the baseline. Returns `None` for an
+    /// older snapshot.
     fn compare(&self, input: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_action = self.first_action?;
         (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))
     }
 
-    /// Returns the outcome if processes survive every step.
+    /// Returns the outcome if processes are alive after the last step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
             let Some(held) = self.held.get(handle) else {

@@ -1,9 +1,9 @@
 //! Derives the commands that a user can run to act on each finding. Pure.
 //!
-//! The first command asks an idle process to release memory, if the process supports that. The second is `gpumem
-//! kill` with every process of the target, if the plan would send signals or requests to end it. If a scheduler or
-//! service manager owns the process, its own command is shown instead. For a process that `reap` would skip, the only
-//! command explains the finding.
+//! The first command asks an idle process to release memory, if the process supports a release. The
+//! second is `gpumem kill` with every process of the target, if the plan would send signals or
+//! requests to end it. If a scheduler or service manager owns the process, the owner's command is
+//! shown instead. For a process that `reap` would skip, the only command explains the finding.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ use crate::model::{Process, Snapshot};
 use crate::rules::{Engine, RuleSet};
 use crate::source::remote::RemoteHost;
 
-/// The user who may signal any process.
+/// The uid of the user who can signal any process.
 const ROOT: u32 = 0;
 
-/// Who runs a suggested command, and on which machine.
+/// The user who runs a suggested command, and the machine on which it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
-    /// The user with this uid runs it now, on this machine.
+    /// The user with this uid runs the command now, on this machine.
     User(u32),
-    /// The owner of the processes runs it. Used for a recording, whose reader is unknown.
+    /// The owner of the processes runs the command. Used for a recording, whose reader is unknown.
     Owner,
-    /// The owner runs it on another machine and later, when a pid may have been reused.
+    /// The owner runs the command on another machine and later, when a pid may have been reused.
     Elsewhere,
 }
 
@@ -41,7 +41,8 @@ impl Typist {
         matches!(self, Self::User(uid) if uid != owner)
     }
 
-    /// Returns process names as command arguments. `None` if a process has no name that survives pid reuse.
+    /// Returns process names as command arguments, or `None` if a process has no name that stays
+    /// unique when pids are reused.
     fn names(self, mut pids: Vec<u32>, snapshot: &Snapshot) -> Option<String> {
         pids.sort_unstable();
         pids.dedup();
@@ -57,9 +58,9 @@ impl Typist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
     pub commands: Vec<String>,
-    /// Advice to ask the owner, if permission is all that gpumem lacks.
+    /// Advice to ask the owner, if gpumem lacks only the permission.
     ask_owner: Option<String>,
-    /// The plan ends nothing itself. The owner's command comes first.
+    /// Whether the plan ends nothing itself. The owner's command then comes first.
     is_left_to_owner: bool,
 }
 
@@ -102,9 +103,9 @@ impl NextSteps {
 #[derive(Debug)]
 pub struct CommandSource {
     configured: ConfiguredPolicy,
-    /// Whether the commands are for this machine now, not for a recording.
+    /// Whether the commands are run on this machine now, unlike those for a recording.
     is_live: bool,
-    /// The other machine, if the commands are for one.
+    /// Machine on which the commands take effect, if it is not this machine.
     host: Option<RemoteHost>,
 }
 
@@ -114,12 +115,12 @@ impl CommandSource {
         Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
     }
 
-    /// Creates commands that are typed on this machine and take effect on another one.
+    /// Creates commands that are typed on this machine and take effect on another machine.
     pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
 
-    /// Adds commands to findings, based on `all` findings of the snapshot.
+    /// Adds commands to findings. `all` contains all findings on the snapshot.
     pub fn fill_in<'f>(
         &self,
         findings: impl Iterator<Item = &'f mut Finding>,
@@ -132,7 +133,7 @@ impl CommandSource {
         }
     }
 
-    /// Returns the commands for each finding, by finding id. Empty if they cannot be determined.
+    /// Returns the commands for each finding, by finding id. The list is empty if planning failed.
     pub fn next_steps(
         &self,
         findings: &[Finding],
@@ -171,13 +172,13 @@ impl CommandSource {
         }
     }
 
-    /// Returns the plan and the user who would run its commands. `None` if planning failed.
+    /// Returns the plan and the user who would run its commands, or `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
         let source =
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = default_policy();
         if self.is_live {
-            // Without /proc no process can be ended, so the findings keep their own advice.
+            // Without /proc, no process can be ended, so the findings keep their own advice.
             let (plan, guard) = plan_live(policy, source).ok()?;
             Some((plan, Typist::User(guard.ourselves.uid)))
         } else {
@@ -186,7 +187,8 @@ impl CommandSource {
     }
 }
 
-/// Returns the command that ends a target with exactly these processes. `None` if no single command does that.
+/// Returns the command that ends a target with exactly these processes, or `None` if no single
+/// command does.
 fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
@@ -205,7 +207,8 @@ fn kill_command(
     if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
         return Some(command.to_owned());
     }
-    // A launcher has no exact name, only a pid. On another machine, the command names the launcher's ranks instead.
+    // A launcher has a pid, but no exact name. On another machine, the command names the launcher's
+    // ranks instead.
     if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
@@ -213,8 +216,8 @@ fn kill_command(
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Returns the command that asks a process, and other processes of its target, to release memory. `None` if the
-/// process cannot be asked.
+/// Returns the command that asks a process, and other processes of its target, to release memory.
+/// Returns `None` if the process cannot be asked.
 fn release_command(
     finding: &Finding,
     target: Option<&Target>,
@@ -244,14 +247,15 @@ fn release_command(
     Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Whether the process is a kernel that is running a cell. Such a kernel can be asked only after an interrupt.
+/// Returns whether the process is a kernel that is running a cell. Such a kernel can be asked only
+/// after an interrupt.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// Returns the commands that the user may run for a process that holds GPU memory, with or without a finding.
-/// `policy` contains the exemptions.
+/// Returns the commands that the user can run for a process that holds GPU memory, with or without
+/// a finding. `policy` contains the exemptions.
 pub fn commands_for_process(
     process: &Process,
     snapshot: &Snapshot,
@@ -317,7 +321,7 @@ pub fn own_commands(
     process.map_or_else(OwnCommands::default, commands_of)
 }
 
-/// Returns the command that explains a finding. `None` if the finding's subject is unknown.
+/// Returns the command that explains a finding, or `None` if the finding's subject is unknown.
 fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {
@@ -329,7 +333,7 @@ fn explain_command(finding: &Finding) -> Option<String> {
     }
 }
 
-/// Returns advice to ask the owner, if permission is all that gpumem lacks.
+/// Returns advice to ask the owner, if gpumem lacks only the permission.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|refused| refused.finding.as_ref() == Some(&finding.id))?;

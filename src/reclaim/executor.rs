@@ -1,9 +1,9 @@
-//! Carries out plans, one target after another, for every caller.
+//! Carries out plans, one target after another.
 //!
-//! The command line, the screen and the service supply samples with findings, and receive events as an [`Observer`].
-//! This module and [`Act`] recheck the findings and write to the ledger before every step. The executor holds the
-//! reaper lock as long as it lives. Callers that can wait use [`Executor::run`]; callers that are invoked with each
-//! sample use [`Executor::advance`].
+//! The command line, the screen and the service supply samples with findings, and receive events as
+//! an [`Observer`]. This module and [`Act`] recheck the findings and write to the ledger before
+//! every step. The executor holds the reaper lock as long as it lives. Callers that can wait use
+//! [`Executor::run`]; callers that are invoked with each sample use [`Executor::advance`].
 //!
 //! The executor sends no signals itself (see `act`) and reads no clock.
 
@@ -30,7 +30,7 @@ use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
 
-/// Why an executor could not start.
+/// Error from starting an executor.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
     /// Another reaper is running, or the lock could not be taken.
@@ -40,7 +40,7 @@ pub enum ExecutorError {
     Ledger(#[from] ledger::LedgerError),
 }
 
-/// The resources that every executor needs: lock, ledger, and process control.
+/// Resources of an executor: the lock, the ledger, and process control.
 pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
     record: Box<dyn LedgerSink + Send>,
@@ -51,8 +51,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Takes the lock in an existing state directory and opens the ledger there. Fails if another reaper is
-    /// running, or the ledger cannot be opened.
+    /// Takes the lock in an existing state directory and opens the ledger there. Returns an error
+    /// if another reaper is running or the ledger cannot be opened.
     pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
         let lock = Lock::acquire(&folder.join(LOCK_FILE))?;
         let path = folder.join(ledger::FILE_NAME);
@@ -77,13 +77,12 @@ impl Tools {
         Self { control, record, unattended: Vec::new(), releases: Vec::new(), _lock: None }
     }
 
-    /// Adds start times of earlier unattended acts.
     #[cfg(test)]
     pub(crate) fn after(self, unattended: Vec<Time>) -> Self {
         Self { unattended, ..self }
     }
 
-    /// Returns the earliest time at which an unattended act may start at this pace; never before `now`.
+    /// Returns the earliest time, from `now` on, at which an unattended act can start at this pace.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
@@ -97,35 +96,35 @@ impl std::fmt::Debug for Tools {
 
 #[derive(Clone, Debug)]
 pub struct FreshSample<'a> {
-    /// The current time on the snapshots' clock.
+    /// Current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// All findings in the sample that are not exempt. `None` if the findings are unknown because the sample is old
-    /// or the rules have changed.
+    /// All findings in the sample that are not exempt, or `None` if the findings are unknown
+    /// because the sample is old or the rules have changed.
     pub found: Option<Vec<&'a Finding>>,
 }
 
 /// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
-    /// Returns the newest sample. `None` if nothing more may be sent.
+    /// Returns the newest sample, or `None` to stop the executor.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
 
-    /// Waits until the given time. May return early if a process exits or a newer snapshot arrives.
+    /// Waits until the given time. Can return early if a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
 }
 
 /// Receives an executor's events. `index` is the target's index in the plan.
 pub trait Observer {
-    /// Called after the action has been written to the ledger, immediately before it is taken.
+    /// Called immediately before an action, after the action was written to the ledger.
     fn intended(&mut self, index: usize, deed: &Deed);
 
     /// Called if parts of the last action failed.
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
-    /// Called while the target has until this time to react.
+    /// Called while the target can react, until this time.
     fn waiting(&mut self, index: usize, until: Time);
 
-    /// Called when the target gets more time because it is still working. `words` describes what it is doing.
+    /// Called when the target gets more time because it still works. `words` describes the work.
     fn saving(&mut self, index: usize, words: &str);
 
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome);
@@ -142,7 +141,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor that acts on the targets in this order, with the guard of their plan. Takes no action yet.
+    /// Creates an executor that acts on the targets in this order, with the guard of their plan.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
         Self { targets, index: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
@@ -151,8 +150,9 @@ impl Executor {
         self.targets.get(self.index)
     }
 
-    /// Takes the steps that are due. Returns `None` if no target is left. The call after a target ends starts the
-    /// next target. If the ledger cannot be written, the pending action is skipped, and the caller must stop.
+    /// Takes the steps that are due. The call after a target ends starts the next target. Returns
+    /// `None` if no target is left. If the ledger cannot be written, skips the pending action and
+    /// returns the error, and the caller must stop.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
@@ -195,8 +195,8 @@ impl Executor {
         Ok(Some(progress))
     }
 
-    /// Acts on the next target until the act ends. Returns `None` if no target is left, or if the sample source
-    /// stops. Fails like [`advance`](Self::advance).
+    /// Acts on the next target until the act ends. Returns `None` if no target is left, or if the
+    /// sample source stops. Returns the same errors as [`advance`](Self::advance).
     pub fn run(
         &mut self,
         samples: &mut dyn SampleSource,
@@ -213,7 +213,8 @@ impl Executor {
     }
 }
 
-/// Whether the findings on a target still hold. They always do for a named target.
+/// Returns whether the findings on a target still hold. They always hold for a target that a person
+/// named.
 fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
@@ -222,7 +223,7 @@ fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     }
 }
 
-/// Writes to the ledger, and passes each ledger entry to the observer.
+/// Ledger that also passes each entry to the observer.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     index: usize,
@@ -251,13 +252,13 @@ impl LedgerSink for ObservedRecord<'_> {
 
 pub(super) const LOCK_FILE: &str = "reap.lock";
 
-/// Why the lock could not be taken.
+/// Error from taking the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
-        /// PID of the holder, from the lock file.
+        /// Pid of the holder, from the lock file.
         pid: Option<u32>,
     },
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
@@ -268,18 +269,19 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
-/// The reaper lock. The kernel releases it when its holder exits for any reason.
+/// The reaper lock. The kernel releases the lock when its holder exits for any reason.
 #[derive(Debug)]
 pub struct Lock {
     _held: File,
 }
 
 impl Lock {
-    /// Locks a file, and creates it if missing. Does not wait. Fails if another process holds the lock, or if the
-    /// lock cannot be taken.
+    /// Creates the file if it is missing, and locks it without waiting. Returns an error if another
+    /// process holds the lock, or if the lock cannot be taken.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
-        // Mode 0600: any user who can open the file, even for reading, could lock it and block the reaper.
+        // Any user who can open the file, even for reading, could lock it and block the reaper,
+        // hence mode 0600.
         let mut file = open_output(path, OFlags::empty(), 0o600).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -293,7 +295,7 @@ impl Lock {
             }
             Err(errno) => return Err(failed(errno.into())),
         }
-        // The pid is informational, so errors are ignored.
+        // The pid is only informational, so errors are ignored.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
         Ok(Self { _held: file })
     }

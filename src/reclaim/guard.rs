@@ -1,8 +1,9 @@
 //! Decides which processes are protected, and why. Pure: [`crate::host`] reads the facts.
 //!
-//! The same checks run for the plan and again before each action. If root owns a program's file, the program is
-//! matched by its whole file name. If a rule found the process, any unknown fact protects it. If a person named the
-//! process, it is protected only by unknown facts that any user can read, such as the owner and `oom_score_adj`.
+//! The same checks run for the plan and again before each action. If root owns a program's file,
+//! the program is compared by its whole file name. If a rule found the process, any unknown fact
+//! protects it. If a person named the process, it is protected only by unknown facts that any user
+//! can read, such as the owner and `oom_score_adj`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::model::snapshot::Parent;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
-/// The `oom_score_adj` that exempts a process from the OOM killer (proc(5)).
+/// Value of `oom_score_adj` that exempts a process from the OOM killer (proc(5)).
 const NEVER: i32 = -1000;
 
 /// Why a process is not killed.
@@ -183,8 +184,8 @@ impl Guard {
         guard
     }
 
-    /// Returns why current facts forbid signalling a process, or `None` if they allow it. `known_executable` is the
-    /// last path of its program that could be read.
+    /// Returns why current facts forbid signalling a process, or `None` if they allow it.
+    /// `known_executable` is the last path of the process's program that could be read.
     pub fn by_facts(
         &self,
         call: Call,
@@ -242,7 +243,7 @@ impl Guard {
         None
     }
 
-    /// Returns why a snapshot forbids signalling a process, or `None` if it allows it.
+    /// Returns why a snapshot forbids signalling a process, or `None` if the snapshot allows it.
     pub fn by_snapshot(
         &self,
         call: Call,
@@ -254,7 +255,8 @@ impl Guard {
         }
         let host = Some(PidNamespace::Host);
         let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
-        // An open GPU file proves that this process holds a GPU, even if NVML's pids are from another namespace.
+        // In another pid namespace, NVML's pids may mean other processes. Only an open GPU file
+        // then proves that this process holds a GPU.
         if !is_host && (call == Call::Rule || !holds_gpu(process)) {
             return Some(Protection::OtherNamespace);
         }
@@ -270,7 +272,8 @@ impl Guard {
         self.find_keep(call, process, snapshot.time)
     }
 
-    /// Returns the exemption of a run's launcher, by its owner or the configuration, if there is one.
+    /// Returns the exemption of a run's launcher by its owner or the configuration, if there is an
+    /// exemption.
     pub fn keeps_launcher(
         &self,
         call: Call,
@@ -311,13 +314,13 @@ impl Guard {
     }
 }
 
-/// Whether a process has a GPU device file open. The driver's control file does not count.
+/// Returns whether a process has a GPU device file open. The driver's control file does not count.
 pub(super) fn holds_gpu(process: &Process) -> bool {
     let files = process.gpu_files.as_deref().unwrap_or_default();
     files.iter().any(|path| is_gpu_open(path))
 }
 
-/// Whether a device file is for a GPU, not for the driver's control interface.
+/// Returns whether a device file belongs to a GPU, not to the driver's control interface.
 pub(super) fn is_gpu_open(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let number = name.strip_prefix("nvidia");
@@ -325,7 +328,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
         || matches!(name, "dxg" | "nvmap")
 }
 
-/// Whether NVML lists a process only for graphics or without a type.
+/// Returns whether NVML lists a process only for graphics or with an unknown type.
 fn is_graphics_only(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

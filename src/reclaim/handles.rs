@@ -1,8 +1,10 @@
-//! Keeps pidfds for the processes that an act may signal: the target's members, its launcher, and their new children.
+//! Keeps pidfds for the processes that an act may signal: the target's members, its launcher, and
+//! their new children.
 //!
-//! A process outside the plan is added only if it is a child of a held, living process. It must also have started
-//! after the act opened its parents, hold a GPU, and pass every check that members pass. A shared session, process
-//! group, cgroup or name is not enough, because unrelated processes may share it. This module sends nothing.
+//! A process outside the plan is added only if it is a child of a held, living process. It must
+//! also have started after the act opened its parents, hold a GPU, and pass every check that
+//! members pass. A shared session, process group, cgroup or name is not enough, because unrelated
+//! processes can share it. This module sends nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,11 +17,12 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// Minimum time, in seconds, from first seeing a process to adding it. Between fork and exec, a process still has its
-/// parent's environment and open files.
+/// Minimum time, in seconds, from the first observation of a process to its addition. Between fork
+/// and exec, a process still has its parent's environment and open files.
 const MIN_AGE_SECONDS: f64 = 1.0;
 
-/// Maximum number of added processes. The user's process limit also bounds a fork bomb.
+/// Maximum number of added processes. Without this limit, only the user's process limit would stop
+/// a fork bomb.
 const MAX_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -28,9 +31,9 @@ pub(super) struct HeldProcess {
     pub start_ticks: u64,
     uid: u32,
     pub handle: Handle,
-    /// Whether the process is a member of the family, and not its launcher.
+    /// Whether the process is a member of the family, not its launcher.
     pub is_member: bool,
-    /// Whether the process started after the plan, and `adopt` added it.
+    /// Whether `adopt` added the process, which started after the plan.
     is_adopted: bool,
     /// Last path of the process's program that could be read.
     pub executable: Option<Arc<str>>,
@@ -48,9 +51,9 @@ pub(super) struct Handles {
     boot_id: Option<Arc<str>>,
     /// Processes that exited before or during the act.
     ended: HashSet<u32>,
-    /// Processes that existed before the act began.
+    /// Pid and start ticks of the processes that existed before the act began.
     present: HashSet<(u32, u64)>,
-    /// When each new child was first seen.
+    /// Time at which each new child was first seen.
     born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
@@ -110,7 +113,7 @@ impl Handles {
         self.all.iter().find(|held| held.handle == handle)
     }
 
-    /// Whether a process was missing at the start, or has exited.
+    /// Returns whether a process did not exist when the act began, or has exited since.
     pub fn has_ended(&self, pid: u32) -> bool {
         self.ended.contains(&pid)
     }
@@ -131,7 +134,7 @@ impl Handles {
         all.filter_map(|handle| self.get(handle).cloned()).collect()
     }
 
-    /// Whether a held process is in the plan or may hold a GPU.
+    /// Returns whether a held process is in the plan or may hold a GPU.
     fn is_concerned(
         &self,
         handle: Handle,
@@ -167,7 +170,8 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Checked after listing the processes: one that is still alive has owned its pid throughout the listing.
+        // Check after listing that the parents are alive. A living parent has owned its pid during
+        // the whole listing, so the listed children are its own.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
@@ -235,7 +239,8 @@ impl Handles {
         });
     }
 
-    /// Returns living descendants without a handle that may hold a GPU. Ending their ancestors may end them.
+    /// Returns living descendants that may hold a GPU and have no handle. Ending their ancestors
+    /// could end them as well.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -270,7 +275,6 @@ impl Handles {
         found
     }
 
-    /// Finds a new process that replaced a member.
     pub fn successor(
         &self,
         target: &Target,
@@ -288,8 +292,9 @@ impl Handles {
     }
 }
 
-/// Whether a process holds a GPU, according to NVML's list in the newest snapshot or to an open device file. `None`
-/// if NVML does not list it and its descriptors cannot be read.
+/// Returns whether a process holds a GPU, because NVML lists it in the newest snapshot or it has a
+/// device file open. Returns `None` if NVML does not list the process and its file descriptors
+/// cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let shown = snapshot.process(pid).and_then(|process| process.start_ticks);
@@ -301,7 +306,7 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
     Some(files.iter().any(|path| is_gpu_open(path)))
 }
 
-/// Whether a process outside the plan passes every check for processes that a rule found.
+/// Returns whether a process outside the plan passes every check for processes that a rule found.
 fn may_be_added(
     call: Call,
     guard: &Guard,
@@ -326,7 +331,8 @@ fn may_be_added(
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
-/// Returns a process as a snapshot would show it. Missing values are copied from its parent or left unknown.
+/// Returns a process as a snapshot would show it. Missing values are copied from its parent or left
+/// unknown.
 fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(child.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(child.start_ticks)) {
@@ -349,7 +355,7 @@ fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // The process's libraries were not read.
+        // The libraries of the new process were not read.
         gpu_files: None,
         framework: None,
         framework_version: None,

@@ -1,8 +1,8 @@
 //! Finds the launcher of a distributed run and the leader of a family. Pure.
 //!
-//! When one rank ends, a launcher ends all ranks or restarts the missing one. A launcher is recognised by its name,
-//! or as the parent of several processes with rank numbers in their environment. Rank numbers also identify MPI's
-//! proxies, whose names are not listed here.
+//! When one rank ends, a launcher ends all ranks or restarts the missing rank. A launcher is
+//! recognised by its name, or as the parent of several processes with rank numbers in their
+//! environment. Rank numbers also identify MPI's proxies, whose names are not in this file.
 
 use std::sync::Arc;
 
@@ -29,15 +29,15 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// Variables that contain a rank's number. Each launcher sets only some of them.
+/// Variables that contain a rank's number. Each launcher sets only some of these.
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
-/// A shell does not end the ranks that it started, so it is not a launcher.
+/// Shells, which are not launchers because they do not end the ranks that they started.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// Returns the member that the other members depend on: the parent of most members, otherwise the leader of their
-/// group or session, otherwise the oldest.
+/// Returns the member on which the other members depend: the parent of most members, otherwise the
+/// leader of their group or session, otherwise the oldest member.
 pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|process| process.ppid == Some(pid));
@@ -51,7 +51,7 @@ pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> 
     };
     members
         .iter()
-        // `max_by_key` returns the last maximum, which is the oldest after `rev`.
+        // `max_by_key` returns the last maximum, so `rev` makes the oldest member win.
         .rev()
         .max_by_key(|member| (children(member.pid), leads(member.pid)))
         .map_or(0, |member| member.pid)
@@ -65,7 +65,7 @@ pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Optio
     is_launcher().then_some(parent)
 }
 
-/// Whether a parent has another child in the same run with an adjacent rank number.
+/// Returns whether a parent has another child in the same run with an adjacent rank number.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let program = program.or(parent.comm.as_ref()).map_or("", |path| file_name(path));
@@ -84,7 +84,8 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Whether a command is a launcher, or an interpreter that runs a launcher's script or module.
+/// Returns whether a command is a launcher, or an interpreter that runs a launcher's script or
+/// module.
 pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {

@@ -1,4 +1,5 @@
-//! Checks before each step that the rule's finding still holds and that the processes may be signalled.
+//! Checks before each step that the rule's finding still holds and that the processes may be
+//! signalled.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::host::JobWork;
@@ -9,11 +10,13 @@ use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
-/// Maximum period, in seconds, for averaging the work since the plan. A plan may stay on the screen for hours.
+/// Maximum period, in seconds, over which work since the plan is averaged. A plan can stay on the
+/// screen for hours, and a longer average would hide recent work.
 const MAX_SECONDS: f64 = 60.0;
 
 impl Act {
-    /// Continues after a step that left the processes alive.
+    /// Continues after a step that left the processes alive: with the next step, or with the end of
+    /// the act.
     pub(super) fn settle(&mut self, index: usize, outcome: Outcome) -> NextMove {
         let is_last = index + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
@@ -23,7 +26,8 @@ impl Act {
         }
     }
 
-    /// Returns the outcome of the act. If memory was released and the finding then ended, the outcome is the release.
+    /// Returns the outcome of the act. If the finding ended because memory was released, the
+    /// outcome is the release.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -33,7 +37,8 @@ impl Act {
         }
     }
 
-    /// Ends the act if the finding no longer holds. An act on a target that a person named continues.
+    /// Ends the act if the finding no longer holds. An act on a target that a person named
+    /// continues.
     pub(super) fn recheck_finding(
         &mut self,
         input: StepInput<'_>,
@@ -51,7 +56,7 @@ impl Act {
                 self.unknown_since = None;
                 None
             }
-            // The members run only because gpumem sent SIGCONT.
+            // The finding ended only because gpumem sent SIGCONT to stopped members.
             Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(input.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
@@ -66,8 +71,8 @@ impl Act {
         }
     }
 
-    /// Whether the target or its helper processes have worked since the plan was made. Usage after the first action
-    /// is ignored, because the target may be exiting.
+    /// Returns whether the target or its helper processes have worked since the plan was made.
+    /// Usage after the first action is ignored, because the target may be exiting.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
         let Some(at_plan) = self.target.used_at_plan.as_deref() else {
             return false;
@@ -80,7 +85,8 @@ impl Act {
         is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
-    /// Whether gpumem sent SIGCONT to members whose only finding was that they were stopped.
+    /// Returns whether gpumem sent SIGCONT to members whose only finding was that they were
+    /// stopped.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
@@ -88,7 +94,7 @@ impl Act {
         self.has_continued && findings.iter().all(|finding| finding.kind == Kind::Stopped)
     }
 
-    /// Whether NVML shows a member using the GPU.
+    /// Returns whether NVML shows that a member uses the GPU.
     pub(super) fn uses_gpu(&self, snapshot: &Snapshot) -> bool {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {
@@ -100,7 +106,7 @@ impl Act {
             .any(works)
     }
 
-    /// Returns what protects a member now, if anything.
+    /// Returns the outcome if a member is protected now.
     pub(super) fn find_protection(
         &self,
         recipients: &[Handle],
@@ -117,7 +123,8 @@ impl Act {
                 continue;
             }
             let environment = facts.as_ref().and_then(|facts| facts.environment.clone());
-            // The process is still alive, so the pid was not reused and the facts are about this process.
+            // The process is still alive, so its pid was not reused and the facts are about this
+            // process.
             let executable = held.executable.as_deref();
             let mut protection = self.guard.by_facts(call, held.pid, facts.as_ref(), executable);
             let shown = snapshot
@@ -139,8 +146,8 @@ impl Act {
         None
     }
 
-    /// Refuses a step that would end GPU processes outside the plan: a launcher's ranks or, if a rule found the
-    /// target, children of any member.
+    /// Refuses a step that would end GPU processes outside the plan. These are a launcher's ranks
+    /// or, if a rule found the target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

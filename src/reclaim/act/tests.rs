@@ -44,14 +44,14 @@ impl ActTest {
         }
     }
 
-    /// Creates an act for a finding of this kind on each process.
+    /// Returns an act for a finding of this kind on each process.
     fn for_findings(kind: Kind, processes: &[Process]) -> Self {
         let findings: Vec<Finding> =
             processes.iter().map(|process| finding(kind, process)).collect();
         Self::for_plan(processes, &findings, guard())
     }
 
-    /// Creates an act for processes that a person named.
+    /// Returns an act for processes that a person named.
     fn for_named(processes: &[Process], mut guard: Guard) -> Self {
         guard.policy.targets = Targets::named(vec![processes[0].pid], Vec::new()).unwrap();
         Self::for_plan(processes, &[], guard)
@@ -73,7 +73,8 @@ impl ActTest {
         self
     }
 
-    /// Takes a snapshot: NVML lists the living processes and reports this much unattributed memory.
+    /// Takes a snapshot in which NVML lists the living processes and `unattributed` bytes belong to
+    /// no process.
     fn take_snapshot(&mut self, unattributed: u64) {
         let alive = |process: &&Process| self.control.get().processes.contains_key(&process.pid);
         let processes: Vec<Process> =
@@ -96,14 +97,14 @@ impl ActTest {
         self.act.advance(input, &mut self.control, &mut self.ledger)
     }
 
-    /// Takes a snapshot at this time, and advances.
+    /// Takes a snapshot at this time and advances the act.
     fn advance_at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.take_snapshot(0);
         self.advance()
     }
 
-    /// Advances second by second until the act ends.
+    /// Advances the act second by second until it ends.
     fn run_to_end(&mut self) -> Outcome {
         for second in 0..200 {
             match self.advance_at(self.now + f64::from(second > 0)) {
@@ -137,13 +138,13 @@ fn a_process_that_exits_on_sigterm_is_freed_without_sigkill() {
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(test.sent(), [(70, TERM)]);
     assert!(test.act.outcome().is_none());
-    // The process has exited, but older snapshots prove nothing.
+    // The process has exited, but a snapshot from before the signal proves nothing.
     test.set_snapshot(Vec::new(), vec![gpu(0, &[], 0)]);
     test.now = 0.4;
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(test.act.alive().is_empty());
     let freed = Outcome::Freed { bytes: GIB, ms: 1500 };
-    // The memory is freed. The act now watches for a successor.
+    // The memory is free. The act now watches for a successor.
     assert_eq!(test.advance_at(1.5), ActProgress::Waiting { until: at(5.0) });
     assert_eq!(test.advance_at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(test.act.outcome(), Some(&freed));
@@ -165,7 +166,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
     assert_eq!(test.advance_at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
 
-    // If the process uses the GPU, however, it is active.
+    // The process uses the GPU, so the finding ended because of real work.
     let mut test = ActTest::for_findings(Kind::Stopped, &[stopped]);
     test.advance();
     test.recheck = Recheck::NoLonger;
@@ -183,13 +184,13 @@ fn activity_cancels_an_act_of_a_rule() {
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // The finding ends during the grace period, so later signals are cancelled.
+    // The finding ends during the grace period, which cancels the later signals.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance_at(3.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(test.sent(), [(70, TERM)]);
-    // No rule cancels an act on a named target.
+    // A rule cannot cancel an act on a target that a person named.
     let mut test = ActTest::for_named(&[python()], guard());
     exit_on(&mut test, 70, &[KILL]);
     test.recheck = Recheck::NoLonger;
@@ -205,7 +206,7 @@ fn an_unknown_verdict_delays_and_then_cancels() {
     test.recheck = Recheck::StillTrue;
     test.advance_at(29.5);
     assert_eq!(test.sent(), [(70, TERM)]);
-    // An unknown verdict delays escalation.
+    // An unknown verdict delays the next signal.
     test.recheck = Recheck::Unknown;
     assert_eq!(test.advance_at(45.0), ActProgress::Waiting { until: at(75.0) });
     assert_eq!(test.advance_at(75.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
@@ -218,7 +219,7 @@ fn an_exited_process_ends_the_act_at_once() {
     test.control.get().end(70);
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(test.sent().is_empty());
-    // The process has released its memory.
+    // The process has released its memory before the act begins.
     let mut test = ActTest::for_named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
@@ -369,7 +370,7 @@ fn a_process_that_allocates_again_is_killed() {
     test.now = 2.0;
     test.set_snapshot(vec![free], vec![gpu(0, &[], 0)]);
     assert!(matches!(test.advance(), ActProgress::Waiting { .. }));
-    // Three seconds later the process holds as much as before.
+    // Three seconds later, the process holds as much memory as before.
     assert_eq!(test.advance_at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
     assert_eq!(test.sent(), [(70, TERM), (70, KILL)]);
@@ -377,7 +378,7 @@ fn a_process_that_allocates_again_is_killed() {
 
 #[test]
 fn a_working_process_gets_more_time() {
-    // Bytes and CPU ticks per second while the process saves its work.
+    // Bytes of I/O and ticks of CPU time per second while the process saves its work.
     let saving = [(1 << 21, 0), (0, 50)];
     let cases = [(0, 10), (7, 15), (22, 30), (5000, 600)];
     for ((bytes, ticks), (works_for, killed_at)) in
@@ -423,13 +424,13 @@ fn work_since_the_plan_cancels_an_act_of_a_rule() {
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 900);
     assert_eq!(test.advance_at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // A little CPU time does not count as work, and usage after a signal is ignored.
+    // A little CPU time is not work, and usage after a signal is ignored.
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 110);
     assert!(matches!(test.advance_at(8.0), ActProgress::Waiting { .. }));
     assert_eq!(test.sent(), [(70, TERM)]);
     test.control.get().usage = JobUsage::of_one(70, 9.0, 900, 0);
     assert!(matches!(test.advance_at(9.0), ActProgress::Waiting { .. }));
-    // An act on a named target continues.
+    // An act on a target that a person named continues.
     let mut test = planned(ActTest::for_named(&[python()], guard()), 900);
     test.advance_at(8.0);
     assert_eq!(test.sent(), [(70, TERM)]);
@@ -443,7 +444,7 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     free.gpu_files = Some(Arc::default());
     test.now = 2.0;
     test.set_snapshot(vec![free], vec![gpu(0, &[], 0)]);
-    // The process no longer holds memory, so the rule no longer finds it.
+    // The process no longer holds memory, so the rule no longer reports it.
     test.recheck = Recheck::NoLonger;
     test.advance();
     test.now = 7.0;
@@ -452,7 +453,8 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     assert_eq!(test.sent(), [(70, TERM)]);
 }
 
-/// Returns a copy of process 70 that started after the plan, with this parent and process group.
+/// Returns a child with the facts of process 70 that started after the plan, with this parent and
+/// process group.
 fn new_child(test: &ActTest, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = test.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
@@ -493,7 +495,8 @@ fn advice_is_not_carried_out() {
 
 #[test]
 fn no_action_happens_without_a_ledger_entry() {
-    // Two lines precede the first signal: the start of the act, and the intended action.
+    // The ledger has two lines before the first signal: the start of the act, and the intended
+    // action.
     for capacity in 0..2 {
         let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
         test.ledger.capacity = capacity;

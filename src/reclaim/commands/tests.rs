@@ -9,7 +9,7 @@ use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
-/// A process that announces a release signal.
+/// Returns a process that announces a release signal.
 fn announcing() -> Process {
     let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
     Process { environment: Some(Arc::new(variable.into())), ..process(70, "./render") }
@@ -26,7 +26,7 @@ fn fill_in<'f>(
     }
 }
 
-/// Adds to the findings the commands for the user of `guard`.
+/// Returns findings of these kinds with their commands for the user of `guard`.
 fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         found.iter().map(|(kind, process)| finding(*kind, process)).collect();
@@ -87,9 +87,9 @@ fn an_idle_process_gets_release_before_kill() {
     for (kind, process, expected) in [
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
-        // A release would not fix an orphan.
+        // A release would not help an orphan.
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
-        // This process cannot be asked.
+        // The process announces no signal, so it cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
     ] {
         let snapshot = on_gpu(std::slice::from_ref(process));
@@ -97,7 +97,7 @@ fn an_idle_process_gets_release_before_kill() {
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|rank| (Kind::Idle, rank)).collect();
-    // Release and kill name the same processes.
+    // The release and kill commands name the same processes.
     for commands in commands(&all, &on_gpu(&ranks)) {
         let pids = commands[1].strip_prefix("gpumem kill ").unwrap();
         assert_eq!(commands[0], format!("gpumem release {pids}"));
@@ -146,7 +146,7 @@ fn the_commands_depend_on_the_process_owner() {
     let roots = with_commands(&found, &snapshot, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // It is unknown who reads a recording.
+    // The reader of a recording is unknown.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
     let plan = plan_of(&findings, &snapshot, &root);
@@ -190,7 +190,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // One library keeps its memory, and the other is unknown.
+        // TensorFlow keeps its memory, and the other library is unknown.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
         (python, false),
@@ -199,7 +199,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         let commands =
             commands_for_process(&process, &snapshot, &default_policy(), Typist::User(OWNER));
         assert_eq!(commands.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
-        // The kernel's server may restart it.
+        // The kernel's server may restart the kernel, so there is no kill command.
         let may_end = process.jupyter.is_none();
         assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
@@ -270,7 +270,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
     assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
-    // Inside a container, the pid may belong to another process.
+    // In a container, the pid may belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);

@@ -37,15 +37,16 @@ impl Observer for Notes {
     }
 }
 
-/// Simulates two stopped processes on GPU 0, their findings, and an executor for the plan that ends both.
+/// Simulation of two stopped processes on GPU 0, with their findings and an executor for the plan
+/// that ends both.
 struct Simulation {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     processes: Vec<Shown>,
     now: f64,
-    /// Whether the findings are unknown.
+    /// Whether the findings in the samples are unknown.
     is_doubtful: bool,
-    /// No sample is supplied after this time.
+    /// Time after which no sample is supplied.
     last: f64,
     snapshot: Snapshot,
     findings: Vec<Finding>,
@@ -122,7 +123,7 @@ fn targets_run_in_order_and_each_outcome_is_reported() {
     let expected =
         [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
-    // Observers receive every ledger entry.
+    // The observer received every intended action of the ledger.
     let ledger = simulation.ledger.get();
     let intended = ledger.lines.iter();
     let intended = intended.filter(|entry| matches!(entry.event, LedgerEvent::Intended(_)));

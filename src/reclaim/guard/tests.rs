@@ -1,4 +1,5 @@
-//! Tests every reason for protecting a process, and an ordinary process that is not protected.
+//! Tests of every reason for protecting a process, and of an ordinary process that is not
+//! protected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,10 +69,10 @@ fn programs_are_matched_by_file_and_whole_name() {
         ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
-        // The process's own name (comm) proves nothing.
+        // The name that a process gives itself (comm) proves nothing.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
-        // A program that only contains a protected name is not protected.
+        // A program whose name only contains a protected name is not protected.
         ("/home/ann/Xorg-trainer", "x", None),
         ("/home/ann/my-sshd", "x", None),
         ("/home/ann/systemd/train", "x", None),
@@ -84,7 +85,8 @@ fn programs_are_matched_by_file_and_whole_name() {
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
-    // A user's own program with a protected name is not protected, unless the configuration names it.
+    // A user's own program with a protected name is not protected, unless the configuration names
+    // it.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
         let with_owner =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
@@ -152,7 +154,7 @@ fn a_process_without_certain_identity_is_protected() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // A zombie has names, but its identity is uncertain.
+    // The last known facts contain names, but the identity is uncertain.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),
@@ -177,7 +179,7 @@ fn in_a_namespace_only_named_gpu_holders_are_signalled() {
             assert_eq!(guard().by_snapshot(Call::Named, &unproven, &snapshot), other);
         }
     }
-    // This recording of a host is replayed in a container.
+    // The recording of a host is replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
     let snapshot = snapshot(at(0.0), &[], Vec::new());
@@ -250,7 +252,8 @@ fn the_owners_exemption_protects_until_it_ends() {
             "{start:?}"
         );
     }
-    // A process with an unreadable environment is not protected longer than one with `GPUMEM_KEEP`.
+    // A process with an unreadable environment is not protected longer than a process with
+    // `GPUMEM_KEEP`.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
         let found = limited.by_snapshot(Call::Rule, &process, &snapshot);

@@ -1,4 +1,4 @@
-//! Children that start while their parents are being ended.
+//! Tests of children that start while their parents are being ended.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_child_started_during_the_act_is_killed() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     let child = new_child(&test, 91, 70, 70);
-    // This process is in the same group and session, but is not a child of a held process.
+    // Process 92 is in the same group and session, but is not a child of a held process.
     let mut in_group = new_child(&test, 92, 1, 70);
     in_group.1.command = None;
     let stranger = new_child(&test, 93, 60, 93);
@@ -30,7 +30,8 @@ fn a_child_started_during_the_act_is_killed() {
 
 #[test]
 fn a_child_younger_than_a_second_is_not_added() {
-    // Between fork and exec a child looks like its parent.
+    // Between fork and exec, a child has its parent's program and files, so it must reach a minimum
+    // age.
     for (seconds, expected) in [(9.5, &[70][..]), (9.0, &[91, 70])] {
         let mut test = ActTest::for_named(&[python()], guard());
         test.advance();
@@ -52,7 +53,7 @@ fn the_current_environment_of_a_child_is_checked() {
     test.advance();
     test.advance_at(0.1);
     test.advance_at(2.0);
-    // By now the child has a handle, but the snapshot still shows the old state.
+    // The act has added the child, but the exemption is newer than the snapshot.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     test.control.get().processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
@@ -86,7 +87,7 @@ fn a_new_child_must_pass_every_check() {
         test.control.get().forks.insert(70, vec![(pid, facts)]);
         exit_on(&mut test, 70, &[KILL]);
         test.run_to_end();
-        // An act for a rule does not end a target if a child that may hold a GPU would remain.
+        // If a child that may hold a GPU would remain, an act for a rule does not end the target.
         let expected: &[u32] = if why == "no GPU open" { &[70] } else { &[] };
         assert_eq!(killed_pids(&test), expected, "{why}");
         assert!(test.sent().iter().all(|sent| sent.0 == 70), "{why}");

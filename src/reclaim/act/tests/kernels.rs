@@ -1,4 +1,4 @@
-//! Notebook kernels that their server shuts down or restarts.
+//! Tests of notebook kernels that their server shuts down or restarts.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn a_kernel_restarted_by_its_server_is_respawned() {
     let named = format!("python -m ipykernel_launcher -f kernel-{id}.json");
     for (command, parent, is_known) in [
         ("python -m ipykernel_launcher -f k.json", 60, true),
-        // The server starts the new kernel through a wrapper.
+        // The server starts the new kernel through a wrapper, so the parent differs.
         (&named, 94, true),
         ("python train.py", 94, false),
     ] {
@@ -110,7 +110,7 @@ fn a_kernel_restarted_by_its_server_is_respawned() {
         test.advance();
         test.advance_at(0.1);
         assert_eq!(test.sent(), [(70, TERM)]);
-        // The memory is freed, but the act still watches for a restart.
+        // The memory is free, but the act still watches for a restart.
         assert_eq!(test.advance_at(1.0), ActProgress::Waiting { until: at(6.1) });
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(parent));

@@ -36,18 +36,18 @@ fn release() -> Step {
     Step::Release { way: way(), options: options(), grace_seconds: 17.0 }
 }
 
-/// Creates an act that asks an idle process to release memory before ending it.
+/// Returns an act that asks an idle process to release memory before it ends the process.
 fn ask_then_signal() -> ActTest {
     ActTest::for_findings(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
-/// Creates an act that only asks a named process to release memory.
+/// Returns an act that only asks a process that a person named to release memory.
 fn ask_only() -> ActTest {
     ActTest::for_named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActTest {
-    /// Advances to the given time with a process that holds `bytes`.
+    /// Advances the act to the given time with a process that holds `bytes`.
     fn advance_holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;
         let processes = self.snapshot.processes.clone();
@@ -59,7 +59,8 @@ impl ActTest {
         self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Asks at 0 s, answers, and returns the outcome. `held` returns the bytes that the process holds at each time.
+    /// Sends the request at 0 s, answers it, and returns the outcome. `held` returns the bytes that
+    /// the process holds at each time.
     fn run_until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -73,7 +74,8 @@ impl ActTest {
         panic!("no end");
     }
 
-    /// Like `run_until_end`, but stops at the next step.
+    /// Like `run_until_end`, but returns when the next step is taken. The process holds `left`
+    /// bytes.
     fn run_until_next_step(&mut self, left: u64) {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -110,7 +112,7 @@ fn a_release_is_measured_by_nvml_and_recorded() {
 
 #[test]
 fn memory_allocated_again_does_not_count_as_released() {
-    // The memory is freed at 1 s, and half of it is allocated again at 4 s.
+    // The process frees its memory at 1 s and allocates half of it again at 4 s.
     let outcome = ask_only().run_until_end(|_, second| match second {
         second if second < 1.0 => GIB,
         second if second < 4.0 => 0,
@@ -213,7 +215,8 @@ fn a_release_is_the_outcome_if_the_finding_ends() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut test = ask_then_signal();
         let outcome = test.run_until_end(|test, second| {
-            // The remaining memory is below the rule's threshold, so the finding ends within the five seconds.
+            // The remaining memory is below the rule's threshold, so the finding ends within the
+            // five seconds.
             if second > 0.5 {
                 test.recheck = recheck;
             }
