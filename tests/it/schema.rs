@@ -1,5 +1,5 @@
-//! The published schemas: they are valid, describe every field, and reject invalid documents. Every document that any
-//! test reads from gpumem is checked against them ([`check`]).
+//! The published schemas are valid, describe every field, and reject invalid documents. [`check`] validates every
+//! document that a test reads from gpumem.
 
 pub(crate) mod derived;
 
@@ -45,7 +45,7 @@ fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     errors.is_empty()
 }
 
-/// Validates with the JSON Schema keywords that our schemas use; panics on other keywords.
+/// Validates a value. Supports only the JSON Schema keywords that gpumem's schemas use, and panics on other keywords.
 fn validate(root: &Value, schema: &Value, value: &Value, path: &str, errors: &mut Vec<String>) {
     let Some(keywords) = schema.as_object() else {
         if schema == &json!(false) {
@@ -91,7 +91,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, path: &str, errors: &mu
             "maxLength" => length.is_none_or(|length| length <= bound),
             "minItems" => items.is_none_or(|items| items.len() as f64 >= bound),
             "maxItems" => items.is_none_or(|items| items.len() as f64 <= bound),
-            // The only pattern: lowercase words joined by hyphens.
+            // The only pattern in the schemas matches lowercase words joined by hyphens.
             "pattern" => value.as_str().is_none_or(|text| {
                 rule == "^[a-z]+(-[a-z]+)*$"
                     && text.split('-').all(|word| {
@@ -154,7 +154,7 @@ fn is_of_type(value: &Value, name: &Value) -> bool {
     }
 }
 
-/// Panics if a document that names a published schema is invalid.
+/// Panics if a document is invalid according to the published schema that it names.
 pub fn check(document: &Value) {
     if document["schema"].as_str().is_some_and(|name| SCHEMAS.contains_key(name)) {
         let errors = errors(document);
@@ -184,7 +184,7 @@ fn every_recorded_snapshot_is_valid() {
     }
 }
 
-/// Documents that no other test prints, or not in this form.
+/// These documents are not printed by another test, or not with the same contents.
 #[test]
 fn every_commands_json_is_valid_even_on_failure() {
     let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
@@ -244,13 +244,13 @@ fn invalid_documents_are_rejected() {
         *broken.pointer_mut(pointer).unwrap_or_else(|| panic!("no {pointer} in {whole}")) = wrong;
         assert!(!errors(&broken).is_empty(), "{pointer}");
     }
-    // Unknown fields are allowed, so that later versions can add some.
+    // Unknown fields are valid, so that later versions can add fields.
     let mut extended = check.clone();
     extended["findings"][0]["colour"] = json!("red");
     assert_eq!(errors(&extended), [""; 0]);
 }
 
-/// Checks that every field of every object has a description, itself or through its type.
+/// Asserts that every field has a description or refers to a type.
 fn assert_described(schema: &Value, path: &str) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let text = field.to_string();

@@ -1,4 +1,4 @@
-//! `--where` and its short forms: a selection gives the same rows in every command.
+//! A selection with `--where` or a short form gives the same rows in every command.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::run;
 
 const GIB: u64 = 1 << 30;
-/// The demo's recording. Unlike with `--demo`, the screen plays it to its end.
+/// The recording of the demo. With `--replay`, the screen plays it to the end.
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
 
 type Pids = BTreeSet<u64>;
@@ -17,7 +17,7 @@ fn pid(value: &Value) -> Option<u64> {
     value["pid"].as_u64()
 }
 
-/// The processes shown by `ps`, listed on a GPU or not.
+/// Returns the processes that `ps` shows, including processes that are not on a GPU.
 fn ps(replay: &str, more: &[&str]) -> Pids {
     let output = run(&[&["ps", "--json", "--replay", replay], more].concat());
     assert_eq!((output.code, &*output.stderr), (0, ""), "{more:?}");
@@ -34,7 +34,7 @@ fn ps(replay: &str, more: &[&str]) -> Pids {
     listed.into_iter().chain(processes.filter_map(pid)).collect()
 }
 
-/// The processes in findings of `check`.
+/// Returns the processes in the findings of `check`.
 fn check(replay: &str, more: &[&str]) -> Pids {
     let output = run(&[&["check", "--json", "--fail-on=info", "--replay", replay], more].concat());
     let findings = output.json()["findings"].clone();
@@ -44,7 +44,7 @@ fn check(replay: &str, more: &[&str]) -> Pids {
     pids
 }
 
-/// The targets and refusals of `reap`, if all processes are named.
+/// Returns the targets and refusals of `reap` if all processes are named.
 fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     let all: Vec<String> = all.iter().map(u64::to_string).collect();
     let all = all.join(",");
@@ -60,7 +60,7 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     members.chain(list("refused")).filter_map(|process| pid(&process)).collect()
 }
 
-/// The processes in the screen's table.
+/// Returns the processes in the table of `watch`.
 fn watch(replay: &str, more: &[&str]) -> Pids {
     let output =
         run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat()).exits(0);
@@ -68,18 +68,18 @@ fn watch(replay: &str, more: &[&str]) -> Pids {
         .stdout
         .lines()
         .skip_while(|line| !(line.trim_start().starts_with("GPU") && line.contains(" PID")));
-    // The findings, or charts after a blank line, may follow.
+    // After the table, the screen can contain findings, or a blank line and charts.
     let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("──");
     let rows = lines.skip(1).take_while(is_row);
     let pid = |line: &str| {
-        // The marks of a finding and of the selection precede the GPU.
+        // Marks for a finding or the selection can precede the GPU.
         let word = line.trim_start_matches(['▌', '▸', ' ']).split_whitespace().nth(1)?;
         word.split('/').next()?.parse().ok()
     };
     rows.filter_map(pid).collect()
 }
 
-/// Asserts that all four commands give the same rows for a selection, and returns them.
+/// Asserts that all four commands select the same processes, and returns these processes.
 fn assert_same_rows(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> Pids {
     let rows = ps(replay, more);
     assert_eq!(watch(replay, &[&format!("--where={screen}")]), rows, "watch {more:?}");
@@ -97,7 +97,7 @@ fn a_selection_gives_the_same_rows_in_every_command() {
     let terms = "idle>10m mem>4GiB";
     let rows = assert_same_rows(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
     assert_eq!(rows, Pids::from([207_344, 398_120, 448_016]));
-    // The short forms give the same rows as well.
+    // The short forms select the same processes.
     let of_gpu = assert_same_rows(
         DEMO,
         &["--gpu=1", "--user=ben,chen"],
@@ -108,7 +108,7 @@ fn a_selection_gives_the_same_rows_in_every_command() {
     assert_eq!(of_gpu, Pids::from([398_120, 455_102]));
 }
 
-/// Two GPUs, and processes with hostile names. All are stopped, so that each identified process has a finding.
+/// Writes a recording with hostile names. All processes are stopped, so that each identified process has a finding.
 fn hostile_recording() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostile.jsonl");
@@ -162,7 +162,7 @@ fn hostile_names_do_not_change_a_selection() {
     assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
     assert_eq!(found, Pids::from([11, 12, 13, 14]), "listed and identified");
     for (terms, expected) in [
-        // A user name that is a number, which is also another user's uid.
+        // The user name is a number, which is also the uid of another user.
         ("user:1002", &[11, 12, 16][..]),
         ("user:\"o'hara, mem>1GiB\"", &[14]),
         ("!user:ben", &[11, 14]),

@@ -1,4 +1,4 @@
-//! Real servers, pools and parents of working children: which of them are found idle, and which are not.
+//! Real servers, worker pools and parents of working children, and the findings about them.
 
 use std::fs;
 use std::net::TcpStream;
@@ -12,20 +12,20 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::{command_line, descendants, lives, send};
 use crate::support::{self, free_port as port, wait_until};
 
-/// Rules with durations short enough for a test.
+/// Rules with short durations.
 const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
 
-/// A hundredth of a core counts as activity. On a busy machine a burning process may get no more.
+/// A rule that counts 1 % of a core as activity. On a busy machine, a process that uses the CPU possibly gets no more.
 const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
 
-/// A folder with scripts, and the Python interpreter that runs them.
+/// A directory with scripts, and the Python interpreter for them.
 struct ServerScripts {
     folder: tempfile::TempDir,
     python: PathBuf,
 }
 
 impl ServerScripts {
-    /// Returns `None` and prints the reason if Python cannot import these modules.
+    /// Writes the scripts. If Python cannot import the modules, prints the reason and returns `None`.
     fn new(modules: &[&str]) -> Option<Self> {
         let python = support::python_with(modules)?;
         let folder = tempfile::tempdir().unwrap();
@@ -41,8 +41,7 @@ impl ServerScripts {
         self.folder.path().join(name)
     }
 
-    /// Starts Python with these arguments in its own process group, as a shell does. Scripts read their port from
-    /// PORT and create the file READY.
+    /// Starts Python in a new process group, as a shell does. The scripts listen on PORT, and create the file READY.
     fn start(&self, arguments: &[&str], port: u16) -> Program {
         let ready = self.path(&format!("ready-{port}"));
         let mut command = Command::new(&self.python);
@@ -58,7 +57,7 @@ impl ServerScripts {
     }
 }
 
-/// A program in its own process group. Its descendants are killed when it is dropped.
+/// A program in its own process group. Dropping it kills its descendants.
 struct Program {
     running: Running,
     port: u16,
@@ -81,7 +80,7 @@ impl Program {
         self
     }
 
-    /// The first descendant whose command line contains this text. Waits for it.
+    /// Waits for a descendant whose command line contains `text`.
     fn descendant(&self, text: &str) -> u32 {
         let mut found = None;
         wait_until(text, || {
@@ -228,7 +227,6 @@ s = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))
 time.sleep(600)
 ";
 
-/// The report of `check`.
 fn check(machine: &Machine, rules: &str, window: &str) -> Value {
     machine.configure(rules);
     let arguments = ["check", "--json", "--interval", "500ms", "--window", window];
@@ -237,7 +235,7 @@ fn check(machine: &Machine, rules: &str, window: &str) -> Value {
     output.json()
 }
 
-/// The kinds of the findings about a process.
+/// Returns the kinds of the findings about a process.
 fn kinds(checked: &Value, pid: u32) -> Vec<String> {
     let findings = checked["findings"].as_array().unwrap().iter();
     let of_process = findings.filter(|finding| finding["process"]["pid"] == pid);
@@ -359,7 +357,6 @@ time.sleep(600)
     client
 }
 
-/// A shell that runs this script.
 fn shell(script: &str) -> Program {
     let mut command = Command::new("sh");
     Program {
@@ -392,7 +389,7 @@ fn work_of_living_and_ended_children_counts() {
     assert_eq!(kinds(&checked, waiting.pid()), ["idle"], "{checked}");
 }
 
-/// A pool's worker has an idle finding that advises how to end the pool, without an action on the worker.
+/// Asserts that a pool's worker has an idle finding that contains advice about the pool, and no action on the worker.
 #[track_caller]
 fn assert_advised(checked: &Value, pid: u32, words: &str) {
     let finding = finding(checked, pid);
@@ -417,7 +414,7 @@ fn pool_workers_are_left_to_their_pool() {
     let dask = scripts.start(&dask, port());
     let (task, worker) = (celery.descendant("celery"), dask.descendant("spawn_main"));
     let machine = Machine::new(&one_gpu(&[celery.pid(), task, worker]));
-    // Their start-up is activity, so wait.
+    // Start-up counts as activity, so repeat the check until the workers are idle.
     let mut checked = Value::Null;
     wait_until("the workers are idle", || {
         checked = check(&machine, QUICK, "5s");
@@ -440,14 +437,15 @@ fn ray_actors_are_left_to_ray() {
         checked = check(&machine, QUICK, "5s");
         workers.iter().all(|pid| !kinds(&checked, *pid).is_empty())
     });
-    // The advice for an actor differs from the advice for a worker without an actor.
+    // gpumem gives different advice for a worker with an actor and a worker without an actor.
     for (worker, words) in workers.into_iter().zip(["ray.kill(ACTOR)", "ray.shutdown()"]) {
-        // Ray's processes listen on ports that no rule can tell from the dashboard's, so the kind may vary.
+        // The kind can vary, because the rules cannot distinguish the ports of Ray's processes from the dashboard's
+        // port.
         let finding = finding(&checked, worker);
         assert_eq!(finding["actions"], serde_json::json!(["notify"]), "{finding}");
         assert!(finding["advice"].to_string().contains(words), "{finding}");
     }
-    // A person who names a worker gets the same advice, and no signal is sent.
+    // A person who names a worker gets the same advice, and gpumem sends no signal.
     let pid = workers[0].to_string();
     machine.act(&["kill", "--yes", &pid]).exits(1);
     assert!(lives(workers[0]));

@@ -1,4 +1,4 @@
-//! The history in a store: `record --store` with real processes on the mock driver, and `check` with the store.
+//! `record --store` with real processes on the mock driver, and `check` with the stored history.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,9 @@ use serde_json::json;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, Output, wait_until};
 
-/// A duration longer than any window in these tests, so that only the store can decide.
+/// The rule needs more time than the windows in these tests, so that only the stored history can decide.
 const RULE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2500ms\"\n";
 
-/// A machine with a rule that a window of 200 ms cannot decide.
 fn machine(scene: &Scene) -> Machine {
     let machine = Machine::new(scene);
     machine.configure(RULE);
@@ -28,7 +27,7 @@ fn store(machine: &Machine) -> String {
     machine.path("store").to_str().unwrap().to_owned()
 }
 
-/// `record --store` with an interval short enough for a test.
+/// Runs `record --store` with a short interval.
 fn record(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
     let arguments = ["record", "--store", "--store-dir", &folder, "--interval", "100ms"];
@@ -42,7 +41,7 @@ fn start_recorder(machine: &Machine, interval: &str) -> Child {
     command.stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A check of the idle rule with a short window and the store.
+/// Checks the idle rule with a short window and the store.
 fn check(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
     let options = ["--window", "200ms", "--interval", "100ms", "--store-dir", &folder];
@@ -74,7 +73,7 @@ fn snapshots(folder: &Path) -> Vec<Snapshot> {
     segments(folder).into_iter().flat_map(read).collect()
 }
 
-/// Rewrites the store with changed snapshots.
+/// Rewrites the store after `change` has modified each snapshot.
 fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
     let stored = snapshots(folder);
     fs::remove_dir_all(folder).unwrap();
@@ -106,21 +105,21 @@ fn a_stored_history_decides_immediately() {
     assert_eq!(json["undecided"], json!([]));
     assert_eq!(json["errors"], json!([]));
 
-    // Without the store, the window is too short.
+    // Without the store, the window is too short for the rule.
     let without = check(&machine, &["--no-store"]);
     assert_eq!((without.code, accused(&without)), (0, vec![]), "{without:?}");
     assert_eq!(without.json()["undecided"][0]["rule"], "idle");
 
-    // With a fresh store the default is one sample instead of half a minute.
+    // With a fresh store, `check` takes samples for 2 s by default, and otherwise for 30 s.
     let folder = store(&machine);
     record(&machine, &["--duration", "500ms"]).exits(0);
     let before = machine.counts();
     let check = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
-    // Half a minute would be at least 30 samples, even on a busy machine.
+    // In 30 s, `check` would take at least 30 samples, even on a busy machine.
     assert!((1..10).contains(&samples), "{samples}");
-    // `ps` and `watch` show the same headline, and no page advises a recorder while one runs.
+    // `ps` and `watch` show the same headline. No page advises to start a recorder while a recorder runs.
     let first = |page: &str| page.lines().next().unwrap().to_owned();
     let ps = machine.run(&["ps", "--store-dir", &folder]);
     assert_eq!(ps.stdout.lines().nth(1), check.stdout.lines().next(), "{ps:?}");
@@ -160,7 +159,7 @@ fn the_store_has_every_snapshot_after_a_signal() {
         assert!(stored.iter().all(|snapshot| snapshot.process(child.pid()).is_some()));
     }
     assert!(written > 6, "{written}");
-    // Each segment is a complete recording, for gpumem and for zstd.
+    // Each segment is a complete recording and a valid zstd file.
     let segment = segments(&folder).remove(0);
     support::run(&["ps", "--replay", segment.to_str().unwrap()]).exits(0);
     if let Some(zstd) = support::find("zstd", "zstd") {
@@ -170,7 +169,7 @@ fn the_store_has_every_snapshot_after_a_signal() {
 
 #[test]
 fn a_killed_recorder_leaves_a_valid_store() {
-    // Many processes, so that compressed frames fill quickly.
+    // Record many processes, so that compressed frames fill quickly.
     let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
     let pids: Vec<u32> = children.iter().map(Running::pid).collect();
     let machine = machine(&one_gpu(&pids));
@@ -182,7 +181,7 @@ fn a_killed_recorder_leaves_a_valid_store() {
     };
     wait_until("the store exists", || folder.exists());
     wait_until("the recording is long enough", || {
-        // Readers must not see damage while the recorder writes.
+        // Readers must not report damage while the recorder writes.
         let output = check(&machine, &[]);
         let empty =
             format!("gpumem: the store {} holds no snapshot of this boot\n", folder.display());
@@ -200,13 +199,13 @@ fn a_killed_recorder_leaves_a_valid_store() {
     assert_eq!(accused.len(), 59);
     assert!(!accused.contains(&u64::from(gone)), "the process has exited");
 
-    // The next recorder begins a new segment.
+    // The next recorder starts a new segment.
     let before = segments(&folder);
     record(&machine, &["--duration", "300ms"]).exits(0);
     assert_eq!(segments(&folder).len(), before.len() + 1);
 }
 
-/// The times of the stored snapshots, in milliseconds.
+/// Returns the times of the stored snapshots in milliseconds.
 fn stored_times(folder: &Path) -> Vec<i64> {
     let Ok(store) = Store::open(folder) else {
         return Vec::new();
@@ -275,7 +274,7 @@ fn an_unusable_store_is_a_usage_error() {
         assert_eq!(output.code, 2, "{arguments:?}: {output:?}");
         assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
     }
-    // Without `--store-dir`, a store is optional.
+    // Without `--store-dir`, a missing store is not an error.
     let silent = machine.run(&["check", "--window", "0s"]);
     assert_eq!((silent.code, silent.stderr.as_str()), (0, ""));
 }

@@ -1,5 +1,5 @@
-//! A killed process with a thread that waits for a file system that never answers: it keeps its memory, and no signal
-//! ends it.
+//! A killed process has a thread that waits for a hung file system. The process keeps its memory, and no signal ends
+//! it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::support::{self, finish, finish_with_input, wait_until};
 
 const HANGING: &str = include_str!("stuck/hanging_fs.py");
 
-/// Opens a GPU and starts a thread that accesses a file; the first thread sleeps.
+/// Opens a GPU, and starts a thread that accesses a file on the hung file system. The first thread sleeps.
 const PROGRAM: &str = "import os, sys, threading, time
 device = open('/dev/nvidia0')
 threading.Thread(target=os.stat, args=(sys.argv[1] + '/file',)).start()
@@ -39,7 +39,7 @@ fn a_killed_process_with_a_waiting_thread_is_stuck() {
     let mut holder = namespace.command(python.to_str().unwrap());
     holder.args(["-c", PROGRAM]).arg(folder.path());
     let mut holder = Running(holder.spawn().unwrap());
-    // Shadowed, so that it is dropped before the holder, which cannot end while it waits.
+    // Shadow the variable, so that the server is dropped before the holder. Otherwise, dropping the holder would hang.
     let server = server;
     output.read_line(&mut line).unwrap();
     let pid = holder.pid();
@@ -74,7 +74,7 @@ fn a_killed_process_with_a_waiting_thread_is_stuck() {
         assert!(finding["advice"][0].as_str().unwrap().contains("FUSE"), "{finding}");
     }
 
-    // The wait ends with the file system's server.
+    // The wait ends when the file system's server exits.
     drop(server);
     wait_until("the holder has ended", || holder.0.try_wait().unwrap().is_some());
     let _ = Command::new("umount").arg("-l").arg(folder.path()).status();

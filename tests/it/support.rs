@@ -1,4 +1,4 @@
-//! Helpers that several tests share: running the binary, finding programs, comparing generated files.
+//! Shared helpers of the tests: running gpumem, finding programs, and comparing generated files.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,24 +8,23 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// The result of a program.
+/// The result of running a program.
 #[derive(Debug)]
 pub struct Output {
-    /// The exit code, or 128 + N if signal N ended it.
+    /// The exit code, or 128 + N if signal N ended the program.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Output {
-    /// Asserts the exit code.
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:?}");
         self
     }
 
-    /// Standard output as one JSON document. Checks it against the schema that it names.
+    /// Parses standard output as one JSON document, and validates the document against its schema.
     pub fn json(&self) -> serde_json::Value {
         let document = serde_json::from_str(&self.stdout);
         let document = document.unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -38,10 +37,10 @@ pub fn gpumem() -> &'static str {
     env!("CARGO_BIN_EXE_gpumem")
 }
 
-/// A folder without configuration, history and state.
+/// A directory without configuration, history and state.
 pub const NOWHERE: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// An environment without this machine's configuration, history, locale and NVML.
+/// Hides this machine's configuration, history, locale and NVML from a program.
 pub fn clean_environment(command: &mut Command) {
     let nowhere = NOWHERE;
     for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LD_LIBRARY_PATH"] {
@@ -51,12 +50,12 @@ pub fn clean_environment(command: &mut Command) {
         .env("HOME", nowhere)
         .env("XDG_CONFIG_HOME", nowhere)
         .env("XDG_STATE_HOME", nowhere)
-        // Otherwise root would use the history of a recorder on this machine.
+        // Otherwise, root would read the history of a recorder on this machine.
         .env("STATE_DIRECTORY", nowhere);
     command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TERM", "xterm-256color");
 }
 
-/// gpumem with these arguments in a clean environment.
+/// Returns a command that runs gpumem in a clean environment.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(gpumem());
     command.args(arguments);
@@ -68,7 +67,7 @@ pub fn run(arguments: &[&str]) -> Output {
     finish(&mut command(arguments))
 }
 
-/// Makes a program that runs others, such as strace, run this one in its environment.
+/// Appends `program` with its environment to a command that runs another program, such as strace.
 pub fn before<'a>(command: &'a mut Command, program: &Command) -> &'a mut Command {
     command.arg(program.get_program()).args(program.get_args());
     for (name, value) in program.get_envs() {
@@ -80,12 +79,10 @@ pub fn before<'a>(command: &'a mut Command, program: &Command) -> &'a mut Comman
     command
 }
 
-/// Runs a command to its end, without input.
 pub fn finish(command: &mut Command) -> Output {
     collect(command.stdin(Stdio::null()).output().unwrap())
 }
 
-/// Runs a command to its end, with this standard input.
 pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Output {
     let mut child = command
         .stdin(Stdio::piped())
@@ -96,7 +93,7 @@ pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     let writer = thread::spawn(move || {
-        // gpumem may exit before it has read everything.
+        // Ignore the error: gpumem can exit before it has read the input.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().unwrap();
@@ -114,7 +111,7 @@ fn collect(output: std::process::Output) -> Output {
     }
 }
 
-/// Prints that a test is skipped because something is missing. Panics in CI, where no test may be skipped.
+/// Prints why a test is skipped. Panics in CI, where no test may be skipped.
 pub fn skip(name: &str, reason: &str) {
     assert!(
         env::var_os("GPUMEM_TEST_REQUIRE_ALL").is_none(),
@@ -123,7 +120,7 @@ pub fn skip(name: &str, reason: &str) {
     eprintln!("skipped: {name} is missing ({reason})");
 }
 
-/// Returns `None` and prints the reason if the tests do not run as root.
+/// If the tests do not run as root, prints the reason and returns `None`.
 pub fn root(purpose: &str) -> Option<()> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -132,8 +129,7 @@ pub fn root(purpose: &str) -> Option<()> {
     is_root.then_some(())
 }
 
-/// Returns `None` and prints the reason if children inherit that SIGINT is ignored, as in a background job of a
-/// shell script.
+/// If children inherit an ignored SIGINT, as in a background job of a script, prints the reason and returns `None`.
 pub fn interrupts(purpose: &str) -> Option<()> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
@@ -146,7 +142,7 @@ pub fn interrupts(purpose: &str) -> Option<()> {
     (!is_ignored).then_some(())
 }
 
-/// Starts a program, and waits for its first line of output.
+/// Starts a program, and reads the first line of output.
 pub fn start_and_read_line(command: &mut Command) -> (Child, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -154,22 +150,22 @@ pub fn start_and_read_line(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
-/// Copies a program with another process. If this process wrote the file, children of other threads could inherit the
-/// open file, and the program could not be executed until they close it.
+/// Copies a program with cp(1). If this process wrote the file, children of other threads could inherit the open file,
+/// and execve(2) would fail with ETXTBSY.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--dereference").arg(from.as_ref()).arg(to.as_ref());
     assert!(copy.status().unwrap().success(), "{copy:?}");
 }
 
-/// Writes a script that will be executed, with another process for the same reason.
+/// Writes an executable script with install(1), for the same reason as in [`copy_program`].
 pub fn write_program(path: impl AsRef<Path>, text: &str) {
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(path.as_ref());
     finish_with_input(&mut install, text.as_bytes()).exits(0);
 }
 
-/// A program on the search path. Returns `None` and prints the reason if it is missing.
+/// Returns the path of a program on PATH. If the program is missing, prints the reason and returns `None`.
 pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file());
@@ -179,7 +175,7 @@ pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     found
 }
 
-/// A Python that can import these modules: from the tests' own environment, or the system's.
+/// Returns a Python that can import these modules, from the tests' virtual environment or from the system.
 pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
     let venv = env::var_os("GPUMEM_TEST_VENV").map(|venv| Path::new(&venv).join("bin/python"));
     let candidates = venv.into_iter().chain([PathBuf::from("python3")]);
@@ -194,10 +190,10 @@ pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// The limit for any wait. On a busy machine with two cores, notebook servers and Ray need minutes to start.
+/// Time limit of every wait. On a busy machine with two cores, notebook servers and Ray start slowly.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Waits until a condition holds. Panics after [`PATIENCE`].
+/// Waits until a condition is met. Panics after [`PATIENCE`].
 pub fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -206,7 +202,7 @@ pub fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a request to a local server. Returns the head and the body.
+/// Sends a request to a local server. Returns the head and the body of the answer.
 pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -217,15 +213,16 @@ pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// A port without a listener. Each call returns another one, and the seven that follow are free as well, because some
-/// servers use several. The ports are below the kernel's ephemeral range. The check connects instead of listening:
-/// this process is an ancestor of other tests' programs, and a listening ancestor would count as their front end.
+/// Returns a port without a listener, which no other call returns. The following seven ports are also free, because
+/// some servers use several ports. All ports are below the kernel's ephemeral range. The function connects and does not
+/// listen, because this process is an ancestor of other tests' programs, and a listening ancestor would make them look
+/// like servers.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const EACH: u16 = 8;
     const COUNT: u16 = 2700;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Other test runs start elsewhere in the range.
+    // Other test runs start at other offsets.
     let offset = (std::process::id().wrapping_mul(0x9e37_79b9) >> 20) as u16;
     (0..COUNT)
         .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
@@ -234,8 +231,8 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// Makes a self-signed certificate, `c.pem`, and its key, `k.pem`, in a folder. Returns `None` and prints the reason
-/// if openssl is missing.
+/// Creates a self-signed certificate `c.pem` and its key `k.pem`. If openssl is missing, prints the reason and returns
+/// `None`.
 pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     let openssl = find("openssl", "openssl")?;
     let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.join(name).display().to_string());
@@ -246,7 +243,7 @@ pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     Some([certificate, key])
 }
 
-/// Compares a committed file with its generated content, or rewrites it if `GPUMEM_BLESS` is set.
+/// Compares a committed file with generated content. If `GPUMEM_BLESS` is set, writes the content to the file.
 pub fn compare_or_bless(path: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if env::var_os("GPUMEM_BLESS").is_some() {

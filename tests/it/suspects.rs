@@ -1,4 +1,4 @@
-//! Suspects: reported after the first sample, never acted on, and never working processes.
+//! Suspects are reported after the first sample, and gpumem never acts on them. A working process is never a suspect.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,12 +16,13 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::wait_until;
 
-/// A duration short enough for a test.
+/// A rule with a short duration.
 const QUICK: &str = "[rules.idle]\nduration = \"8s\"\n";
 
 #[test]
 fn a_suspect_changes_no_exit_code_and_is_not_reaped() {
-    // In its own process group. Otherwise both processes would be one family, and the busy one would protect it.
+    // In the same process group, both processes would be one family, and the busy process would protect the idle
+    // process.
     let idle = Running::start(Command::new("sleep").arg("600").process_group(0));
     let busy = Running::sleep();
     let gpu = Gpu::default()
@@ -46,10 +47,10 @@ fn a_suspect_changes_no_exit_code_and_is_not_reaped() {
         let output = machine.run(&[&check[..], strict].concat());
         assert_eq!(output.code, 0, "{strict:?}: {output:?}");
     }
-    // No command acts on it, even with all users and all idle processes selected.
+    // gpumem does not kill the suspect, even if all users and all idle processes are selected.
     let reap = machine.run_line("reap --yes --json --all-users --kind idle --window 1s");
     assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
-    // The suspect's command decides it.
+    // The command in the suspect decides whether the process is idle.
     let command = suspect["command"].as_str().unwrap();
     assert_eq!(command, "gpumem check --kind idle --window 13s");
     let words: Vec<&str> = command.split(' ').skip(1).collect();
@@ -66,7 +67,7 @@ fn a_suspect_changes_no_exit_code_and_is_not_reaped() {
     );
 }
 
-/// After one sample only the stopped process is a suspect; other rules need more time.
+/// One sample is enough to suspect the stopped process. Other rules need more time.
 #[test]
 fn ps_marks_suspects_after_one_sample() {
     let (stopped, other) = (Running::sleep(), Running::sleep());
@@ -81,7 +82,7 @@ fn ps_marks_suspects_after_one_sample() {
     let [marked] = marked[..] else { panic!("{ps:?}") };
     assert!(marked.contains(&stopped.pid().to_string()), "{marked}");
     assert!(marked.contains("stopped? 0s of 2m"), "{marked}");
-    // With an unreadable configuration, `ps` works without rules.
+    // If the configuration is invalid, `ps` works without rules.
     machine.configure("[rules.idel]\n");
     let without = machine.run(&["ps"]);
     assert_eq!(without.code, 0);
@@ -89,7 +90,7 @@ fn ps_marks_suspects_after_one_sample() {
     assert!(without.stderr.contains("findings and suspects are not shown"), "{without:?}");
 }
 
-/// The recordings of a folder, with their names.
+/// Returns the names and snapshots of the recordings in a directory.
 fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder);
     let mut recordings = Vec::new();
@@ -110,7 +111,7 @@ fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
     recordings
 }
 
-/// Why a process must not be a suspect, if so.
+/// Returns why a process must not be a suspect, or `None` if it may be.
 fn find_fault(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<String> {
     let pid = suspect.process.pid;
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
@@ -134,8 +135,8 @@ fn find_fault(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option
     Some(format!("{pid} {fault}: {}", suspect.message))
 }
 
-/// At every time of every recording, with all earlier samples and with a single one, no working process is a suspect,
-/// and no process is one twice.
+/// Checks every snapshot of every recording, with and without the earlier snapshots. No working process is a suspect,
+/// and no process is a suspect twice.
 #[test]
 fn a_working_process_is_never_a_suspect() {
     let mut suspects = BTreeSet::new();
@@ -165,7 +166,8 @@ fn a_working_process_is_never_a_suspect() {
     }
     assert_eq!(complaints, [""; 0]);
     assert!(checks > 20_000, "{checks}");
-    // These get a finding later, except one that has a reused pid and has been idle since.
+    // Later, the recordings contain a finding about each of these processes, except about the idle process whose pid is
+    // reused.
     let expected = [
         ("idle_notebook_after_training-101.jsonl", "idle", 12_385),
         ("idle_shared_gpu-100.jsonl", "idle", 3_896_993),

@@ -1,10 +1,10 @@
-//! Text output has times in the user's zone, with its name. Machine formats have UTC.
+//! Text output contains times in the user's time zone, with the name of the zone. Machine-readable output uses UTC.
 
 use std::path::Path;
 
 use crate::support::{self, Output};
 
-/// Runs a command in a zone. The demo's idle finding began at 13:35:00 UTC on 20 November, in winter.
+/// Runs a command in a time zone. The idle finding of the demo began on 20 November at 13:35:00 UTC, in winter.
 fn demo(arguments: &[&str], zone: Option<&str>) -> Output {
     let mut command = support::command(arguments);
     match zone {
@@ -16,7 +16,7 @@ fn demo(arguments: &[&str], zone: Option<&str>) -> Output {
 
 const CHECK: [&str; 4] = ["check", "--demo", "--kind", "idle"];
 
-/// Whether this machine has time zones; CI installs them.
+/// Returns whether the time zone database is installed, as it is in CI.
 fn has_zones() -> bool {
     let is_installed = Path::new("/usr/share/zoneinfo/Europe/Berlin").exists();
     if !is_installed {

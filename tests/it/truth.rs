@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support::{command, finish, run};
 
-/// A command's output, wide enough that nothing is cut.
+/// Returns the output of a command without truncated lines.
 fn page(arguments: &[&str], recording: &str) -> String {
     let mut command = command(&[arguments, &["--replay", recording]].concat());
     let output = finish(command.env("COLUMNS", "1000").env("LC_ALL", "C.UTF-8"));
@@ -18,7 +18,7 @@ fn page(arguments: &[&str], recording: &str) -> String {
     output.stdout
 }
 
-/// Complete recordings, and the first samples of each, which do not decide the rules.
+/// Returns complete recordings, and the first samples of each recording, which are not enough for the rules.
 fn recordings(folder: &Path) -> Vec<PathBuf> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let files = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path());
@@ -74,11 +74,11 @@ fn every_page_agrees_about_a_recording() {
                 assert!(explain.contains(&format!("`{command}`")), "{command}: {explain}");
                 assert!(check.contains(&format!("run: {command}\n")), "{command}: {check}");
             }
-            // A page names at most one command that ends the process.
+            // A page contains at most one command that kills the process.
             assert!(explain.matches("`gpumem kill ").count() <= 1, "{explain}");
         }
     }
-    // Otherwise the recordings compare too little.
+    // The recordings must cover each kind of headline.
     for start in ["nothing to reclaim", "reclaimable: not known", "1 finding, ", "826.0 MiB "] {
         let mut headlines = headlines.iter();
         assert!(headlines.any(|headline| headline.starts_with(start)), "{start}");
@@ -97,7 +97,7 @@ fn every_command_resolves_a_target_equally() {
     for target in [&*pid, "gpu:0", "GPU:gpu-A", "GPU-aa"] {
         let explain = machine.run(&["explain", target]).exits(0);
         let kill = machine.run(&["kill", "-n", target]).exits(0);
-        // The process is found, but has no way to release memory.
+        // The process exists, but cannot release memory.
         let release = machine.run(&["release", "--dry-run", target]).exits(1);
         for page in [explain, kill, release] {
             assert!(page.stdout.contains(&pid) && !page.stdout.contains(&others), "{page:?}");

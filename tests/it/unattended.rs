@@ -1,4 +1,4 @@
-//! `gpumem reap --watch` as a service: messages to its manager, notify commands, a missing driver, signals.
+//! `gpumem reap --watch` as a service: messages to the service manager, notify commands, a missing driver, and signals.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,10 +24,10 @@ const NOTIFY_ONLY: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"
                      notify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"NOTICES\"]\n\
                      [rules.stopped]\nduration = \"1s\"\n";
 
-/// A running service and its manager's socket.
+/// A running service, and its manager's socket.
 struct Service {
     machine: Machine,
-    /// The messages to the manager. A thread receives them, because the socket's queue is short.
+    /// Messages to the manager. A thread receives them, because the queue of the socket is short.
     messages: mpsc::Receiver<String>,
     child: Child,
     log: Option<thread::JoinHandle<String>>,
@@ -82,7 +82,7 @@ impl Service {
         })
     }
 
-    /// Waits for this many new watchdog messages.
+    /// Waits for `count` new watchdog messages.
     fn wait_for_rounds(&self, count: usize) {
         self.messages.try_iter().for_each(drop);
         for _ in 0..count {
@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    /// Waits for a message with this prefix. Returns all messages up to it.
+    /// Waits for a message with this prefix. Returns all messages up to that message.
     fn wait_for_message(&self, prefix: &str) -> Vec<String> {
         let mut messages = Vec::new();
         loop {
@@ -107,7 +107,7 @@ impl Service {
         procs::send(self.child.id(), signal);
     }
 
-    /// Ends the service. Returns its log.
+    /// Stops the service. Returns the log.
     fn stop(mut self) -> String {
         self.signal(Signal::TERM);
         self.wait_for_message("STOPPING=1");
@@ -150,14 +150,14 @@ fn the_manager_gets_ready_watchdog_reloading_and_stopping() {
     service.wait_for_message("WATCHDOG=1");
     let log = service.stop();
     assert_eq!(log.matches("the configuration was reloaded").count(), 1);
-    // At the start and after the reload, it logs what it will do.
+    // The service logs its configuration at the start and after the reload.
     for line in ["kills nothing: ", "only notifies owners of findings", "audit log: "] {
         assert_eq!(log.matches(line).count(), 2, "{line}: {log}");
     }
     assert!(log.contains("config.toml:2: reap.warm: "), "{log}");
 }
 
-/// One process samples, records and serves metrics, all with the current rules.
+/// One process samples, records and serves metrics. The metrics follow a reloaded configuration.
 #[test]
 fn the_service_records_and_serves_its_samples() {
     let child = stopped_process();
@@ -173,7 +173,7 @@ fn the_service_records_and_serves_its_samples() {
     wait_until("the finding is served", || served("/metrics").contains(finding));
     let check: Value = serde_json::from_str(&served("/check")).unwrap();
     assert_eq!(check["findings"][0]["process"]["pid"], child.pid());
-    // A second recorder is refused, with the pid of the first.
+    // A second recorder fails with a message that contains the pid of the first recorder.
     let mut second = Command::new(gpumem());
     clean_environment(&mut second);
     second.args(["record", "--store", "--nvml-library"]).arg(service.machine.library());
@@ -183,7 +183,7 @@ fn the_service_records_and_serves_its_samples() {
     let refusal = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success(), "{refusal}");
     assert!(refusal.contains(&format!("the gpumem with pid {}", service.child.id())), "{refusal}");
-    // A rule that is switched off disappears from the metrics.
+    // Without its rule, the finding disappears from the metrics.
     service.machine.configure("[rules.stopped]\nenabled = false\n");
     service.signal(Signal::HUP);
     wait_until("the finding is gone", || {
@@ -204,7 +204,7 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     let child = stopped_process();
     let service = Service::start(&one_gpu(&[child.pid()]), NOTIFY_ONLY);
     wait_until("the command was notified", || service.notices().exists());
-    // By now the process would have been ended.
+    // Enough time has passed for the process to be killed.
     service.wait_for_message("STATUS=1 GPU, 1 finding, 1 notified");
     service.wait_for_rounds(6);
     let text = fs::read_to_string(service.notices()).unwrap();
@@ -215,13 +215,13 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     assert_eq!(notice["finding"]["process"]["pid"], child.pid());
     assert_eq!(state(child.pid()), Some('T'), "no signal was sent");
     assert!(!service.machine.path("state/reap.jsonl").exists());
-    // The saved warning prevents a second notice after a restart.
+    // After a restart, the saved warning prevents a second notice.
     let warnings = fs::read_to_string(service.machine.path("state/reap-warnings.json")).unwrap();
     assert!(warnings.contains("\"is_of_end\": false"), "{warnings}");
     service.stop();
 }
 
-/// In another pid namespace a pid may mean another process, so rules end no process there.
+/// In another pid namespace, a pid can belong to another process, so rules kill no process.
 #[test]
 fn a_reap_rule_ends_a_process_only_on_the_host() {
     let mut child = stopped_process();
@@ -232,7 +232,7 @@ fn a_reap_rule_ends_a_process_only_on_the_host() {
         wait_until("the process has ended", || child.0.try_wait().unwrap().is_some());
         service.wait_for_rounds(1);
         let notices = fs::read_to_string(service.notices()).unwrap();
-        // After a late sample the action is cancelled, and the owner is warned again.
+        // A late sample cancels the action, and the owner is warned again.
         let warnings = notices.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let kinds: Vec<Value> = warnings.map(|warning| warning["notice"].clone()).collect();
         let is_ordered = |pair: &[Value]| pair[0] == "warning" || pair[1] == "warning";
@@ -305,7 +305,7 @@ fn a_plan_skips_programs_that_are_never_killed() {
     assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
 }
 
-/// Trains, and releases memory on a signal: it tells the test, which changes the driver's scene.
+/// On a signal, releases memory and writes to a file. The test then changes the driver's scene.
 const TRAINER: &str = r#"
 import os, signal, sys
 def clean(*_):
@@ -335,7 +335,7 @@ fn a_training_that_announced_a_signal_releases_memory_on_a_full_gpu() {
         assert_eq!(trainer.line(), "ready");
         trainer
     };
-    // The other one has no handler and would die.
+    // The other process has no handler, so a signal would kill it.
     let (announced, other) = (start(true), start(false));
     let scene = |gib: u64| {
         let gpu = Gpu::new("NVIDIA H100 80GB HBM3")
@@ -361,7 +361,7 @@ fn a_training_that_announced_a_signal_releases_memory_on_a_full_gpu() {
     wait_until("the audit log has an outcome", || outcome().is_some());
     let outcome = outcome().unwrap();
     assert_eq!((&outcome["outcome"], &outcome["bytes"]), (&"released".into(), &(6 * GIB).into()));
-    // The GPU is still full because of the other process, but the first one is not asked again so soon.
+    // The other process still fills the GPU, but the service does not repeat the request to the first process so soon.
     thread::sleep(Duration::from_secs(2));
     assert_eq!(fs::read_to_string(&cleaned).unwrap(), "cleaned\n");
     assert!(procs::lives(announced.running.pid()) && procs::lives(other.running.pid()));

@@ -1,4 +1,5 @@
-//! `gpumem watch`: the same text as other commands, minimal output, stable columns, and a restored terminal.
+//! `gpumem watch` shows the same text as other commands, writes little output, keeps columns in place, and restores the
+//! terminal.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,7 +19,7 @@ const RECORDINGS: [&str; 4] = [
     "tests/data/corpus/stopped_trainer-100.jsonl",
 ];
 
-/// The screen at a recording's end, after these keys.
+/// Returns the screen at the end of a recording, after pressing `keys`.
 fn screen_after(recording: &str, size: &str, keys: &str) -> String {
     let watch = ["watch", "--once", "--replay", recording];
     let output = run(&[&watch[..], &["--size", size, "--keys", keys]].concat());
@@ -26,7 +27,7 @@ fn screen_after(recording: &str, size: &str, keys: &str) -> String {
     output.stdout
 }
 
-/// One pid of each kind of finding.
+/// Returns a pid for each kind of finding.
 fn pids_with_findings(recording: &str) -> Vec<u64> {
     let document = run(&["check", "--json", "--replay", recording]).json();
     let findings = document["findings"].as_array().unwrap().iter();
@@ -43,14 +44,14 @@ fn the_page_is_the_text_of_explain() {
         let pids = pids_with_findings(recording);
         assert!(!pids.is_empty(), "{recording}");
         for pid in pids {
-            // The page has a margin of one column.
+            // On the screen, the page has a margin of one column on each side.
             let pid = pid.to_string();
             let mut explain = command(&["explain", "--replay", recording, &pid]);
             let explained = finish(explain.env("COLUMNS", "98")).exits(0);
             let page = screen_after(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
             let lines: Vec<&str> = page.lines().collect();
             let lines = lines[..lines.len() - 1].iter();
-            // The charts come first.
+            // Charts precede the page.
             let first = explained.stdout.lines().next().unwrap();
             let page: Vec<&str> = lines
                 .skip_while(|line| line.trim() != first)
@@ -69,7 +70,7 @@ fn the_page_is_the_text_of_explain() {
     assert!(commands > 0, "no page has a command");
 }
 
-/// The words of the plan on the screen, between its title and its keys.
+/// Returns the words of the plan on the screen.
 fn plan_words(screen: &str) -> Vec<&str> {
     let lines = screen.lines().skip_while(|line| !line.starts_with("── kill"));
     let lines = lines.skip(1);
@@ -92,7 +93,7 @@ fn a_plan_is_the_text_of_reap() {
             let printed = run(&arguments);
             let screen = screen_after(recording, "80x200", &keys);
             assert!(screen.contains("a recording: nothing will be sent"), "{screen}");
-            // The screen names keys instead of options.
+            // The screen suggests keys, and `reap` suggests options.
             let mut printed_words = printed.stdout.clone();
             for kind in ["leak", "hung"] {
                 let key = "select it and press x to kill it by name";
@@ -114,7 +115,7 @@ fn a_plan_is_the_text_of_reap() {
     assert!(ends > 0, "no plan ends a process");
 }
 
-/// A scene of one GPU with two processes.
+/// Returns a scene with one GPU and two processes.
 fn two_processes(first: u32, second: u32) -> Scene {
     let gpu = Gpu::new("NVIDIA L40S").total(48 * GIB);
     let gpu = gpu.process(Process::compute(first, 4 * GIB));
@@ -137,14 +138,14 @@ fn an_unchanged_screen_writes_only_clocks() {
         let line = text.lines().next()?;
         Some(line[line.find(" UTC")? - 8..].to_owned())
     };
-    // About eight samples: until the clock has changed twice.
+    // Wait for about eight samples, during which the clock changes twice.
     let first = clock(&text);
     terminal.wait_for("a second", |text| clock(text) != first);
     let second = clock(&terminal.text());
     terminal.wait_for("another second", |text| clock(text) != second);
     let cells = terminal.written_since(before, 24, 80);
     let is_clock = |c: char| c.is_ascii_digit() || matches!(c, 'h' | 'm' | 's');
-    // Charts move to the left.
+    // Charts scroll to the left.
     let is_chart = |c: char| matches!(c, '\u{2580}'..='\u{259f}' | '\u{2800}'..='\u{28ff}');
     assert!(cells.chars().all(|c| c.is_whitespace() || is_clock(c) || is_chart(c)), "{cells}");
     assert!(cells.lines().count() < 24, "the key bar was written again:\n{cells}");

@@ -1,4 +1,4 @@
-//! Ending real processes from `gpumem watch`, on a real terminal and the mock driver.
+//! `gpumem watch` kills real processes, on a real terminal and the mock driver.
 
 use std::fs::File;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::reap::{Holder, IGNORES, OBEYS, Stage, idle_holder, scene};
 use crate::release::start_announcing;
 use crate::support;
 
-/// The screen, with the only process selected.
+/// Starts the screen, and selects the only process.
 fn open_screen(stage: &Stage, holder: &Holder) -> Terminal {
     let command = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
     let mut terminal = Terminal::start(&[], &command, 30, 120);
@@ -23,7 +23,7 @@ fn open_screen(stage: &Stage, holder: &Holder) -> Terminal {
     terminal
 }
 
-/// The screen, with the plan for the only process.
+/// Starts the screen, and opens the plan for the only process.
 fn open_plan(stage: &Stage, holder: &Holder) -> Terminal {
     let mut terminal = open_screen(stage, holder);
     terminal.press("x");
@@ -69,7 +69,7 @@ fn a_confirmed_release_frees_memory_and_the_process_lives() {
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     assert_eq!(stage.lines()[1]["deed"], "release");
-    // A second request within a minute is refused.
+    // gpumem refuses a second request within a minute.
     terminal.press("\u{1b}");
     terminal.press("R");
     terminal.wait_for("plan", |text| text.contains("y ask it"));
@@ -106,7 +106,7 @@ fn an_undone_or_closed_plan_kills_nothing() {
     terminal.wait_for("table", |text| !text.contains("should free"));
     terminal.press("x");
     terminal.wait_for("plan", |text| text.contains("y kill it"));
-    // Escape is recognised only if no other byte follows it.
+    // gpumem recognises Escape only if no other byte follows.
     terminal.press("\u{1b}");
     terminal.wait_for("table", |text| !text.contains("should free"));
     quit(&mut terminal);
@@ -118,7 +118,7 @@ fn another_signal_can_be_chosen() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let mut terminal = open_plan(&stage, &holder);
-    // SIGKILL is the last one.
+    // SIGKILL is the last signal in the list.
     terminal.press("sssssss");
     let text = terminal.wait_for("plan", |text| text.contains("1. SIGKILL to"));
     assert!(!text.contains("SIGTERM"), "{text}");
@@ -155,7 +155,7 @@ fn undo_during_the_grace_stops_and_shows_what_was_sent() {
     let text = terminal.wait_for("stop", |text| text.contains("stopped: nothing more is sent"));
     assert!(text.contains(&format!("done: SIGTERM to {}", holder.pid)), "{text}");
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
-    // The lock is released, so other reapers can act.
+    // gpumem has released the lock, so that other reapers can act.
     let lock = File::open(stage.machine.path("state/reap.lock")).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     quit(&mut terminal);

@@ -1,4 +1,4 @@
-//! Derives each format's schema, with its documentation, from the type that is written.
+//! Derives the schemas from the types that gpumem writes, and from their documentation.
 
 use gpumem::api::cli::SchemaName;
 use gpumem::api::model::{Also, Finding, Snapshot};
@@ -15,7 +15,6 @@ use schemars::generate::{Contract, SchemaSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-/// A format's schema.
 pub(crate) fn schema(name: SchemaName) -> String {
     match name {
         SchemaName::Check => written::<CheckReport>(),
@@ -31,13 +30,13 @@ pub(crate) fn schema(name: SchemaName) -> String {
     }
 }
 
-/// The schema of a document that gpumem only writes: a field is required unless its type says that it may be
+/// Returns the schema of a document that gpumem only writes. A field is required unless its type allows the field to be
 /// absent.
 fn written<T: JsonSchema>() -> String {
     document::<T>(Contract::Serialize)
 }
 
-/// The schema of a document that gpumem also reads: a field is required only if it has no default.
+/// Returns the schema of a document that gpumem also reads. A field is required only if it has no default.
 fn read<T: JsonSchema>() -> String {
     document::<T>(Contract::Deserialize)
 }
@@ -56,12 +55,12 @@ fn document<T: JsonSchema>(contract: Contract) -> String {
         root["title"] = name;
         root["$id"] = id.into();
     }
-    // Keeps the title first and the definitions last.
+    // The conversion puts the title first and the definitions last.
     let ordered = Schema::try_from(root).map(|schema| serde_json::to_string_pretty(&schema));
     ordered.map_or_else(|_| String::new(), Result::unwrap_or_default) + "\n"
 }
 
-/// Adds the evidence type of each kind to the schema of findings.
+/// Adds the evidence of each kind to the schema of findings.
 fn tie_evidence(generator: &mut SchemaGenerator) {
     for name in [Finding::schema_name(), Also::schema_name()] {
         if !generator.definitions().contains_key(&*name) {
@@ -105,7 +104,7 @@ fn simplify(schema: &mut Value) {
     }
 }
 
-/// Documentation without line breaks and links, with JSON's terms.
+/// Removes line breaks and links from documentation, and replaces Rust's terms by JSON's.
 fn plain_text(documentation: &str) -> String {
     let words: Vec<&str> = documentation.split_whitespace().collect();
     let mut text = words.join(" ").replace("`None`", "`null`");
