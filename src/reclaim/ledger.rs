@@ -1,8 +1,10 @@
-//! The audit log: an append-only JSON Lines file that records every action with its time, process and reason.
+//! The audit log: an append-only JSON Lines file that records every action with its time, process
+//! and reason.
 //!
-//! Each line is on disk before the action that it announces. If gpumem dies during an act, the ledger shows which
-//! actions were sent or about to be sent. If a line cannot be written, the act stops. The last line may be
-//! incomplete. The next writer then starts a new line, and the reader skips the incomplete one.
+//! Each line is on disk before the action that it announces. If gpumem dies during an act, the
+//! ledger shows which actions it sent or was about to send. If a line cannot be written, the act
+//! stops. The last line can be incomplete. The next writer then starts a new line, and the reader
+//! skips the incomplete line.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -24,11 +26,11 @@ use crate::model::json;
 use crate::model::{Snapshot, Time};
 
 pub const FILE_NAME: &str = "reap.jsonl";
-/// Maximum number of bytes read from the end of the file: a few thousand acts.
+/// Maximum number of bytes read from the end of the file. They contain a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 /// Value of `schema` in each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// Maximum length of a line, in bytes: twice the length for a family of a thousand members.
+/// Maximum length of a line, in bytes. A family of a thousand members needs half of this length.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +65,6 @@ pub enum LedgerEvent {
     Done {
         #[serde(flatten)]
         deed: Deed,
-        /// Processes for which the action failed, and why.
         failures: Vec<Failure>,
     },
     Ended(Outcome),
@@ -86,7 +87,8 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Describes this process and its user. The user name is taken from a snapshot's processes.
+    /// Returns gpumem's own process and user. The user's name is copied from a process of the
+    /// snapshot.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
         let process = snapshot.processes.iter().find(|process| process.uid == Some(uid));
@@ -110,7 +112,7 @@ pub struct Failure {
 }
 
 pub trait LedgerSink {
-    /// Writes a line. The line is on disk when this returns `Ok`.
+    /// Writes a line. When this method returns `Ok`, the line is on disk.
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
@@ -118,13 +120,14 @@ pub trait LedgerSink {
 pub struct Ledger {
     path: PathBuf,
     file: File,
-    /// Whether the last line is incomplete.
+    /// Whether the last line may be incomplete.
     is_torn: bool,
 }
 
 impl Ledger {
-    /// Opens a ledger, and creates it if missing. Only its owner may read it, because it contains other users'
-    /// command lines. Fails if it cannot be opened, or is not a regular file.
+    /// Opens a ledger, and creates the file if it is missing. Only the owner can read the file,
+    /// because it contains other users' command lines. Returns an error if the file cannot be
+    /// opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = open_output(path, OFlags::APPEND, 0o600).map_err(failed)?;
@@ -133,7 +136,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // The directory entry must be on disk as well.
+        // The directory entry must be on disk, too.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
@@ -161,7 +164,7 @@ impl LedgerSink for Ledger {
         if line.len() > MAX_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
-        // Reset once the whole line is written.
+        // If writing fails, the line may be incomplete.
         self.is_torn = true;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
@@ -174,7 +177,7 @@ pub struct LedgerSummary {
     pub acts: Vec<PastAct>,
     /// Number of lines that are incomplete or of a later version.
     pub unread_lines: usize,
-    /// Whether the file was too long, so that its first lines were not read.
+    /// Whether the file was too long to be read from the start.
     pub is_cut: bool,
 }
 
@@ -200,7 +203,6 @@ pub struct PastAct {
 pub struct PastDeed {
     /// When the action was announced, or reported as done.
     pub time: Time,
-    /// The action.
     #[serde(flatten)]
     pub deed: Deed,
     /// Failed parts of the action; `None` if unknown.
@@ -210,7 +212,8 @@ pub struct PastDeed {
     pub ended: Option<Time>,
 }
 
-/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Fails if it cannot be read.
+/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Returns an error if
+/// the file cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
     let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
@@ -232,7 +235,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
-        // Skips the rest of a partial line.
+        // The first line is incomplete, because the read starts in its middle.
         lines.next();
     }
     let mut indexes = HashMap::new();
@@ -255,8 +258,8 @@ pub(super) fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// Returns the start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace). Acts of unknown
-    /// origin are included; acts that a person confirmed are not.
+    /// Returns the start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace).
+    /// Includes acts whose origin is unknown, but not acts that a person confirmed.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended =
             |act: &&PastAct| act.actor.as_ref().is_none_or(|actor| actor.is_unattended);

@@ -1,6 +1,7 @@
 //! Computes totals of past actions from the audit log.
 //!
-//! Each sample reads only what was appended to the log, so the totals never decrease.
+//! Each update reads only the lines that were appended since the last update, so the totals never
+//! decrease.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -16,11 +17,11 @@ use super::release::ReleaseBy;
 use super::target::Deed;
 use crate::model::waste::{How, Reclaimed};
 
-/// Totals of one audit log.
+/// Totals of an audit log.
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
-    /// The inode of the file, and the offset of the first unread byte.
+    /// Inode of the file. `read` is the offset of the first unread byte.
     inode: u64,
     read: u64,
     /// Acts whose end is not in the log yet.
@@ -31,18 +32,19 @@ pub struct ReclaimLog {
 #[derive(Debug, Default)]
 struct OpenAct {
     user: Arc<str>,
-    /// Method of the last action. `None` before the first action.
+    /// Method of the last action, or `None` before the first action.
     method: Option<How>,
 }
 
 impl ReclaimLog {
-    /// Creates a reader for an audit log, which may be missing.
+    /// Creates a reader for an audit log, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }
     }
 
-    /// Reads new entries and returns the totals. If the log cannot be read, the totals stay unchanged.
+    /// Reads new entries and returns the totals. If the log cannot be read, the totals stay
+    /// unchanged.
     pub fn sums(&mut self) -> &Reclaimed {
         let _ = self.read_on();
         &self.sums
@@ -144,7 +146,7 @@ mod tests {
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
         assert_eq!(log.sums(), &Reclaimed::default(), "no log");
-        // An act may span two reads. An act without an action is not counted.
+        // An act can be read in two parts. An act without actions is not counted.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());
         append(&path, "a", vec![freed()]);
@@ -156,14 +158,13 @@ mod tests {
         };
         assert_eq!(log.sums(), &expected(1));
         assert_eq!(log.sums(), &expected(1), "it is not read again");
-        // The log is replaced by a new one, then truncated.
+        // The log is replaced by a new file, then truncated.
         fs::rename(&path, folder.path().join("old")).unwrap();
         append(&path, "d", vec![begun(), term(), freed()]);
         assert_eq!(log.sums(), &expected(2));
         fs::write(&path, "").unwrap();
         assert_eq!(log.sums(), &expected(2));
         append(&path, "e", vec![begun(), term(), freed()]);
-        // An incomplete line affects no other line.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, [&whole[..], b"{\"schema\":\"gpu"].concat()).unwrap();
         assert_eq!(log.sums(), &expected(3));

@@ -1,9 +1,9 @@
 //! Finds past requests to release memory in the ledger.
 //!
-//! A request must not look like the process's own work: a notebook server counts the request as activity, and the
-//! program seems to have freed the memory itself. Snapshots therefore mark these processes
-//! ([`Process::asked`](crate::model::Process::asked)), and the rules take the mark into account. The mark also
-//! prevents repeated requests.
+//! The effects of a request must not look like the process's own work: a notebook server counts the
+//! request as activity, and the program seems to have freed the memory itself. Snapshots therefore
+//! mark these processes ([`Process::asked`](crate::model::Process::asked)), and the rules take the
+//! mark into account. The mark also prevents repeated requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// Maximum number of bytes read from the end of the ledger: a few hundred acts.
+/// Maximum number of bytes read from the end of the ledger. They contain a few hundred acts.
 const MAX_READ_BYTES: u64 = 1 << 20;
 /// Assumed duration, in seconds, of a release whose end is not in the ledger.
 const ASSUMED_SECONDS: f64 = 60.0;
@@ -23,12 +23,12 @@ const ASSUMED_SECONDS: f64 = 60.0;
 /// A past request to a process to release memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastRelease {
-    /// The process that was asked. For a server, the listening process.
+    /// Process that received the request. For a server, the listening process.
     pub process: LedgerProcess,
     pub since: Time,
-    /// When the release ended. `None` if unknown.
+    /// End of the release, if known.
     until: Option<Time>,
-    /// When a kernel was last active before the request.
+    /// Last activity of a kernel before the request.
     last_activity: Option<Time>,
 }
 
@@ -41,7 +41,7 @@ impl PastRelease {
         Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
-    /// Returns the request as a current snapshot shows it.
+    /// Returns the request in the form in which a snapshot at `now` contains it.
     pub fn asked(&self, now: Time) -> AskedRelease {
         let under_way = || now.min(self.since.plus_seconds(ASSUMED_SECONDS));
         let until = self.until.unwrap_or_else(under_way);
@@ -53,7 +53,7 @@ impl PastRelease {
     }
 }
 
-/// Returns all releases from this boot in a ledger, oldest first. Includes releases without a result.
+/// Returns all releases of this boot in a ledger, oldest first. Includes releases without a result.
 pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
     let is_of_boot = |act: &&ledger::PastAct| {
         let target = act.target.as_deref();
@@ -67,7 +67,7 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
     releases.collect()
 }
 
-/// The releases in a ledger, read again when the file changes.
+/// Releases in a ledger. The file is read again when it changes.
 #[derive(Clone, Debug)]
 pub struct ReleaseLog {
     path: PathBuf,
@@ -77,12 +77,13 @@ pub struct ReleaseLog {
 }
 
 impl ReleaseLog {
-    /// Creates a reader for a ledger, which may be missing.
+    /// Creates a reader for a ledger, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, releases: Vec::new() }
     }
 
-    /// Marks the processes in a snapshot that were asked to release memory. Marks none if the ledger cannot be read.
+    /// Marks the processes in a snapshot that were asked to release memory. Marks no process if the
+    /// ledger cannot be read.
     pub fn mark(&mut self, snapshot: &mut Snapshot) {
         self.refresh(snapshot.host.boot_id.as_deref());
         if self.releases.is_empty() {
@@ -93,7 +94,7 @@ impl ReleaseLog {
                 release.process.pid == process.pid
                     && Some(release.process.start_ticks) == process.start_ticks
             };
-            // A stored snapshot must not show later requests.
+            // A stored snapshot must not contain requests that were sent later.
             let releases = self.releases.iter().rev();
             let mut before = releases.filter(|release| release.since <= snapshot.time);
             if let Some(last) = before.find(is_same) {

@@ -1,9 +1,10 @@
-//! Creates a plan from findings and a policy: targets with their steps, and refusals with their reasons. Pure.
+//! Creates a plan from findings and a policy: targets with their steps, and refusals with their
+//! reasons. Pure.
 //!
-//! The plan that is shown is the plan that is carried out; see `act`. [`crate::model::family`] groups related
-//! processes. A family is ended as a whole or not at all. If a rule leads to an act, it must have found every member
-//! that NVML lists. `select` applies the policy's selection, `step` chooses the steps, and `guard` protects
-//! processes.
+//! gpumem carries out exactly the plan that it has shown; see `act`. [`crate::model::family`]
+//! groups related processes. A family is ended as a whole or not at all. If a rule leads to an act,
+//! it must have found every member that NVML lists. `select` applies the policy's selection, `step`
+//! chooses the steps, and `guard` protects processes.
 
 mod release;
 
@@ -28,21 +29,20 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// Maximum number of generations to search for a requested ancestor of a process.
+/// Maximum number of generations in which to search for a requested ancestor of a process.
 const MAX_GENERATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
     pub findings: &'a [Finding],
-    /// The snapshot that the findings are about.
+    /// Snapshot that the findings are about.
     pub snapshot: &'a Snapshot,
-    /// Families in the snapshot.
     pub families: &'a [Family],
     /// Facts about the processes that [`pids`] returns, if /proc is readable.
     pub facts: &'a BTreeMap<u32, Guarded>,
 }
 
-/// Returns the processes whose facts a plan needs.
+/// Returns the pids of the processes whose facts a plan needs.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
     let mut pids: Vec<u32> =
@@ -52,7 +52,7 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     pids
 }
 
-/// Targets of a plan, and the processes that it refuses.
+/// Targets of a plan, and the processes that the plan refuses.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
     pub time: Time,
@@ -234,7 +234,8 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|accused| accused.process.pid));
         match target(input, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
-            // If a family is refused, each requested process in it is listed, even if only one of them is the reason.
+            // If a family is refused, report each requested process in it, even if only one process
+            // is the reason.
             Err(why) => {
                 let refused = together.iter().map(|accused| accused.refused(why.clone()));
                 plan.refused.extend(refused);
@@ -259,7 +260,7 @@ impl Plan {
     }
 }
 
-/// Merges families with the same launcher, because ending a launcher ends all of them.
+/// Merges families with the same launcher, because ending the launcher ends all of them.
 fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = input.families.to_vec();
     let find_launcher = |pid: u32| find_launcher(input.snapshot.process(pid)?, input.snapshot);
@@ -293,7 +294,7 @@ fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Turns a family into a target, or returns the reason for refusing it.
+/// Converts a family to a target, or returns the reason for refusing the family.
 fn target(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -334,7 +335,7 @@ fn target(
     }
     let is_whole = unaccused.is_empty() && unasked.is_empty();
     if !unaccused.is_empty() {
-        // The surviving members still hold the memory of the exited processes.
+        // Members that keep running still hold the memory of the dead processes.
         dead.clear();
     }
     let launcher =
@@ -358,7 +359,7 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
-            // The launcher started before its ranks did.
+            // The start of the launcher is unknown, but it is earlier than the start of its ranks.
             let started = processes.iter().filter_map(|process| process.start_time).min();
             let now = input.snapshot.time;
             let kept =
@@ -419,7 +420,8 @@ fn target(
     })
 }
 
-/// Returns a target's process, or why it is refused. With `on_gpu`, the process must be on a GPU.
+/// Returns the entry of a process in a target, or the reason for refusing the process. With
+/// `on_gpu`, the process must be on a GPU.
 fn target_process(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -462,7 +464,7 @@ fn target_process(
     })
 }
 
-/// Whether a process is using the CPU. Unknown usage counts as work.
+/// Returns whether a process uses the CPU. Unknown use counts as work.
 fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
@@ -481,10 +483,10 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Whether a process is a descendant of a requested one, according to the snapshot.
+/// Returns whether a process is a descendant of a requested process, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // In a recording, two processes may appear as each other's parent.
+    // In a recording, two processes can be each other's parents, which would loop forever.
     for _ in 0..MAX_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older = |parent: &&Process| {
@@ -519,7 +521,8 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Returns the GPUs on which a process holds memory, or which it has open without being listed there.
+/// Returns the GPUs on which a process holds memory, and the GPUs that it has open without being
+/// listed there.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
@@ -533,7 +536,8 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Sums the memory that NVML reports for the members and the exited processes.
+/// Returns the memory that NVML reports for the members and the dead processes, or `None` if a
+/// value is unknown.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs =
         |pid: u32| dead.contains(&pid) || members.iter().any(|member| member.pid == pid);

@@ -1,4 +1,5 @@
-//! What a user or the configuration requests: targets, method, and pace. Plain data; `plan` and `guard` decide.
+//! Requests of a user or the configuration: targets, method, and pace. Plain data; `plan` and
+//! `guard` decide.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,27 +16,27 @@ use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Minimum CPU usage, in percent, at which a family member that NVML does not list counts as working.
+/// Minimum CPU use, in percent of a core, of a working family member that NVML does not list.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Whether a process in a snapshot is an inference server, which is normally idle.
+/// Returns whether a process in a snapshot is an inference server, which is normally idle.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub targets: Targets,
-    /// If set, only the processes that a selector matched.
+    /// Processes that a selector matched. If set, the plan contains no other processes.
     pub selected: Option<Selected>,
-    /// Include other users' processes.
+    /// Whether to include other users' processes.
     pub all_users: bool,
-    /// Include graphics-only processes.
+    /// Whether to include graphics-only processes.
     pub graphics: bool,
-    /// Include inference servers that a rule found.
+    /// Whether to include inference servers that a rule found.
     pub servers: bool,
-    /// Signal processes that a scheduler, service manager or container runtime owns, instead of showing the owner's
-    /// command.
+    /// Whether to signal processes that a scheduler, service manager or container runtime owns,
+    /// instead of showing the owner's command.
     pub direct: bool,
-    /// Include named processes that their owner or the configuration exempts.
+    /// Whether to include named processes that their owner or the configuration exempts.
     pub even_kept: bool,
     pub release: Release,
     /// Names of rules whose findings lead to release requests only.
@@ -46,17 +47,17 @@ pub struct Policy {
     pub grace: Option<Duration>,
     /// File names of additional protected programs.
     pub never: Vec<Arc<str>>,
-    /// Longest time for which `GPUMEM_KEEP` can protect a process.
+    /// Maximum time for which `GPUMEM_KEEP` can protect a process.
     pub longest_keep: Option<Span>,
     /// Exemptions in the configuration.
     pub kept: Vec<Exempt>,
-    /// The same exemptions, as a check for processes that start after the plan.
+    /// The exemptions of `kept` in the form of a check, for processes that start after the plan.
     pub keeps: Keeps,
     pub serves: Serves,
 }
 
 impl Policy {
-    /// Returns the defaults: only the caller's own processes, with SIGTERM first.
+    /// Returns the default policy: only the caller's own processes, with SIGTERM first.
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
@@ -84,7 +85,8 @@ impl Policy {
 pub enum Release {
     #[default]
     Never,
-    /// Asks idle targets of rules first, except inference servers, and ends them if the finding still holds.
+    /// First asks idle targets of rules, except inference servers, and ends them if the finding
+    /// still holds.
     First(ReleaseOptions),
     /// Only asks targets, and ends no process.
     Only(ReleaseOptions),
@@ -92,7 +94,7 @@ pub enum Release {
 
 type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
-/// Checks at any time whether the configuration exempts a process. The default exempts no process.
+/// Check whether the configuration exempts a process now. The default exempts no process.
 #[derive(Clone, Default)]
 pub struct Keeps(Option<Arc<KeepCheck>>);
 
@@ -112,7 +114,7 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// The processes that a plan is about. An empty list of names is invalid.
+/// Processes that a plan is about.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
     Named(ProcessNames),
@@ -130,7 +132,7 @@ impl Targets {
         matches!(self, Self::Named(_))
     }
 
-    /// Whether a name may be a finding's id. Ids contain colons; process names do not.
+    /// Returns whether a name may be a finding's id. Ids contain colons, but process names do not.
     pub fn names_findings(&self) -> bool {
         match self {
             Self::Named(named) => named.words.iter().any(|word| word.contains(':')),
@@ -138,7 +140,7 @@ impl Targets {
         }
     }
 
-    /// Whether findings by this rule or of this kind are requested.
+    /// Returns whether findings of this rule or of this kind are requested.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
@@ -158,22 +160,23 @@ pub struct ProcessNames {
     pub words: Vec<Arc<str>>,
 }
 
-/// Selects findings that match every field that is set. A field matches if one of its values does.
+/// Selects findings that match every field that is set. A field matches if one of its values
+/// matches.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FindingSelector {
     /// PIDs of the processes. If empty, any process matches.
     pub pids: Vec<u32>,
-    /// Kinds of findings. If empty, those with [`Ends::Always`] match.
+    /// Kinds of findings. If empty, the kinds with [`Ends::Always`] match.
     pub kinds: Vec<Kind>,
     pub rules: Vec<Arc<str>>,
 }
 
-/// The rate limit for unattended acts. The start times of earlier acts are in the ledger.
+/// Rate limit for unattended acts. The start times of earlier acts are in the ledger.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
     /// Pause after each act, so that the next sample shows its effect.
     pub settle: Duration,
-    /// Maximum number of acts per `within`.
+    /// Maximum number of acts during `within`.
     pub most: usize,
     pub within: Duration,
 }
@@ -185,14 +188,14 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// Returns the earliest start of the next act, based on the start times of earlier acts, in any order. A start in
-    /// the future, after the clock was set back, counts as now.
+    /// Returns the earliest start of the next act, based on the start times of earlier acts in any
+    /// order. A start in the future, left over from before the clock was set back, counts as now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
         let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
-            // No act is allowed, so the next one is always a full period away.
+            // If `most` is 0, no act is allowed, so the next act is always a full period away.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
             Some(_) => acts
                 .iter()
@@ -233,7 +236,7 @@ impl Signal {
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
-    /// Names and numbers on the architectures that NVIDIA's driver supports (signal(7)).
+    /// Names and numbers of signals on the architectures that NVIDIA's driver supports (signal(7)).
     const TABLE: [(Self, &'static str, u32); 9] = [
         (Self::Hup, "SIGHUP", 1),
         (Self::Int, "SIGINT", 2),
@@ -250,7 +253,7 @@ impl Signal {
         Self::TABLE[self as usize].2
     }
 
-    /// Returns the name, for example `"SIGTERM"`.
+    /// Returns the name, such as `"SIGTERM"`.
     pub const fn name(self) -> &'static str {
         Self::TABLE[self as usize].1
     }

@@ -1,8 +1,9 @@
 //! Prepares plans, either for this machine with facts from /proc, or from a snapshot alone.
 //!
-//! A plan from a snapshot is what root would plan on that machine. Recordings use it to report how much memory `reap`
-//! would free and which processes `release` could ask. Facts that a snapshot lacks (`oom_score_adj`, an unread
-//! environment) do not protect a process there, because nothing is sent. [`mod@plan`] decides what a plan contains.
+//! A plan from a snapshot is the plan that root would make on that machine. With it, a recording
+//! shows how much memory `reap` would free and which processes `release` could ask. Nothing is
+//! sent, so facts that a snapshot lacks (`oom_score_adj`, an unread environment) do not protect a
+//! process. [`mod@plan`] decides what a plan contains.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,12 +23,12 @@ use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet, serves};
 use crate::units::Span;
 
-/// The part of every policy that comes from the configuration: exemptions, and rules that release memory.
+/// Configured part of every policy: exemptions, and rules that release memory.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// Longest time for which `GPUMEM_KEEP` can protect a process.
+    /// Maximum time for which `GPUMEM_KEEP` can protect a process.
     longest_keep: Option<Span>,
     /// Names of rules whose findings lead to release requests only.
     releasing: Vec<Arc<str>>,
@@ -64,11 +65,11 @@ pub struct PlanSource<'a> {
     pub snapshot: &'a Snapshot,
     pub findings: &'a [Finding],
     pub configured: &'a ConfiguredPolicy,
-    /// If set, only these processes.
+    /// Processes that a selector matched. If set, the plan contains no other processes.
     pub selected: Option<&'a Selected>,
 }
 
-/// Returns the rules whose undecided findings affect the request.
+/// Returns the names of the requested rules. If such a rule is undecided, the result is incomplete.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -77,8 +78,8 @@ pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which processes the plan
-/// may include. Fails if /proc does not show gpumem's own identity.
+/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which
+/// processes the plan may include. Returns an error if /proc does not show gpumem's own identity.
 pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
     let PlanSource { snapshot, findings, configured, selected } = source;
     let roots = Roots::default();
@@ -96,7 +97,8 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     Ok((plan, guard))
 }
 
-/// Makes the plan that root would make on the recorded machine. Facts that were not recorded protect no process.
+/// Makes the plan that root would make on the recorded machine. Facts that were not recorded
+/// protect no process.
 pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
     source.configured.protect(&mut policy, source.snapshot);
     policy.selected = source.selected.cloned();
@@ -153,8 +155,8 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// Returns the facts about a rank's launcher that a snapshot contains. A snapshot lacks the launcher's owner, so the
-/// launcher is assumed to have the same owner as the rank.
+/// Returns the facts about a rank's launcher that a snapshot contains. A snapshot lacks the
+/// launcher's owner, so the launcher is assumed to have the owner of the rank.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = find_launcher(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
@@ -166,14 +168,14 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // Here too, an unread environment protects no process.
+        // An unread environment protects no process in a plan from a snapshot.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))
 }
 
-/// Whether a plan for all users would reclaim the memory of each listed finding.
+/// Returns for each offered finding whether a plan for all users would reclaim its memory.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -197,7 +199,7 @@ pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// Whether a plan with this policy would reclaim the memory of each listed finding.
+/// Returns for each offered finding whether a plan with this policy would reclaim its memory.
 fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {

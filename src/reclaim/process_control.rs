@@ -1,8 +1,9 @@
 //! The only code that touches processes: signals through pidfds, and requests to servers.
 //!
-//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. Opening a process is safe
-//! because of the order: open a pidfd, read the identity again by pid, then check that the process is still alive.
-//! Until it exits, the pid cannot be reused. No signal is sent by pid. This module decides nothing; see `act`.
+//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. Opening a
+//! process is safe because of the order: open a pidfd, read the identity again by pid, then check
+//! that the process is still alive. While the process lives, its pid cannot be reused. No signal is
+//! sent by pid. This module decides nothing; see `act`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub struct Approved {
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub uid: u32,
-    /// ID of the boot that `start_ticks` count from. `None` matches no process.
+    /// ID of the boot from which `start_ticks` count. `None` matches no process.
     pub boot_id: Option<Arc<str>>,
 }
 
@@ -42,7 +43,7 @@ pub enum NotOpened {
     /// The pid was reused, belongs to a thread, or is from another boot.
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
-    /// The kernel has no pidfds, or a sandbox forbids them. Opening one needs no privilege.
+    /// The kernel has no pidfds, or a sandbox forbids them. Opening a pidfd needs no privilege.
     #[error(
         "cannot open a pidfd for process {0}: needs Linux 5.3 and a seccomp profile that allows pidfd_open"
     )]
@@ -50,7 +51,7 @@ pub enum NotOpened {
     #[error("cannot open a pidfd for process {pid}: {error}; try again")]
     Failed {
         pid: u32,
-        /// The kernel's error, or an error from reading /proc.
+        /// Error of the kernel, or error from reading /proc.
         error: String,
     },
 }
@@ -69,7 +70,7 @@ pub enum NotSent {
 pub enum RequestResult {
     Waiting,
     Done,
-    /// The process is working, so nothing was done.
+    /// The process works, so nothing was done.
     AtWork,
     Failed(String),
     /// A notebook server did not shut the kernel down and would restart it after a signal.
@@ -77,28 +78,31 @@ pub enum RequestResult {
     Released(ReleaseAnswer),
 }
 
-/// Sends a request and waits for the answer. This may take seconds, so the function runs on a separate thread.
+/// Sends a request and waits for the answer. The call can take seconds, so it runs on a separate
+/// thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
-/// The operations that an act may perform on processes. None of them blocks.
+/// Operations that an act performs on processes. None of them blocks.
 pub trait ProcessControl {
-    /// Opens a process if it is the one that was approved.
+    /// Opens a process if it is the approved process.
     fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;
 
-    /// Reads current facts about a process. `None` if the process is gone or cannot be read.
+    /// Reads current facts about a process. Returns `None` if the process is gone or cannot be
+    /// read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
 
-    /// Whether an opened process has exited with all its threads.
+    /// Returns whether an opened process has exited with all its threads.
     fn has_exited(&mut self, handle: Handle) -> bool;
 
     fn list(&mut self) -> Vec<ListedProcess>;
 
-    /// Returns the resource usage of a job. `processes` has pids and start ticks; `before` is an earlier reading.
+    /// Returns the resource usage of a job. `processes` contains pids and start ticks, and `before`
+    /// is an earlier reading.
     fn read_usage(&mut self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
-    /// Returns the kernel function in which a process is blocked. `None` if it is not blocked.
+    /// Returns the kernel function in which a process is blocked, or `None` if it is not blocked.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
     fn start_request(&mut self, request: Request);
@@ -128,7 +132,8 @@ impl PidfdControl {
         }
     }
 
-    /// Sets the function that sends requests; see `step::perform_requests`.
+    /// Sets the function that sends requests. `step::perform_requests` returns the function for all
+    /// steps.
     pub fn with_requests(mut self, perform: PerformRequest) -> Self {
         self.perform = perform;
         self
@@ -150,7 +155,7 @@ impl ProcessControl for PidfdControl {
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
-            // The pid belongs to a thread. Older kernels return EINVAL, newer ones ENOENT.
+            // The pid belongs to a thread. Older kernels return EINVAL, newer kernels ENOENT.
             Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NoPidfd(pid)),
             Err(errno) => {

@@ -14,37 +14,39 @@ pub fn recheck<'a>(
     snapshot: &Snapshot,
 ) -> Recheck {
     let Reason::Found { findings } = &act.target().reason else {
-        // No rule cancels a target that a person named.
+        // A rule cannot cancel an act on a target that a person named.
         return Recheck::StillTrue;
     };
     let found: Vec<&Finding> = found.into_iter().collect();
     recheck_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// Minimum share of a CPU core that counts as work.
+/// Minimum CPU use, as a share of a core, that is work.
 const WORK_SHARE: f64 = 0.1;
-/// Minimum I/O, in bytes per second, that counts as work, as in the rule `idle`.
+/// Minimum I/O rate, in bytes per second, that is work.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
-/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O therefore never counts as work.
+/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O is therefore
+/// never work.
 pub const MIN_SECONDS: f64 = 10.0;
-/// Maximum CPU averaging period, in seconds, for a job that may be saving its work. It may begin to save late.
+/// Maximum averaging period, in seconds, for the CPU use of a job that may be saving its work. A
+/// longer average would hide that the job began to save only recently.
 const SAVING_SECONDS: f64 = 5.0;
-/// Minimum I/O, in bytes, that counts as saving a checkpoint.
+/// Minimum I/O, in bytes, of a job that saves a checkpoint.
 const MIN_SAVED_BYTES: u64 = 1 << 20;
 
-/// Whether a job that should be idle has done work.
+/// Returns whether a job that should be idle has done work.
 pub fn is_work(used: JobWork) -> bool {
     let seconds = used.seconds.max(MIN_SECONDS);
     used.cpu_seconds >= WORK_SHARE * seconds || used.bytes as f64 >= WORK_BYTES_PER_SECOND * seconds
 }
 
-/// Whether a job that received a signal may be saving its work.
+/// Returns whether a job that received a signal may be saving its work.
 pub(super) fn is_saving(used: JobWork) -> bool {
     used.cpu_seconds > WORK_SHARE * used.seconds.min(SAVING_SECONDS)
         || used.bytes >= MIN_SAVED_BYTES
 }
 
-/// Checks that each living member that had findings still has one of them; otherwise the findings no longer hold.
+/// Returns whether each living member that had findings still has one of these findings.
 fn recheck_members(
     alive: &[&TargetProcess],
     findings: &[Because],
@@ -54,7 +56,8 @@ fn recheck_members(
     let mut verdict = Recheck::StillTrue;
     let unread = unread(snapshot);
     for member in alive {
-        // If the process list of a family member's GPU cannot be read, the findings on all members are uncertain.
+        // If the process list of a family member's GPU cannot be read, the findings on all members
+        // are uncertain.
         let is_elsewhere = unread.gpu_of(member.pid).is_some();
         if is_elsewhere {
             verdict = Recheck::Unknown;
@@ -100,7 +103,8 @@ fn unread(snapshot: &Snapshot) -> Unread {
     }
 }
 
-/// Whether the snapshot shows a member and each of its GPUs. If not, the findings are outdated.
+/// Returns whether the snapshot shows a member and each of its GPUs. If not, the findings are
+/// outdated.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_same = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));

@@ -1,4 +1,4 @@
-//! Tests that a ledger stays readable after its writer is interrupted.
+//! Tests that a ledger stays readable after its writer was interrupted.
 
 use std::fs;
 

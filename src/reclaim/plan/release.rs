@@ -1,5 +1,5 @@
-//! Makes a plan that ends no process. Each process that can be asked to release memory is a target of its own, but
-//! all processes of one server are one target. Pure.
+//! Makes a plan that ends no process. Each process that can be asked to release memory is its own
+//! target, except that all processes of a server are one target. Pure.
 
 use super::{Plan, PlanInput, Why, bytes, find_leader, reason, rows, target_process};
 use crate::model::Kind;
@@ -11,7 +11,7 @@ use crate::reclaim::select::Accused;
 use crate::reclaim::step;
 use crate::reclaim::target::Target;
 
-/// Turns the requested processes into targets, or refuses them.
+/// Converts the requested processes to targets, or refuses them.
 pub(super) fn plan(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -61,8 +61,9 @@ fn find_way(
         .map_err(|ways| Why::NoWayIn { ways: ways.into() })
 }
 
-/// Creates one target for all processes that release memory by the same request. For a server, this includes workers
-/// that were not requested, because the server releases their memory as well.
+/// Creates one target for all processes that release memory after the same request. The target of a
+/// server includes workers that were not requested, because the server releases their memory as
+/// well.
 fn target(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -103,14 +104,15 @@ fn target(
     })
 }
 
-/// Whether the policy or the rule asks the process to release memory instead of ending it.
+/// Returns whether the policy or the rule asks the process to release memory instead of ending the
+/// process.
 pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
     let mut findings = accused.findings.iter();
     matches!(policy.release, Release::Only(_))
         || findings.any(|finding| policy.releasing.contains(&finding.rule))
 }
 
-/// Whether the processes have no finding other than idle.
+/// Returns whether the processes have no finding other than idle.
 pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
     let mut findings = accused.iter().flat_map(|accused| &accused.findings);
     findings.all(|finding| finding.kind == Kind::Idle)

@@ -1,4 +1,4 @@
-//! Tests which processes a plan includes and which it refuses.
+//! Tests of which processes a plan includes and which it refuses.
 
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ fn each_kind_is_a_target_by_default_on_request_or_never() {
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
-        // Every requested process that is not a target is refused with a reason. By default, refusals are listed only
-        // for some kinds.
+        // Every requested process that is not a target is refused with a reason. Without a request,
+        // refusals are listed only for some kinds.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
         let is_notified =
             matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
@@ -179,7 +179,7 @@ fn a_reused_pid_is_refused() {
     let (findings, mut snapshot) = one_process(Kind::Idle);
     snapshot.processes[0].start_ticks = Some(1);
     assert_eq!(reasons(&plan_of(&findings, &snapshot, &guard())), [&Why::Gone]);
-    // The snapshot is outdated: according to Linux, the pid was reused.
+    // The snapshot is outdated: according to Linux, another process has the pid.
     let (findings, snapshot) = one_process(Kind::Idle);
     let mut now = facts(&snapshot);
     now.get_mut(&70).unwrap().start_ticks = 1;

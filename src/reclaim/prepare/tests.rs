@@ -1,4 +1,4 @@
-//! Tests that the findings marked as reclaimable are exactly those that a plan for all users includes.
+//! Tests that exactly the findings that a plan for all users includes are marked as reclaimable.
 
 use std::sync::Arc;
 
@@ -27,8 +27,9 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// Creates a random machine with findings and a configuration. Its jobs have members that are exempt, working,
-/// graphics-only, serving, protected, in another pid namespace, or without a finding.
+/// Returns a random machine with findings and a configuration. Its jobs have members that are
+/// exempt, working, graphics-only, serving, protected, in another pid namespace, or without a
+/// finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
     let (mut findings, mut policy) = (Vec::new(), default_policy());
@@ -90,7 +91,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 }
                 findings.push(found);
             }
-            // The process may have exited in the meantime.
+            // The process may have exited after the finding was made.
             if dice.roll(15) > 0 {
                 processes.push(process);
             }
@@ -177,7 +178,7 @@ fn a_family_with_an_exempt_member_is_skipped() {
         reason: "night run".into(),
         until: None,
     });
-    // A fully exempt process has no finding.
+    // Process 71 is fully exempt, so it has no finding.
     let mut found = [finding(Kind::Idle, &idle)];
     let marks_of = |found: &[Finding], policy: &Policy| marks(found, &snapshot, policy.clone());
     found[0].mark_planned(&marks_of(&found, &policy));

@@ -1,4 +1,4 @@
-//! Tests whether findings still hold after the plan.
+//! Tests of whether findings still hold after the plan.
 
 use super::*;
 use crate::model::finding::Kind;

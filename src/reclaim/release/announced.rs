@@ -1,8 +1,10 @@
-//! Asks a process to release memory by a signal that it announces in `GPUMEM_RELEASE_SIGNAL` and handles.
+//! Asks a process to release memory by a signal that it announces in `GPUMEM_RELEASE_SIGNAL` and
+//! handles.
 //!
-//! The announcement and the handler are both required: without a handler, SIGUSR1, SIGUSR2 and SIGHUP terminate a
-//! process. The environment belongs to the program that is running now. The handlers are read from `/proc/PID/status`
-//! immediately before the signal is sent, while a pidfd for the process is open.
+//! Both the announcement and the handler are required, because without a handler, SIGUSR1, SIGUSR2
+//! and SIGHUP terminate a process. A process inherits its environment, but only the running program
+//! installs a handler. The handlers are read from `/proc/PID/status` immediately before the signal
+//! is sent, while a pidfd for the process is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +18,12 @@ use crate::reclaim::process_control::{
     Approved, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
 };
 
-/// The variable in which a process announces its signal.
+/// Variable in which a process announces its signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// The permitted signals. Their meaning is up to each program.
+/// Permitted signals. Each program defines their meaning.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
-/// Returns the signal that a process announces. `None` if it announces none.
+/// Returns the signal that a process announces, or `None` if it announces no signal.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|signal| SIGNALS.contains(signal));
@@ -40,14 +42,15 @@ pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay,
     Some(signal.map(way))
 }
 
-/// Sends the signal if `is_deed` is set and the process handles it. The process does not report the effect.
+/// Sends the signal if `is_deed` is set and the process handles the signal. The process does not
+/// report the effect.
 pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
     let (mut control, handle) = hold(roots, way, signal)?;
     if !is_deed {
         let why = format!("it announces {signal} and has a handler for it");
         return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-    // The handler is checked again immediately before the signal.
+    // The process may have removed its handler since `hold` checked it.
     handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
     match control.signal(handle, signal) {
         Ok(()) => Ok(ReleaseReport::default()),
@@ -80,7 +83,8 @@ fn hold(
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
-    // These facts are read while the pidfd is open: the process may have executed another program since the plan.
+    // Read the facts while the pidfd is open, because the process may have executed another program
+    // since the plan.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {
@@ -103,7 +107,7 @@ fn hold(
     Ok((control, handle))
 }
 
-/// Whether the process handles the signal and does not block it.
+/// Returns an error if the process does not handle the signal or blocks it.
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!(
@@ -167,7 +171,7 @@ mod tests {
         let signal = Signal::Usr1;
         let by = ReleaseBy::Signal { signal };
         let way = ReleaseWay { pid: std::process::id(), start_ticks: 1, by };
-        // The signal would terminate this process.
+        // The signal would terminate the process, which has no handler.
         let answer = ask(&Roots::default(), &way, signal, true);
         assert!(matches!(answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }

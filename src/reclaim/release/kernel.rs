@@ -1,13 +1,15 @@
-//! Asks a Jupyter kernel to release memory. Sends a recipe over the kernel's shell channel, and the kernel evaluates
-//! it.
+//! Asks a Jupyter kernel to release memory. Sends a recipe over the kernel's shell channel, and the
+//! kernel evaluates the recipe.
 //!
-//! The first request asks for the kernel's info. A kernel that is running a cell does not answer and is left alone,
-//! because a request cannot be withdrawn and would run after the cell. Then one silent request without code evaluates
-//! one expression (`advice::recipe`). After its deadline, the expression does nothing, so it never delays a cell that
-//! starts in between. The notebook's output, history, counters and names do not change. The server counts the request
-//! as activity, so the report contains the time of the request.
+//! The first request asks for the kernel's info. A kernel that is running a cell does not answer
+//! and is left alone, because a request cannot be withdrawn and would run after the cell. Then one
+//! silent request without code evaluates one expression (`advice::recipe`). After its deadline, the
+//! expression does nothing, so it never delays a cell that starts in between. The notebook's
+//! output, history, counters and names do not change. The server counts the request as activity, so
+//! the report contains the time of the request.
 //!
-//! The control channel and subshells are never used: they make the server show a kernel as idle while its cell runs.
+//! The control channel and subshells are never used, because they make the server show a kernel as
+//! idle while its cell runs.
 
 use std::time::Duration;
 
@@ -21,13 +23,14 @@ use crate::host::{Roots, read_time};
 use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// Time limit for the first answer. An idle kernel answers in 5 ms, or later on a busy machine.
+/// Time limit for the first answer. An idle kernel answers in 5 ms, on a busy machine later.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// The last quarter of the time limit is reserved for the answer. The recipe is not started in that time.
+/// Divisor of the time limit. The recipe must start before the last quarter of the time limit,
+/// which is reserved for the answer.
 const ANSWER_SHARE: u32 = 4;
 
-/// Returns the release request, if a process is a kernel. `Err` if this kernel cannot be asked.
+/// Returns the release request if a process is a kernel, or an error if the kernel cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -62,8 +65,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Checks that the kernel is idle. Its server does not count this check as activity. If `is_deed` is set, the kernel
-/// then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
+/// Checks that the kernel is idle, which its server does not count as activity. If `is_deed` is
+/// set, the kernel then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -84,7 +87,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // The recipe raised this error, but the error's text is untrusted.
+        // The recipe raised the error. Its text is untrusted.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";

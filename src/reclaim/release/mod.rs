@@ -1,9 +1,10 @@
 //! Releases memory of processes that keep running.
 //!
-//! This file lists the methods; [`way`] contains their plain data. Each method is a file with two functions. `find`
-//! checks in a snapshot whether the process supports the method. `ask` verifies that the process is idle and, if told
-//! to, sends the request; this takes seconds and runs on a separate thread. `step::release` decides when a release is
-//! done, and whether NVML shows an effect.
+//! This file lists the methods; [`way`] contains their plain data. Each method is a file with two
+//! functions. `find` checks in a snapshot whether the process supports the method. `ask` verifies
+//! that the process is idle and, if told to, sends the request. It can take seconds, so it runs on
+//! a separate thread. `step::release` decides when a release is done, and whether NVML shows an
+//! effect.
 
 mod announced;
 pub mod kernel;
@@ -29,8 +30,8 @@ const MAX_PROBES: usize = 16;
 /// Time limit of a probe, independent of the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// Chooses the method for a process: a server's unload API, a kernel's channel, or an announced signal. Pure. If no
-/// method works, returns the reason for each one that might have applied.
+/// Chooses the method for a process: a server's unload API, a kernel's channel, or an announced
+/// signal. If no method works, returns why each method that might have applied does not. Pure.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
     for find in [server::find, kernel::find, announced::find] {
@@ -48,8 +49,9 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
     })
 }
 
-/// Returns why no recipe may run, if the process computes on a GPU. Freeing memory waits for the computation, and a
-/// CUDA kernel that hangs would block the process forever. Without samples of the process, the GPU's samples decide.
+/// Returns why no recipe may run, if the process computes on a GPU. Freeing memory waits for the
+/// computation, so a CUDA kernel that hangs would block the process forever. If the driver does not
+/// report the process's use, the GPU's use decides.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -70,7 +72,6 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
 /// A target, the result of the probe before the request, and the outcome.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct ProbedTarget {
-    /// The target.
     #[serde(flatten)]
     pub target: Target,
     /// Proof that the target is idle and can be asked. Contains untrusted text: escape it for a terminal.
@@ -93,7 +94,7 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Whether to ask the target. If not, the probe has determined the outcome.
+    /// Returns whether to ask the target. If not, the probe has already determined the outcome.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }
@@ -123,7 +124,7 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
     Task::start("release-probe", run_probe).ok()
 }
 
-/// Checks whether a release is possible now. Changes nothing, and may take seconds.
+/// Checks whether a release is possible now. Changes nothing, and can take seconds.
 pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, false)
 }

@@ -12,7 +12,7 @@ use crate::reclaim::policy::Signal;
 /// Default time limit for a release, in milliseconds.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// Default time, in milliseconds, that an inference server must be observed without requests.
+/// Default time, in milliseconds, for which an inference server must be observed without requests.
 const DEFAULT_IDLE_MS: u64 = 60_000;
 
 /// A process that can release memory and keep running, and how to ask it.
@@ -22,12 +22,11 @@ pub struct ReleaseWay {
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// How to ask the process.
     #[serde(flatten)]
     pub by: ReleaseBy,
 }
 
-/// How to ask a process to release memory.
+/// Way of asking a process to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum ReleaseBy {
@@ -93,18 +92,20 @@ impl ReleaseOptions {
         }
     }
 
-    /// Returns the time limit for a server in milliseconds. It includes the time spent watching the server.
+    /// Returns the time limit for a server in milliseconds, including the time for which the server
+    /// is watched.
     pub(in crate::reclaim) fn server_ms(&self) -> u64 {
         self.wait_ms.saturating_add(self.idle_ms)
     }
 }
 
-/// Result of a release or a probe. For a probe, success means that the process is idle and could be asked.
+/// Result of a release or a probe. For a probe, success means that the process is idle and could be
+/// asked.
 pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotReleased {
-    /// The process is working and was left alone. Contains the reason.
+    /// The process works and was left alone. Contains the reason.
     Busy(String),
     /// The process cannot be reached, or has nothing to release. Contains the reason.
     NoWayIn(String),

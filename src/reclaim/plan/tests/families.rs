@@ -1,4 +1,5 @@
-//! Tests that families (runs, sessions, trainers and their workers) are ended as a whole or not at all.
+//! Tests that families (runs, sessions, trainers and their workers) are ended as a whole or not at
+//! all.
 
 use super::*;
 use crate::reclaim::launcher::find_launcher;
@@ -20,7 +21,8 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
         assert!(launched_by(program, ["7", "6"]), "{program}");
-        // A rank's own workers have its number. If numbers are not adjacent, the processes are from different runs.
+        // A rank's own workers have the number of the rank, and numbers that are not adjacent
+        // belong to different runs.
         assert!(!launched_by(program, ["0", "0"]), "{program}");
         assert!(!launched_by(program, ["0", "4"]), "{program}");
         assert!(!launched_by(program, ["0", "x"]), "{program}");
@@ -69,7 +71,7 @@ fn launcher_facts() -> Guarded {
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
-/// A run as observed, with its family, the facts from Linux, and the finding that both ranks are idle.
+/// A run with its family, the facts from Linux, and the finding that both ranks are idle.
 struct Run {
     snapshot: Snapshot,
     families: Vec<Family>,
@@ -130,17 +132,18 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
     );
     assert_eq!(target.bytes, Some(2 * GIB));
 
-    // One rank is idle and the other is not, so neither is ended.
+    // Only one rank is idle, so neither rank is ended.
     let plan = run.plan(&both[..1], &guard());
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // The other rank was not requested, because it is on another GPU.
+    // The other rank is on another GPU, so it was not requested.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
     first.policy.selected = selected(&run.snapshot, &on_other, "gpu:0");
     let plan = run.plan(&on_other, &first);
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // If a person names one rank, the refusal names the launcher, which would restart the rank or end all ranks.
+    // A person names one rank. The launcher would restart the rank or end all ranks, so the refusal
+    // names the launcher.
     let plan = run.plan(&[], &guard_naming(&[70]));
     let rank =
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
@@ -153,7 +156,7 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
         assert_eq!(plan.targets[0].launcher.as_ref().map(|launcher| launcher.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
-    // The ranks are related only through their launcher.
+    // Only the launcher relates the ranks to each other.
     let launcher = run.families[0].launcher.clone();
     run.families =
         [&[70, 72][..], &[71]].map(|members| family(members, launcher.clone()).remove(0)).into();
@@ -185,7 +188,7 @@ fn an_exemption_of_the_launcher_is_respected() {
         let refused = |why: &&Why| matches!(why, Why::Protected { pid: 60, .. });
         assert_eq!(reasons(&plan).iter().any(refused), !is_taken, "{plan:?}");
     }
-    // It is unknown whether the launcher's owner exempted it, so no rule ends it.
+    // The launcher's environment is unknown, so its owner may have exempted it and no rule ends it.
     run.facts.insert(60, Guarded { environment: None, ..launcher_facts() });
     assert!(run.plan(&both, &guard()).targets.is_empty());
     assert_eq!(run.plan(&[], &guard_naming(&[60])).targets.len(), 1);

@@ -1,5 +1,6 @@
-//! Tests with random forgeries: a user imitates the cgroups, programs, parents and variables of other users'
-//! processes. No suggested command may name an innocent process, and no forgery may protect its author.
+//! Tests with random forgeries: a user imitates the cgroups, programs, parents and variables of
+//! other users' processes. No suggested command may name an innocent process, and no forgery may
+//! protect its author.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -18,7 +19,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const FORGER: u32 = 1000;
 
-/// Strings that identify innocent processes. No line about a forger may contain them.
+/// Strings that identify innocent processes. No line about a forger may contain any of these.
 const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
 
 struct ObservedProcess {
@@ -58,7 +59,7 @@ fn add_process(fake: &FakeProc, process: &FakeProcess<'_>) {
     chown(fake.folder(process.pid), Some(uid), Some(uid)).unwrap();
 }
 
-/// Process 70 as gpumem reads it.
+/// Reads process 70 with gpumem's own readers.
 fn read_process(fake: &FakeProc) -> ObservedProcess {
     let process = Processes::new(fake.roots.clone()).sample(&[70], 1).processes.remove(0);
     let facts = read_guarded(fake, 70).unwrap().unwrap();
@@ -72,7 +73,8 @@ fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
     of[dice.place(of.len())]
 }
 
-/// Returns a cgroup path that a user can create, below the user's systemd or in the user's container.
+/// Returns a cgroup path that a user can create, below the user's systemd or in the user's
+/// container.
 fn forged_cgroup(dice: &mut Dice) -> String {
     let claims = [
         format!("docker-{ID}.scope"),
@@ -99,7 +101,8 @@ fn forged_cgroup(dice: &mut Dice) -> String {
     path
 }
 
-/// Returns a random forger whose program is the file `own`.
+/// Returns a random forger whose program is a file of the forger, and the description of the
+/// forgery.
 fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
     let exe = folder.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
@@ -110,7 +113,7 @@ fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
         0 => "/user.slice/user-1000.slice/session-3.scope".to_owned(),
         _ => forged_cgroup(dice),
     };
-    // The program is the user's own, or a root-owned one that users may start under any name.
+    // The program is the user's own, or a root-owned program that users can start under any name.
     let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
     let conmon = format!("conmon -c {ID} -n trainer");
     let shim = format!("containerd-shim -namespace moby -id {ID}");
@@ -160,7 +163,8 @@ fn forged_facts_neither_blame_others_nor_protect() {
         let (fake, forgery) = forger(&mut dice, folder.path());
         let ObservedProcess { process, facts } = read_process(&fake);
         for line in advice::place_lines(&process) {
-            // The line may name a unit of the user's own systemd, or a program under the user's own supervisor.
+            // The line may name a unit of the user's own systemd, or a program under the user's own
+            // supervisor.
             let is_own = line.contains("systemctl --user -M ") || line.contains(", as its user: `");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
             assert!(is_own || !is_innocent, "{seed}: {line}: {forgery}");
@@ -260,7 +264,8 @@ fn only_root_supervisors_are_named_instead_of_signalling() {
         let target = &plan.targets[0];
         let is_advice = matches!(&target.steps[..], [Step::Advise { .. }]);
         assert_eq!(is_advice, is_left, "{argv} {uid} {folder} {between}: {target:?}");
-        // A target that may be signalled names its supervisor, which tells the user that it may be restarted.
+        // A target that can be signalled names its supervisor, so that the user knows that it may
+        // be restarted.
         let is_named = snapshot.processes[0].supervisor.is_some();
         assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
     }
@@ -312,7 +317,8 @@ fn a_forged_owner_changes_only_the_advice_about_its_author() {
             put(pid, parent, uid, train);
             is_roots.push((pid, by == 0 && OWNERS.contains(&program)));
         }
-        // The forger's parent has the name of an owner, and the forger has the innocent processes' variables.
+        // The forger's parent has the name of an owner, and the forger has the innocent processes'
+        // variables.
         let (comm, file, argv) = OWNERS[dice.place(OWNERS.len())];
         let (by, file) = [(FORGER, file), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
         put(60, 1, by, (comm, file, argv));

@@ -1,4 +1,4 @@
-//! Tests which kernels can be asked to release memory.
+//! Tests of which kernels can be asked to release memory.
 
 use super::*;
 use crate::model::process::AskedRelease;

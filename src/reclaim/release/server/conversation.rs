@@ -1,10 +1,11 @@
-//! Decides the order of requests to a server, and what to do after each answer. A [`ServerChannel`] supplies the
-//! network and the clock.
+//! Decides the order of requests to a server, and what to do after each answer. A [`ServerChannel`]
+//! supplies the network and the clock.
 //!
-//! The conversation verifies that the server is the expected one, supports unloading, and is idle. No idle check may
-//! show a running or queued request. The counters of finished requests must stay constant for the idle time in the
-//! options. Then the conversation unloads the server and verifies the result. Unreadable state counts as work. Only
-//! the unload request changes anything, and it is sent once.
+//! The conversation first verifies that the server is the expected server, supports unloading, and
+//! is idle. No idle check may show a running or queued request, and the counters of finished
+//! requests must stay constant for the idle time in the options. Then the conversation unloads the
+//! server and verifies the result. Unreadable state counts as work. Only the unload request changes
+//! anything, and it is sent once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +17,19 @@ use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// Time limit for a query that changes nothing. A server under load takes seconds; a probe must end within 10 s.
+/// Time limit for a query that changes nothing. A server under load takes seconds to answer, and a
+/// probe must end within 10 s.
 const QUERY_TIME: Duration = Duration::from_secs(8);
-/// Pause between two checks.
+/// Pause between two idle checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between checks that the unload is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub trait ServerChannel {
-    /// Sends a request, and waits at most this long for the answer.
+    /// Sends a request, and waits at most `limit` for the answer.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed>;
     fn command(&self) -> &[Arc<str>];
-    /// Returns the number of open connections. `None` if it cannot be read.
+    /// Returns the number of open connections, or `None` if it cannot be read.
     fn connections(&mut self) -> Option<usize>;
     /// Returns the host memory that the server could use, in bytes.
     fn available_bytes(&mut self) -> Option<u64>;
@@ -45,7 +47,7 @@ pub enum AskFailed {
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// The server's address, as shown in commands for the user.
+    /// The server's address in the form that commands for the user contain.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
@@ -77,7 +79,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Runs the conversation. A probe stops after the idleness checks.
+    /// Runs the conversation. A probe stops after the idle checks.
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
         self.check_terms()?;
         self.identify()?;
@@ -132,8 +134,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Checks that the server is idle: twice for a probe, or for the whole idle time before an unload. Answers count
-    /// towards the idle time, so a slow server is asked less often. The last check begins after the idle time.
+    /// Checks that the server is idle: twice for a probe, or for the whole idle time before an
+    /// unload. Time spent waiting for answers is part of the idle time, so a slow server is asked
+    /// less often. The last check begins after the idle time.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
@@ -165,7 +168,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    /// Checks servers whose activity shows only in their open connections.
+    /// Checks the connections of a server whose activity shows only in its open connections.
     fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
@@ -189,7 +192,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            // Most of the memory is cache, which is not moved. The server does not report the size of its weights.
+            // Most of the memory is cache, which is not moved. The server does not report the size
+            // of its weights.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move its weights, a part of {}, to host memory, which has {} available; if you know that they fit: \
@@ -222,7 +226,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             }
         }
         for request in &self.api.deeds(&self.known) {
-            // This check comes as late as possible.
+            // Check as late as possible, so that few clients can connect before the unload.
             self.check_connections()?;
             let answer = self.ask_to_unload(request)?;
             if let Err(verdict) = answer.success() {
@@ -277,7 +281,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Sends a request. If the server does not know it, falls back to the older version's request.
+    /// Sends a request. If the server does not know the request, sends the request of the older
+    /// version.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> AskResult<UnloadAnswer> {
         let limit = limit.min(self.channel.left());
         let answer = self.channel.ask(request, limit);

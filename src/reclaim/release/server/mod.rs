@@ -1,9 +1,9 @@
 //! Asks an inference server to unload its model, if the server supports that.
 //!
-//! The table `advice::unload` contains the requests and how to interpret answers. `conversation` decides the order of
-//! requests, without network or clock. This file finds the server in a snapshot and connects to it. It uses only
-//! loopback or the server's own Unix socket, and verifies the process behind the socket (`host::http`). NVML shows
-//! the effect (`step::release`).
+//! The table `advice::unload` contains the requests and how to interpret answers. `conversation`
+//! decides the order of requests, without network or clock. This file finds the server in a
+//! snapshot and connects to it. It uses only loopback or the server's own Unix socket, and verifies
+//! the process behind the socket (`host::http`). NVML shows the effect (`step::release`).
 
 mod conversation;
 #[cfg(test)]
@@ -29,12 +29,12 @@ use conversation::{AskFailed, Conversation, ServerChannel};
 /// Maximum size of an answer, in bytes. The largest answers are metrics of many models.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// Number of times to check whether a previous connection has closed.
+/// Number of times to check whether an earlier connection has closed.
 const CLOSING_CHECKS: u32 = 20;
 const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Returns the release request, if a process is an inference server or works for one. `None` if it is neither. `Err`
-/// if the server cannot be asked to unload.
+/// Returns the release request if a process is an inference server or works for one, or an error if
+/// the server cannot be asked to unload.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
@@ -75,7 +75,8 @@ fn find_way(
     })
 }
 
-/// Whether PyTorch uses expandable segments, which prevent an unload (vllm-project/vllm#11743).
+/// Returns whether PyTorch uses expandable segments, which prevent an unload
+/// (vllm-project/vllm#11743).
 fn has_expandable_segments(process: &Process) -> bool {
     let environment = process.environment.as_deref();
     ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
@@ -84,7 +85,7 @@ fn has_expandable_segments(process: &Process) -> bool {
     })
 }
 
-/// Sums the bytes that a server's processes hold on all GPUs. `None` if a value is unknown.
+/// Returns the bytes that a server's processes hold on all GPUs, or `None` if a value is unknown.
 fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     let works_for = |process: &&Process| {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
@@ -101,8 +102,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, then unloads the server. Returns when
-/// the unload is complete, or at the time limit.
+/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, unloads the server
+/// afterwards. Returns when the unload is complete, or at the time limit.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -125,10 +126,10 @@ struct LiveChannel<'a> {
     roots: &'a Roots,
     listener: Listener,
     command: Arc<[Arc<str>]>,
-    /// Port that serves the metrics, if it is another one.
+    /// Port of the metrics, if they have their own port.
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// The server's address, as shown in commands for the user.
+    /// The server's address in the form that commands for the user contain.
     base: String,
 }
 
@@ -161,7 +162,7 @@ impl<'a> LiveChannel<'a> {
     }
 }
 
-/// Parses `tcp:0.0.0.0:8000` and `unix:/run/x.sock`.
+/// Parses an address such as `tcp:0.0.0.0:8000` or `unix:/run/x.sock`.
 fn endpoint(address: &str) -> Option<Endpoint> {
     if let Some(path) = address.strip_prefix("unix:") {
         return path.starts_with('/').then(|| Endpoint::Unix(path.to_owned()));
@@ -205,7 +206,7 @@ impl ServerChannel for LiveChannel<'_> {
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
-        // Before and after connecting, the client verifies which process is listening.
+        // The client verifies before and after connecting which process is listening.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
         let method = match request.verb.as_str() {
             "POST" => Method::POST,
@@ -233,7 +234,7 @@ impl ServerChannel for LiveChannel<'_> {
         match self.listener.endpoint {
             Endpoint::Tcp { .. } => {
                 let mut count = self.listener.connections(self.roots)?;
-                // On a busy machine, our previous connection may still be closing.
+                // On a busy machine, gpumem's previous connection may still be closing.
                 for _ in 0..CLOSING_CHECKS {
                     if count == 0 {
                         break;

@@ -1,4 +1,5 @@
-//! Tests of conversations with simulated servers: the order of requests, and random races with clients.
+//! Tests of conversations with simulated servers: the order of requests, and random races with
+//! clients.
 
 use crate::model::dice::Dice;
 use std::collections::HashMap;
@@ -9,12 +10,12 @@ use super::*;
 use crate::model::process::Relative;
 use crate::model::testing::rounds;
 
-/// What an unload does to running requests.
+/// Effect of an unload on running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
-    /// The unload waits until they finish.
+    /// The unload waits until running requests finish.
     Waits,
-    /// The unload aborts them.
+    /// The unload aborts running requests.
     Ends,
 }
 
@@ -41,7 +42,7 @@ struct Simulated {
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// Time of the first query, and of the unload request.
+    /// Time of the first query. `unload_us` is the time of the unload request.
     queried_us: Option<u64>,
     unload_us: Option<u64>,
     asked: Vec<String>,
@@ -174,11 +175,12 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
 
-/// Simulates servers that get requests at random times before, between and after the queries, or one after another.
-/// No request is lost, and no server that reports its requests is unloaded while it is in use.
+/// Simulates servers that receive requests at random times, and servers that receive short requests
+/// all the time. No request may be lost, and no server that reports its requests may be unloaded
+/// while it is in use.
 ///
-/// The simulation counts connections at the moment of the unload. A real client may still connect in the microseconds
-/// between the check and the unload.
+/// The simulation counts connections at the moment of the unload. A real client can still connect
+/// in the microseconds between the check and the unload.
 #[test]
 fn an_unload_interrupts_no_client_request() {
     let servers: [(&str, Answers, Effect); 3] = [
@@ -190,7 +192,8 @@ fn an_unload_interrupts_no_client_request() {
     for race in 0..rounds(1000) {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
         let mut dice = Dice::new(race + 1);
-        // Up to four requests of at most half a second in the minute of checks, or a short one every second or two.
+        // Up to four requests of at most half a second, or a short request every one or two
+        // seconds.
         let mut requests = Vec::new();
         for _ in 0..dice.roll(5) {
             let from = dice.roll(66_000_000);
@@ -321,7 +324,7 @@ fn weights_that_may_not_fit_are_moved_only_with_force() {
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    // The server holds more than fits into host memory, but its weights may be smaller.
+    // The server holds more memory than fits into host memory, but its weights may be smaller.
     let answer = ask(1 << 50, false);
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),
@@ -420,10 +423,10 @@ fn only_servers_with_an_unload_request_are_found() {
     ] {
         let why = find_way(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A worker that does not listen also counts as part of a server.
+        // A worker that does not listen is part of a server, too.
         assert!(find_way(&process(command, &[])).unwrap().is_err());
     }
-    // A server that another server started must be unloaded by that server.
+    // If another server started the server, that server must unload it.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =
