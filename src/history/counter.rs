@@ -1,17 +1,16 @@
-//! A process's cumulative counter of CPU seconds or bytes, for computing mean use over a window.
+//! Cumulative CPU seconds or bytes of a process, from which mean use over a window is computed.
 //!
-//! Stores the counter at decreasing resolution: every second for the last half minute, every 15 s for the last
-//! hour, every 6 minutes for the last day. A mean needs only two points. If a stream has only percentages, they are
-//! added up.
+//! Points are stored every second for the last half minute, every 15 s for the last hour, and every 6 minutes for the
+//! last day. A mean needs only two points. If a recording contains only percentages, they are added up.
 
 use std::collections::VecDeque;
 
 use crate::model::Time;
 
 const POINTS: usize = 256;
-/// Size of the tier for the last half minute, in points.
+/// Maximum number of points of the last half minute.
 const LAST_POINTS: usize = 32;
-/// Milliseconds between points of the last half minute. Below 1000, because a sample may be early.
+/// Milliseconds between points of the last half minute. Less than 1000, because a sample can be early.
 const LAST_MILLISECONDS: i64 = 900;
 /// Milliseconds between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
@@ -21,17 +20,17 @@ pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mean {
-    /// Mean use, in percent of one core.
+    /// Mean use in percent of one core.
     pub percent: f64,
-    /// The length of the window: about the requested length, or less if the history is shorter.
+    /// Length of the window: about the requested length, or less if the history is shorter.
     pub seconds: f64,
 }
 
-/// A process's CPU seconds, or the bytes it has read and written.
+/// CPU seconds of a process, or bytes that it has read and written.
 #[derive(Clone, Debug, Default)]
 pub struct Counter {
     total: f64,
-    /// The last value read; `None` if percentages are added up.
+    /// The last value read. `None` if percentages are added up.
     counter: Option<f64>,
     known_at: Option<Time>,
     last: VecDeque<CpuPoint>,
@@ -46,8 +45,8 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Adds a snapshot's counter or, without one, its percentage since the last snapshot, which covers at most
-    /// `allowed_gap` milliseconds.
+    /// Adds the counter of a snapshot. Without a counter, adds its percentage since the last snapshot, which covers at
+    /// most `allowed_gap` milliseconds.
     pub(super) fn observe(
         &mut self,
         time: Time,
@@ -61,7 +60,7 @@ impl Counter {
         let elapsed = self.known_at.map(|known_at| time - known_at);
         match (seconds, self.counter, percent, elapsed) {
             (None, _, None, _) => return,
-            // A counter never decreases, so a lower value comes from a different counter.
+            // A counter never decreases, so a lower value comes from another counter.
             (Some(now), Some(before), ..) if now >= before => self.total += now - before,
             (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
                 if elapsed <= allowed_gap =>
@@ -86,14 +85,14 @@ impl Counter {
         }
     }
 
-    /// CPU seconds since the first known value, if known at `time`.
+    /// Returns the total since the first known value, or `None` unless a value is known at `time`.
     pub fn total_at(&self, time: Time) -> Option<f64> {
         (self.known_at == Some(time)).then_some(self.total)
     }
 
-    /// Mean use over the `seconds` before the last known value; `None` if no earlier value is known. The window
-    /// begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, the start is
-    /// off by up to 10 s in the last hour, and by up to 4 minutes before that.
+    /// Returns the mean use over the `seconds` before the last known value, or `None` if no earlier value is known. The
+    /// window begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, the start
+    /// is wrong by at most 10 s in the last hour, and by at most 4 minutes before.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -118,17 +117,17 @@ impl Counter {
         Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
-    /// Mean use per second over the last `seconds`: a share of a core, or bytes.
+    /// Returns the mean use per second over the last `seconds`: a share of a core, or bytes.
     pub fn rate(&self, seconds: f64) -> Option<f64> {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Start of the latest period in which no six minutes used more than `percent` of a core. Up to six minutes late.
-    /// `None` if nothing is known.
+    /// Returns the start of the latest period without six minutes in which more than `percent` of a core was used. The
+    /// result can be six minutes late. Returns `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {
-            // Divides a burst at the end by a whole interval, so that a single tick does not count.
+            // Divide a burst at the end by a whole interval, so that a single scheduler tick has no effect.
             let milliseconds = (since - point.time).max(COARSE_MILLISECONDS);
             if total - point.total > percent / 100.0 * milliseconds as f64 / 1000.0 {
                 break;
@@ -162,7 +161,7 @@ mod tests {
     #[test]
     fn the_mean_covers_the_requested_window() {
         let mut cpu = Counter::default();
-        // Four cores for an hour, then idle for twenty minutes.
+        // The process uses four cores for an hour, then none for twenty minutes.
         for second in 0..4_800 {
             let used = f64::from(second.min(3_600)) * 4.0;
             cpu.observe(at(second.into()), Some(50.0 + used), None, 60_000);

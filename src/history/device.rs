@@ -7,8 +7,8 @@ use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// Minimum interval, in milliseconds, at which snapshots reliably have process samples. The driver takes about seven
-/// process samples per second, each of one process, so a shorter interval may show use without a process.
+/// Minimum interval in milliseconds of snapshots that reliably contain process samples. The driver takes about seven
+/// process samples per second, each of one process, so a shorter interval can show use of the GPU without a process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -16,14 +16,14 @@ pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
     listed_at: Option<Time>,
-    /// Last reported total memory; 0 until then.
+    /// Last reported total memory, or 0.
     total_bytes: u64,
     power: PowerHistory,
-    /// When a sample last showed a process using the GPU.
+    /// When a sample last showed that a process used the GPU.
     used_at: Option<Time>,
     unused: Clause,
     unattributed: Floors,
-    /// Fill level, stored as `u64::MAX` minus the free bytes.
+    /// How full the memory is, stored as `u64::MAX` minus the free bytes.
     filled: Floors,
 }
 
@@ -42,7 +42,7 @@ impl Device {
         }
     }
 
-    /// Matches by UUID, or by index if there is no UUID. A reboot may change the index.
+    /// Compares UUIDs, or indices without UUIDs. A reboot can change the index.
     pub(super) fn is(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
@@ -51,7 +51,7 @@ impl Device {
         }
     }
 
-    /// Adds a snapshot. `is_listed`: the GPU's process list was read; `alone`: the only working process.
+    /// Adds a snapshot. `is_listed` means that the process list was read. `alone` is the only working process.
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
@@ -64,10 +64,10 @@ impl Device {
             self.listed_at = Some(sample.time);
         }
         self.power.observe(gpu, alone, sample);
-        // Ignore the memory of a GPU that does not answer, because the value is stale.
+        // A GPU that does not answer has stale values.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
-        // Memory shared by processes is counted twice, so the difference may be negative.
+        // Memory shared by processes is counted twice, so the difference can be negative.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
@@ -76,7 +76,7 @@ impl Device {
         self.filled.observe(filled, sample);
     }
 
-    /// Whether the GPU was used, but no process sample arrived in time to explain it. SM use by a process does not
+    /// Returns whether the GPU was used although no recent process sample explains it. SM use by a process does not
     /// explain the use of a video engine.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
         let is_video_unexplained = row::is_video_unexplained(gpu, rows);
@@ -89,12 +89,12 @@ impl Device {
             || (row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent))
     }
 
-    /// Records whether the GPU is unused; `None` if unknown.
+    /// Records whether the GPU is unused. `None` means unknown.
     pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, sample: SampleTime) {
         self.unused.observe(is_unused, sample);
     }
 
-    /// The period in which the GPU has been unused; known only while GPUs are allocated to jobs or containers.
+    /// Returns the period without use of the GPU. Known only while GPUs are allocated to jobs or containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -111,17 +111,17 @@ impl Device {
         self.listed_at
     }
 
-    /// Last reported total memory; `None` if none was reported yet.
+    /// Returns the last reported total memory, or `None` if none has been reported.
     pub fn total_bytes(&self) -> Option<u64> {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
 
-    /// The current period with at least this much unattributed memory.
+    /// Returns the current period with at least `least_bytes` of unattributed memory.
     pub fn unattributed(&self, least_bytes: u64) -> Option<HighStretch> {
         self.unattributed.at_least(least_bytes)
     }
 
-    /// The current period with less free memory than this.
+    /// Returns the current period with less than `free_bytes` of free memory.
     pub fn fuller_than(&self, free_bytes: u64) -> Option<HighStretch> {
         let most_free = free_bytes.checked_sub(1)?;
         self.filled.at_least(u64::MAX - most_free)
@@ -131,29 +131,28 @@ impl Device {
         self.power.low_power_phase()
     }
 
-    /// The GPU's values while this process worked alone, if enough was observed.
+    /// Returns the GPU's values while this process worked alone, if the process was observed for long enough.
     pub fn work(&self, process: Identity) -> Option<&Work> {
         self.power.work(process)
     }
 
-    /// Whether the power is known. A few samples without a value are tolerated.
+    /// Returns whether the power is known. A few samples without a value are tolerated.
     pub fn is_power_known(&self) -> bool {
         self.power.is_read()
     }
 
-    /// The process that worked alone at the last snapshot.
+    /// Returns the process that worked alone at the last snapshot.
     pub fn alone(&self) -> Option<Identity> {
         self.power.alone()
     }
 }
 
-// Finds the period in which a number has been at least N, for any N.
-//
-// Rules choose the threshold N, which may differ between GPUs. Therefore, each floor stores a time and the lowest
-// value since then. Earlier floors are lower. The period starts at the first floor that is at least N.
+// `Floors` finds the current period in which a number has been at least N, for any N. Rules choose N, which can differ
+// between GPUs. Each floor stores a time and the lowest value since then, so earlier floors are lower. The period
+// starts at the first floor that is at least N.
 
-/// Maximum number of floors. Beyond it, the floor with the nearest neighbours is dropped. Queries for that floor then
-/// return a shorter period, never a longer one.
+/// Maximum number of floors. Beyond the limit, the floor with the nearest neighbours is removed. Queries for that floor
+/// then return a shorter period, but never a longer one.
 const MOST_FLOORS: usize = 32;
 
 /// A period in which a number was never below the requested value.
@@ -172,7 +171,7 @@ impl HighStretch {
 
 #[derive(Clone, Debug, Default)]
 struct Floors {
-    /// Earlier floors are lower.
+    /// Sorted by time and by value.
     floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,
@@ -186,7 +185,7 @@ struct HighFloor {
 }
 
 impl Floors {
-    /// Adds the number. `None` changes nothing within the allowed gap, and clears the history beyond it.
+    /// Adds a number. `None` changes nothing within the allowed gap, and clears the history after it.
     pub(super) fn observe(&mut self, value: Option<u64>, sample: SampleTime) {
         if self.until.is_some_and(|until| sample.time - until > sample.allowed_gap) {
             *self = Self::default();
@@ -213,7 +212,7 @@ impl Floors {
         }
     }
 
-    /// The current period in which the number was at least `least`.
+    /// Returns the current period in which the number was at least `least`.
     fn at_least(&self, least: u64) -> Option<HighStretch> {
         let at = self.floors.partition_point(|floor| floor.least < least);
         let floor = self.floors.get(at)?;

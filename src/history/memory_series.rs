@@ -2,8 +2,7 @@
 //!
 //! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
 //! lowest and highest value, or fewer if there are many processes. Buckets widen as the history grows. A period of
-//! constant values is one bucket, because most rows are constant for hours and are drawn every second. This module
-//! judges no process and reads no clock.
+//! constant values is a single bucket, because most rows are constant for hours and are drawn every second.
 
 use foldhash::HashMap;
 
@@ -17,11 +16,11 @@ pub const MOST_BUCKETS: usize = 240;
 const LEAST_BUCKETS: usize = 60;
 /// Total number of buckets for the series of all processes. With many processes, each series is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// Maximum number of series. Rows beyond it have no series.
+/// Maximum number of series. More rows have no series.
 const MAX_SERIES: usize = 4096;
-/// The width of a bucket, in milliseconds, when samples are merged for the first time.
+/// Width in milliseconds of a bucket when samples are merged for the first time.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
-/// How long a sample is valid, in milliseconds, unless three usual intervals are longer; the same as for rules.
+/// How long in milliseconds a sample is valid, unless three usual intervals are longer. Rules use the same limits.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
 /// Samples of a period: memory in bytes, or utilization in percent.
@@ -56,12 +55,12 @@ impl Bucket {
         self.sum / f64::from(self.samples.max(1))
     }
 
-    /// Whether the last sample is valid until the next one, or until the end of the view.
+    /// Returns whether the last sample is valid until `next`, the next sample or the end of the view.
     pub fn is_seen_until(&self, next: Time) -> bool {
         next - self.until <= self.vouched
     }
 
-    /// Whether all samples of both buckets have the same value.
+    /// Returns whether all samples of both buckets have the same value.
     fn is_level_with(&self, later: &Self) -> bool {
         [self.low, self.high, later.low, later.high].iter().all(|value| *value == self.low)
     }
@@ -77,7 +76,7 @@ impl Bucket {
     }
 }
 
-/// Returns the buckets that begin before `end`. A paused or past screen must not show later ones.
+/// Returns the buckets that begin no later than `end`. A paused or past screen must not show later buckets.
 pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     if buckets.last().is_none_or(|last| last.since <= end) {
         return buckets;
@@ -125,7 +124,7 @@ impl Downsampled {
     }
 }
 
-/// A sample's time, its validity in milliseconds, and the maximum number of buckets.
+/// Time of a sample, its validity in milliseconds, and the maximum number of buckets.
 #[derive(Clone, Copy, Debug)]
 struct SeriesSample {
     time: Time,
@@ -167,12 +166,13 @@ impl MemorySeries {
         }
     }
 
-    /// Memory, oldest first; empty if never known.
+    /// Returns the memory, oldest first. Empty if it was never known.
     pub fn buckets(&self) -> &[Bucket] {
         &self.held.buckets
     }
 
-    /// Utilization of the GPU, or by the process (SM), oldest first; empty if never known.
+    /// Returns the utilization of the GPU, or the SM utilization of the process, oldest first. Empty if it was never
+    /// known.
     pub fn loads(&self) -> &[Bucket] {
         &self.used.buckets
     }
@@ -181,18 +181,18 @@ impl MemorySeries {
         self.samples
     }
 
-    /// Mean utilization; `None` if never known.
+    /// Returns the mean utilization, or `None` if it was never known.
     pub fn percent_mean(&self) -> Option<f64> {
         self.percent.mean()
     }
 
-    /// When the row or GPU was last in a snapshot.
+    /// Returns when the row or GPU was last in a snapshot.
     pub fn last_seen(&self) -> Option<Time> {
         self.last_seen
     }
 }
 
-/// Identifies a row of a process; under MIG, a process can have several rows on one GPU.
+/// Identifies a row of a process. With MIG, a process can have several rows on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SeriesKey {
     identity: Identity,
@@ -212,7 +212,7 @@ impl SeriesKey {
     }
 }
 
-/// The series of all rows and GPUs of one machine, during one boot.
+/// The series of all rows and GPUs of one machine during one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     rows: HashMap<SeriesKey, MemorySeries>,
@@ -262,7 +262,7 @@ impl Courses {
             for row in gpu.processes.iter().flatten() {
                 let key = SeriesKey::new(identity_of(&identities, row.pid), gpu, row);
                 if self.rows.len() >= MAX_SERIES && !self.rows.contains_key(&key) {
-                    // Rows that have disappeared lose their series.
+                    // Remove the series of rows that have disappeared.
                     self.rows.retain(|_, series| series.last_seen == Some(time));
                 }
                 if self.rows.len() < MAX_SERIES || self.rows.contains_key(&key) {
@@ -278,7 +278,7 @@ impl Courses {
         *self = Self::default();
     }
 
-    /// A process's memory in one row; `None` if it was never seen.
+    /// Returns the memory of a process in a row, or `None` if the row was never seen.
     pub fn row(&self, identity: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
         self.rows.get(&SeriesKey::new(identity, gpu, row))
     }
@@ -287,7 +287,7 @@ impl Courses {
         self.gpus.get(&gpu.index)
     }
 
-    /// When a process with this pid was last on a GPU, and which GPU (NVML's index).
+    /// Returns when a process with this pid was last on a GPU, and the GPU's index in NVML.
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
         let of_pid = self.rows.iter().filter(|(key, _)| key.identity.pid == pid);
         of_pid.filter_map(|(key, series)| Some((series.last_seen?, key.gpu))).max()

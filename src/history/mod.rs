@@ -1,15 +1,15 @@
 //! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
 //!
-//! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process: since when it has not
-//! used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory has
-//! been constant. For a GPU: its power ([`LowPowerPhase`]), and since when it has been full or has had unattributed
-//! memory ([`HighStretch`]).
+//! [`History::observe`] adds a snapshot and keeps the facts that rules need. The facts of a process are since when it
+//! has not used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory
+//! has been constant. The facts of a GPU are its power ([`LowPowerPhase`]), and since when it has been full or has had
+//! unattributed memory ([`HighStretch`]).
 //!
-//! A few missing samples are tolerated. A longer gap ends a run; a suspend or a clock that was set back clears the
+//! A few missing samples are tolerated. A longer gap ends a run. A suspend or a clock that was set back clears the
 //! history ([`Reset`]).
 //!
-//! This module reads no clock and no file, and judges no process; see [`crate::rules`]. Memory is bounded per process
-//! (8 KiB) and per process and GPU (3 KiB), and does not grow over time.
+//! This module reads no clock and no file, and does not judge processes, as [`crate::rules`] does. Memory is limited
+//! per process (8 KiB) and per process and GPU (3 KiB), and does not grow over time.
 
 pub mod counter;
 mod device;
@@ -40,22 +40,22 @@ pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
 
-/// Maximum time without evidence, in milliseconds, unless three intervals are longer.
+/// Maximum time without evidence in milliseconds, unless three intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
-/// After a gap of this many milliseconds between snapshots, earlier ones are irrelevant.
+/// Minimum gap in milliseconds between snapshots after which earlier snapshots are irrelevant.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
-/// Number of consecutive snapshots out of order that are ignored. One more means that the clock was set back.
+/// Maximum number of consecutive snapshots out of order that are ignored. More mean that the clock was set back.
 const MOST_STRAYS: u32 = 2;
-/// Minimum change of `suspended_seconds` that counts as a suspend. Smaller changes are rounding errors of two clocks.
+/// Minimum change of `suspended_seconds` that shows a suspend. Smaller changes are rounding errors of two clocks.
 const SLEPT_SECONDS: u64 = 2;
-/// Maximum number of GPUs in the history, in case a recording has more.
+/// Maximum number of GPUs in the history. A recording can contain more.
 const MOST_DEVICES: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reset {
     Slept,
     OtherBoot,
-    /// Several consecutive snapshots were older than the one before them.
+    /// Several consecutive snapshots were older than the last snapshot before them.
     ClockWentBack,
     /// An hour or more passed without a snapshot.
     Gap,
@@ -68,7 +68,7 @@ pub struct Resets {
     pub other_boot: u32,
     pub clock_went_back: u32,
     pub gap: u32,
-    /// The latest reset, and the time of the snapshot that caused it.
+    /// The last reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
     /// Number of snapshots that were ignored because they arrived out of order. They do not clear the history.
     pub strays: u32,
@@ -87,12 +87,12 @@ impl Resets {
     }
 }
 
-/// The positions in a snapshot of a row with an uncertain process.
+/// Positions of a row whose process is uncertain.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
     gpu: usize,
     row: usize,
-    /// The snapshot's entry for the process, if any.
+    /// Position of the process in the snapshot, if any.
     process: Option<usize>,
 }
 
@@ -108,7 +108,7 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    /// By pid; the identity inside detects a reused pid.
+    /// By pid. The identity in the history shows whether the pid was reused.
     // Boxed, because a map allocates more entries than it uses.
     processes: HashMap<u32, Box<ProcessHistory>>,
     unresolved_rows: Vec<UnresolvedRow>,
@@ -116,7 +116,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the next snapshot. Returns `false` if it is ignored because its time is repeated or out of order.
+    /// Adds the next snapshot. Returns `false` if the snapshot is ignored because its time is repeated or out of order.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
         if !self.is_other_boot(snapshot) {
             if self.last == Some(snapshot.time) {
@@ -215,7 +215,7 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, sample: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
-        // Rarely needed, because nearly every row's process is certain.
+        // Rarely needed, because the process of nearly every row is certain.
         let mut indices: Option<HashMap<u32, usize>> = None;
         for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, gpu_index) else {
@@ -226,7 +226,7 @@ impl History {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // If the previous list was read too, a new row has just appeared; otherwise the row may be old.
+            // If the previous list was read, a new row has just appeared. Otherwise the row can be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -256,7 +256,7 @@ impl History {
         }
     }
 
-    /// Records which GPUs are unused; unknown if no job or container has an allocation.
+    /// Records which GPUs are unused. Unknown if no job or container has an allocation.
     fn observe_unused(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
@@ -272,9 +272,9 @@ impl History {
         }
     }
 
-    /// Finds GPUs on which an abandoned process may hold memory without being listed.
+    /// Finds GPUs where an abandoned process can hold memory without being listed.
     fn observe_hidden(&mut self, snapshot: &Snapshot, sample: SampleTime) {
-        // By index in the snapshot; computed only if a process is abandoned.
+        // By index in the snapshot. Computed only if a process is abandoned.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
             let Some(history) = self.processes.get_mut(&process.pid).filter(|history| {
@@ -283,7 +283,7 @@ impl History {
                 continue;
             };
             let unexplained = unexplained.get_or_insert_with(|| {
-                // The process may be on a list that could not be read.
+                // The process can be on a list that could not be read.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
                     process::is_unexplained(gpu).filter(|_| is_whole)
@@ -300,7 +300,7 @@ impl History {
                     history.observe_hidden(device, gpu, Some(false), sample);
                     continue;
                 }
-                // A surviving worker holds the memory that is listed for the dead leader.
+                // A surviving worker holds the memory that is listed for the exited leader.
                 let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
                     let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
@@ -314,7 +314,7 @@ impl History {
         }
     }
 
-    /// The index of a GPU in `devices`; almost always its index in the snapshot.
+    /// Returns the index of a GPU in `devices`, which usually equals its index in the snapshot.
     fn remember_device(&mut self, gpu: &Gpu, likely_index: usize) -> Option<usize> {
         if self.devices.get(likely_index).is_some_and(|device| device.is(gpu)) {
             return Some(likely_index);
@@ -339,7 +339,7 @@ impl History {
         });
     }
 
-    /// A process's history; `None` if it was never seen, or has been gone for a while.
+    /// Returns the history of a process, or `None` if the process was never seen or has been gone for a while.
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
@@ -347,14 +347,14 @@ impl History {
             .filter(|process| process.identity() == identity)
     }
 
-    /// A GPU's history; `None` if it was never seen.
+    /// Returns the history of a GPU, or `None` if the GPU was never seen.
     pub fn device(&self, gpu: &Gpu) -> Option<&Device> {
         self.devices.iter().find(|device| device.is(gpu))
     }
 
-    /// The last snapshot's rows with an uncertain process, because /proc does not list the pid or its entry may
-    /// belong to another process. Each has the snapshot's entry for the process, if any. `snapshot` must be the
-    /// last one.
+    /// Returns the rows whose process is uncertain, because /proc does not list the pid or its entry can belong to
+    /// another process. Each row has the snapshot's entry for the process, if any. `snapshot` must be the last
+    /// snapshot.
     pub fn unresolved_rows<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -367,13 +367,14 @@ impl History {
         })
     }
 
-    /// Facts about a pid that a GPU lists without a living process; `None` if such a process exists or may exist.
+    /// Returns facts about a pid that a GPU lists without a living process, or `None` if a living process can have the
+    /// pid.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
     }
 
-    /// Whether a process missing from the last snapshot may exist, because one of its GPUs did not answer.
+    /// Returns whether a process missing from the last snapshot can exist, because one of its GPUs did not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
         self.process(identity).is_some_and(|process| {
             Some(process.last_seen()) != self.last
@@ -384,7 +385,7 @@ impl History {
         })
     }
 
-    /// Whether a process is listed on a GPU, or was listed recently enough that it may still be there.
+    /// Returns whether a process is listed on a GPU, or was listed recently enough that it can still be there.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
@@ -399,7 +400,7 @@ impl History {
         &self.devices[row.device()]
     }
 
-    /// The GPU on which a process is hidden. `snapshot` must be the last one.
+    /// Returns the GPU where a process is hidden. `snapshot` must be the last snapshot.
     pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
         let device = &self.devices[hidden.device()];
         snapshot.gpus.iter().find(|gpu| device.is(gpu))
@@ -413,12 +414,12 @@ impl History {
         self.devices[row.device()].uuid()
     }
 
-    /// Whether the last snapshot has the process list of a row's GPU.
+    /// Returns whether the last snapshot contains the process list of a row's GPU.
     pub fn is_listed(&self, row: &RowHistory) -> bool {
         self.devices[row.device()].listed_at() == self.last
     }
 
-    /// A process's rows on a GPU (NVML's index): one, or several under MIG.
+    /// Returns the rows of a process on a GPU with this NVML index. With MIG, there can be several.
     fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &RowHistory> {
         self.process(identity)
             .map_or(&[][..], ProcessHistory::rows)
@@ -426,7 +427,8 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Since when a process has certainly not used a GPU (NVML's index); `None` if in use or unknown.
+    /// Returns since when a process has certainly not used a GPU with this NVML index, or `None` if it uses the GPU or
+    /// that is unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -434,7 +436,7 @@ impl History {
             .flatten()
     }
 
-    /// The time of the first snapshot since the last reset.
+    /// Returns the time of the first snapshot since the last reset.
     pub fn first_time(&self) -> Option<Time> {
         self.first
     }
@@ -443,12 +445,12 @@ impl History {
         self.last
     }
 
-    /// Seconds from the first snapshot to the last; 0 if there are none.
+    /// Returns the seconds from the first snapshot to the last, or 0 without snapshots.
     pub fn span_seconds(&self) -> f64 {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// The usual time between two snapshots, in seconds; `None` before the second snapshot.
+    /// Returns the usual seconds between two snapshots, or `None` before the second snapshot.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,
@@ -463,7 +465,7 @@ impl History {
 
 fn indices_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
     let processes = snapshot.processes.iter().enumerate();
-    // If two processes have one pid, use the first, like `Snapshot::process`.
+    // If two processes have the same pid, use the first, like `Snapshot::process`.
     processes.rev().map(|(index, process)| (process.pid, index)).collect()
 }
 

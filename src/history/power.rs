@@ -1,27 +1,27 @@
-//! Compares a GPU's power under a single process with its earlier power under that process.
+//! Compares the power of a GPU under a single process with its earlier power under that process.
 //!
-//! A process that waits forever in a kernel keeps its GPU fully used without moving data: power falls while
+//! A process that waits forever in a kernel keeps its GPU fully used without moving data, so power falls but
 //! utilization does not. The comparison uses only periods in which no other process worked, because power cannot be
-//! divided among processes. A process that only holds memory does not count as working.
+//! divided among processes. A process that only holds memory does not work.
 //!
-//! A rule's settings decide its findings. The bounds in this module are wider, and decide how long a
-//! [`LowPowerPhase`] lasts. Only the last few processes that worked alone on the GPU are kept.
+//! The settings of a rule decide its findings. The bounds in this module are wider and determine the length of a
+//! [`LowPowerPhase`]. Only the last few processes that worked alone on the GPU are kept.
 
 use super::row::Use;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// Minimum utilization, in percent, of a fully used GPU.
+/// Minimum utilization in percent of a fully used GPU.
 pub const FULL_PERCENT: f64 = 90.0;
-/// A GPU that draws at least this share of its former power counts as working.
+/// Minimum power of a working GPU, as a share of its former power.
 pub const LOW_SHARE: f64 = 0.5;
-/// For how long, in seconds, a process must work alone before its power is known.
+/// How long in seconds a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
 const LEAST_WORK_SAMPLES: u64 = 5;
-/// Minimum utilization, in percent, by a process that keeps a GPU fully used.
+/// Minimum utilization in percent by a process that keeps a GPU fully used.
 const LEAST_OWN_PERCENT: u32 = 50;
-/// Maximum utilization, in percent, of a desktop that only draws windows and does not count as work.
+/// Maximum utilization in percent of a desktop that only draws windows.
 pub(super) const DESKTOP_PERCENT: u32 = 10;
 const MOST_USERS: usize = 8;
 
@@ -33,7 +33,7 @@ pub struct Work {
     pub gpu_percent: Average,
     pub power: Average,
     pub memory: Average,
-    /// SM clock, in MHz.
+    /// SM clock in MHz.
     pub clock: Average,
 }
 
@@ -42,7 +42,7 @@ impl Work {
         self.covered as f64 / 1000.0
     }
 
-    /// Whether enough was observed for a comparison.
+    /// Returns whether the process was observed for long enough for a comparison.
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
             && self.power.count() >= LEAST_WORK_SAMPLES
@@ -62,9 +62,9 @@ pub struct LowPowerPhase {
     pub gpu_percent: Average,
     pub power: Average,
     pub memory: Average,
-    /// SM clock, in MHz.
+    /// SM clock in MHz.
     pub clock: Average,
-    /// Temperature, in degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Average,
     pub power_limit: Option<f64>,
 }
@@ -78,7 +78,7 @@ impl LowPowerPhase {
         self.covered as f64 / 1000.0
     }
 
-    /// The share of the phase that samples cover, 0 to 1.
+    /// Returns the share of the phase that samples cover, from 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -86,7 +86,7 @@ impl LowPowerPhase {
         }
     }
 
-    /// The share that samples cover, including short gaps between them, 0 to 1.
+    /// Returns the share that samples cover, including short gaps between them, from 0 to 1.
     pub fn bridged(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -101,7 +101,7 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the only process that works on a GPU; `None` if no process or several work, or if unknown.
+/// Returns the row of the only process that works on a GPU, or `None` if none, several, or an unknown number work.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
@@ -124,7 +124,7 @@ pub(super) struct PowerHistory {
 }
 
 impl PowerHistory {
-    /// Adds a sample of the GPU. `alone` is set only if its process list was read.
+    /// Adds a sample of the GPU. `alone` is set only if the process list was read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
@@ -193,7 +193,7 @@ impl PowerHistory {
         self.works.push(work);
     }
 
-    /// Counts a phase that ended without intervention as lighter work, which may recur.
+    /// Counts a phase that ended without intervention as lighter work, which can recur.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);
@@ -240,7 +240,7 @@ impl PowerHistory {
         self.phase = Some(phase);
     }
 
-    /// The GPU's power while the process worked alone, if enough was observed.
+    /// Returns the GPU's power while the process worked alone, if the process was observed for long enough.
     pub(super) fn work(&self, process: Identity) -> Option<&Work> {
         self.works.iter().find(|work| work.who == process).filter(|work| work.is_known())
     }
@@ -265,7 +265,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Adds a sample; ignores an unknown value.
+    /// Adds a sample. Ignores an unknown value.
     pub(super) fn push(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;
@@ -278,7 +278,7 @@ impl Average {
         self.count += other.count;
     }
 
-    /// `None` if no value is known.
+    /// Returns `None` if no value is known.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }

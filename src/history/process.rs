@@ -13,11 +13,11 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 use crate::units::GIB;
 
-/// Maximum number of rows per process: one per GPU, or per instance under MIG.
+/// Maximum number of rows per process: one per GPU, or per instance with MIG.
 const MOST_ROWS: usize = 256;
-/// CPU seconds that two scheduler ticks may charge to any process.
+/// CPU seconds that two scheduler ticks can charge to any process.
 const TICKS_OF_CPU: f64 = 0.02;
-/// Maximum CPU use, as a share of a core, of an inactive process.
+/// Maximum CPU use of an inactive process, as a share of a core.
 const TRACE_OF_CPU: f64 = 0.01;
 
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct ProcessHistory {
     may_have_display: bool,
 }
 
-/// Facts from the process's names, cached while the names stay the same.
+/// Facts from the names of the process, cached while the names remain the same.
 #[derive(Clone, Debug, Default)]
 struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
@@ -76,7 +76,7 @@ impl KnownNames {
     }
 }
 
-/// Facts about all rows, from which a rule can tell whether to skip them.
+/// Facts about all rows that show whether a rule can skip them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     pub uses_all: bool,
@@ -101,7 +101,7 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// Subtracts the CPU time of the request, which uses one thread for at most its duration.
+    /// Subtracts the CPU time of a request, which uses one thread for at most its duration.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -113,7 +113,7 @@ impl AskedCpu {
     }
 }
 
-/// Time for which a process has waited for a CPU since the first known value, in seconds.
+/// Time that a process has waited for a CPU since the first known value, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuWait {
     last: Option<f64>,
@@ -175,9 +175,9 @@ impl ProcessHistory {
         }
     }
 
-    /// Adds the CPU use of the process and, if they were read, its descendants: a process works while its children
-    /// do. If reading descendants failed, the sum is unknown. Time spent runnable without a CPU counts as use,
-    /// because on a less busy host the process would have run.
+    /// Adds the CPU use of the process and its descendants, because a process works while its children do. If reading
+    /// descendants failed, the sum is unknown. Time spent runnable without a CPU is included, because the process would
+    /// have run on a less busy host.
     fn observe_cpu(&mut self, process: &Process, previous: Time, sample: SampleTime) {
         let process_use = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
@@ -213,8 +213,8 @@ impl ProcessHistory {
         self.io.observe(sample.time, bytes, None, sample.allowed_gap);
     }
 
-    /// Whether the process serves a person or a guest: it draws a desktop, is a virtual machine, or computes and has
-    /// a window, which may contain unsaved work.
+    /// Returns whether the process serves a person or a guest: it draws a desktop, is a virtual machine, or computes
+    /// and has a window, which can contain unsaved work.
     pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         let facts = &self.names.facts;
@@ -242,8 +242,8 @@ impl ProcessHistory {
         }
     }
 
-    /// Updates the period without CPU use. Returns whether the process used at most a trace of CPU since the last
-    /// known value.
+    /// Updates the period without CPU use. Returns whether the process used at most a trace of CPU since the last known
+    /// value.
     fn observe_stillness(&mut self, sample: SampleTime) -> bool {
         let Some(total) = self.cpu.total_at(sample.time) else {
             return false;
@@ -290,7 +290,7 @@ impl ProcessHistory {
         self.rows[index].observe(gpu, row, sample, cpu_total, marks);
     }
 
-    /// A row's index; `None` if there are too many rows.
+    /// Returns the index of a row, or `None` if there are too many rows.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, sample: SampleTime) -> Option<usize> {
         let device = shown.device;
         let index = self.rows.iter().position(|history| history.is(device, row));
@@ -307,8 +307,8 @@ impl ProcessHistory {
         Some(self.rows.len() - 1)
     }
 
-    /// Handles rows that are missing from this snapshot. `is_listed` returns whether a GPU's list was read. Returns
-    /// whether to keep the process.
+    /// Handles rows that are missing from this snapshot. `is_listed` returns whether the list of a GPU was read.
+    /// Returns whether to keep the process.
     pub(super) fn observe_what_is_missing(
         &mut self,
         sample: SampleTime,
@@ -334,7 +334,7 @@ impl ProcessHistory {
         gone <= keep
     }
 
-    /// Facts about all rows; a rule can check them first.
+    /// Returns facts about all rows, which a rule can check first.
     pub fn rows_summary(&self) -> RowsSummary {
         RowsSummary {
             uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),
@@ -355,29 +355,29 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// The state's letter in /proc, and the period in which every sample showed it; `None` if unknown.
+    /// Returns the letter of the state in /proc, and the period in which every sample showed it, or `None` if unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
-    /// Since when the CPU time has not advanced by more than a trace between samples; `None` if the last snapshot
-    /// lacks the CPU time.
+    /// Returns since when the CPU time has advanced by at most a trace between samples. Returns `None` if the last
+    /// snapshot lacks the CPU time.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// The period in which the parent has been a reaper and the process group's leader has been gone. For a notebook
-    /// kernel, the period in which its server has been gone.
+    /// Returns the period in which the parent has been a reaper and the leader of the process group has been gone. For
+    /// a notebook kernel, returns the period in which its server has been gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
 
-    /// GPUs whose device file an abandoned process has open without being listed.
+    /// Returns GPUs whose device file an abandoned process has open without being listed.
     pub fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
 
-    /// When the process was last seen running again after a signal or debugger had stopped it.
+    /// Returns when the process was last seen running again after a signal or debugger had stopped it.
     pub fn resumed_at(&self) -> Option<Time> {
         self.resumed_at
     }
@@ -395,7 +395,7 @@ impl ProcessHistory {
     }
 }
 
-/// Three-valued AND: one `Some(false)` is enough for `Some(false)`.
+/// Three-valued AND, which is false if either operand is.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(false), _) | (_, Some(false)) => Some(false),
@@ -404,7 +404,7 @@ fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     }
 }
 
-/// Whether a signal or terminal (`T`) or a debugger (`t`) stopped the process.
+/// Returns whether a signal or terminal (`T`) or a debugger (`t`) has stopped the process.
 fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
@@ -421,18 +421,18 @@ impl ProcessHistory {
 
 // NVML does not list some processes on a GPU. Only an open device file shows that they are there.
 //
-// A worker forked from a trainer keeps the memory of the trainer's context, which is listed under the trainer's pid
-// or not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with
-// memory that the list does not explain. It is unknown which process holds that memory.
+// A worker forked from a trainer keeps the memory of the trainer's context, which is listed with the trainer's pid or
+// not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with memory
+// that the list does not explain. It is unknown which process holds that memory.
 
-/// Minimum unexplained memory; contexts and rounding account for less.
+/// Minimum unexplained memory. Contexts and rounding cause less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// If the driver does not report its reserve, this divisor of the total memory estimates it.
+/// Divisor of the total memory that estimates the driver's reserve if the driver does not report it.
 const RESERVED_SHARE: u64 = 50;
 /// Maximum number of device files per process. No machine has this many GPUs.
 const MOST_FILES: usize = 256;
 
-/// A GPU whose device file a process has open without being listed on it.
+/// A GPU whose device file a process has open without being listed.
 #[derive(Clone, Copy, Debug)]
 pub struct Hidden {
     device: u32,
@@ -444,13 +444,13 @@ impl Hidden {
         self.device as usize
     }
 
-    /// The period in which the list has not explained the GPU's memory and the process has not used the GPU.
+    /// Returns the period in which the list has not explained the GPU's memory and the process has not used the GPU.
     pub fn streak(&self) -> Option<&Streak> {
         self.clause.streak()
     }
 }
 
-/// Adds a snapshot of a GPU whose file the process has open.
+/// Adds a snapshot of a GPU whose device file the process has open.
 pub(super) fn observe(
     all: &mut Vec<Hidden>,
     device: usize,
@@ -472,7 +472,7 @@ pub(super) fn observe(
     all[index].clause.observe(holds, sample);
 }
 
-/// Whether a GPU has more memory in use than its list explains; `None` if unknown.
+/// Returns whether a GPU has more memory in use than its list explains, or `None` if unknown.
 pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     if gpu.is_divided() || gpu.stale_seconds.is_some() {
         return None;
@@ -486,7 +486,7 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Whether no process used a GPU, or a listed process did while the unlisted one was inactive (`is_still`).
+/// Returns whether no process used a GPU, or a listed process used it while the unlisted one was inactive (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

@@ -1,4 +1,4 @@
-//! The history of a process on one GPU (under MIG, one instance): its memory and its periods without use.
+//! The history of a process on one GPU or MIG instance: its memory and its periods without use.
 
 use super::growth::Growth;
 use super::power::DESKTOP_PERCENT;
@@ -7,24 +7,24 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// A process that uses at most this share of a core counts as waiting.
+/// Maximum CPU use of a waiting process, as a share of a core.
 const TRACE_OF_CPU: f64 = 0.02;
 /// CPU use, as a share of a core, that is too little for one burst of GPU work per minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 const TICK_OF_CPU: f64 = 0.02;
-/// CPU seconds that scheduler ticks may charge to any process.
+/// CPU seconds that scheduler ticks can charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// A decrease within this many seconds of a release request counts as its effect. Releases are verified for as long.
+/// Seconds after a release request in which a decrease is its effect. Releases are verified for as long.
 const RELEASED_SECONDS: f64 = 10.0;
 /// Minimum change of memory that is attributed to the process. The driver causes smaller changes.
 const MOVEMENT_BYTES: u64 = 64 << 20;
-/// A GPU that draws at least this share of its power limit counts as working, even if it reports no utilization.
+/// Minimum share of the power limit that a working GPU draws, even if it reports no utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// One in this many samples of a run may show unexplained use, because the GPU's value was measured at another time.
+/// One in this many samples of a run can show unexplained use, because the GPU's value was measured at another time.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
-/// The evidence that a process did not use a GPU.
+/// Evidence that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoUseSource {
     Process,
@@ -34,9 +34,9 @@ pub enum NoUseSource {
 /// A process's use of a GPU in one sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// The driver reported use of an engine by the process.
+    /// The driver reported that the process used an engine.
     Used,
-    /// Some process used the GPU, but the driver does not report which. Counts as use.
+    /// A process used the GPU, but the driver does not report which. Treated as use.
     DeviceUsed,
     NotUsed(NoUseSource),
     Unknown,
@@ -54,7 +54,7 @@ impl Use {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
-        // The driver may attribute an MPS client's work to the server, so a 0 proves nothing.
+        // The driver can attribute the work of an MPS client to the server, so a 0 proves nothing.
         let process = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (process, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
@@ -65,8 +65,8 @@ impl Use {
     }
 }
 
-/// Whether a GPU was used and no process sample explains it. The process samples are missing or late, so zeros in
-/// them prove nothing. A compositor uses a few percent, which its samples round to 0.
+/// Returns whether a GPU was used and no process sample explains it. The process samples are missing or late, so zeros
+/// prove nothing. A compositor uses a few percent, which its samples round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -79,8 +79,8 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
-/// Whether one of a GPU's video engines was used and no process sample explains it. Any process that holds memory on
-/// the GPU may have used the engine.
+/// Returns whether a video engine of a GPU was used and no process sample explains it. Any process that holds memory on
+/// the GPU can have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
     let is_explained =
@@ -110,7 +110,7 @@ pub enum Began {
     Witnessed,
     /// The run began after use of the GPU that the driver did not attribute.
     AfterDeviceUse,
-    /// The run began with the history, or after a gap. It may be older.
+    /// The run began with the history, or after a gap. It can be older.
     Unwitnessed,
 }
 
@@ -120,7 +120,7 @@ pub struct UnusedRun {
     pub until: Time,
     pub began: Began,
     pub samples: u64,
-    /// Number of samples in which only the whole GPU's utilization shows that it was unused.
+    /// Number of samples in which only the utilization of the whole GPU shows that it was unused.
     pub by_device: u64,
     /// Number of samples with use of the GPU that no process sample explains.
     pub unexplained: u64,
@@ -134,12 +134,12 @@ impl UnusedRun {
         self.until.seconds_since(self.since)
     }
 
-    /// Whether unexplained use is more frequent than chance, so that the driver's figures are unreliable.
+    /// Returns whether unexplained use is too frequent to be chance, so that the driver's figures are unreliable.
     pub fn is_unexplained(&self) -> bool {
         self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples
     }
 
-    /// The share of the run that samples cover, 0 to 1.
+    /// Returns the share of the run that samples cover, from 0 to 1.
     pub fn coverage(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -157,7 +157,7 @@ pub struct RowHistory {
     /// The memory, and when the driver last reported it.
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// The memory at which the row last settled, and when it last changed from there.
+    /// The memory at which the row last settled, and when the memory last changed from there.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
@@ -165,7 +165,7 @@ pub struct RowHistory {
     /// How the next run begins.
     before: Began,
     run: Option<UnusedRun>,
-    /// Length of the longest run that ended with use of the GPU, in seconds.
+    /// Length in seconds of the longest run that ended with use of the GPU.
     longest_pause: f64,
     resumed: u32,
     /// Whether the process was ever observed using the GPU.
@@ -274,22 +274,21 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// Longest pause after which the process used the GPU again, in seconds; 0 if none was observed.
+    /// Returns the longest pause in seconds after which the process used the GPU again, or 0 if none was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
     }
 
-    /// Number of pauses after which the process used the GPU again.
+    /// Returns the number of pauses after which the process used the GPU again.
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
 
-    /// Whether the process was ever observed using the GPU.
     pub fn has_been_used(&self) -> bool {
         self.has_been_used
     }
 
-    /// Drops facts that are older than the allowed gap.
+    /// Removes facts that are older than the allowed gap.
     fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         let gap = sample.time - self.known_at;
         let is_bridged = self.run.is_some()
@@ -345,7 +344,7 @@ impl RowHistory {
         self.cpu_at_until = cpu_total;
     }
 
-    /// Whether the process certainly used at most a trace of CPU since the run's last sample.
+    /// Returns whether the process certainly used at most a trace of CPU since the last sample of the run.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
@@ -360,22 +359,22 @@ impl RowHistory {
         self.device as usize
     }
 
-    /// Whether the row is on a MIG instance of the GPU.
+    /// Returns whether the row is on a MIG instance.
     pub fn is_of_instance(&self) -> bool {
         self.gpu_instance.is_some()
     }
 
-    /// The NVML process list that last contained the row.
+    /// Returns the kind of the NVML process list that last contained the row.
     pub fn kind(&self) -> ProcessType {
         self.kind
     }
 
-    /// The memory, as last reported by the driver; `None` if it reports none.
+    /// Returns the memory that the driver last reported, or `None` if it reports none.
     pub fn used_bytes(&self) -> Option<u64> {
         self.used.map(|(bytes, _)| bytes)
     }
 
-    /// When the memory last changed by 64 MiB or more.
+    /// Returns when the memory last changed by 64 MiB or more.
     pub fn moved_at(&self) -> Option<Time> {
         self.moved_at
     }
@@ -388,12 +387,12 @@ impl RowHistory {
         self.last_use
     }
 
-    /// The current run without use; `None` while the GPU is used, or if that is unknown.
+    /// Returns the current run without use, or `None` while the GPU is used or that is unknown.
     pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
     }
 
-    /// How the next run begins.
+    /// Returns how the next run begins.
     pub fn before(&self) -> Began {
         self.before
     }

@@ -2,34 +2,34 @@
 
 use crate::model::Time;
 
-/// For how long, in milliseconds, the driver keeps process samples.
+/// How long in milliseconds the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// If snapshots are this many milliseconds apart, those samples cover less than a quarter of the time.
+/// Interval of snapshots in milliseconds above which the driver's samples cover less than a quarter of the time.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
-/// Maximum gap, in milliseconds, that other evidence bridges, such as an unchanged CPU time.
+/// Maximum gap in milliseconds that other evidence bridges, such as an unchanged CPU time.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 
-/// The facts about the current snapshot that a row needs.
+/// Facts about the current snapshot that a row needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {
     pub(super) time: Time,
-    /// Usual time between two samples, in milliseconds.
+    /// Usual time between two samples in milliseconds.
     pub(super) interval: i64,
-    /// Maximum time without evidence, in milliseconds.
+    /// Maximum time without evidence in milliseconds.
     pub(super) allowed_gap: i64,
 }
 
 impl SampleTime {
-    /// The part of a gap since the previous sample that this sample covers: at most an interval and some delay.
+    /// Returns the part of a gap that this sample covers: at most an interval and some delay.
     pub(super) fn vouched(self, gap: i64) -> i64 {
         if gap <= self.interval + self.interval / 2 { gap } else { gap.min(self.interval) }
     }
 
-    /// The part of a gap that the driver's samples cover, if they were read for `reported` seconds.
+    /// Returns the part of a gap that the driver's samples cover if they were read for `reported` seconds.
     ///
-    /// The driver keeps samples for about 10 s. Frequent reads, such as gpumem's between rare snapshots, miss none.
-    /// A recording without this field counts as complete, unless its snapshots are so far apart that it would have
-    /// missed nearly all of the time.
+    /// The driver keeps samples for about 10 s. Frequent reads, such as gpumem's between rare snapshots, miss none. In
+    /// a recording without this field, samples are assumed to be complete unless its interval is so long that they
+    /// would have missed nearly all of the time.
     pub(super) fn sampled(self, gap: i64, reported: Option<f64>) -> i64 {
         let measured = reported.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let most = match measured {
@@ -40,17 +40,17 @@ impl SampleTime {
         self.vouched(gap).min(most)
     }
 
-    /// The part of a gap that two equal samples cover: all of it, unless it exceeds the allowed gap.
+    /// Returns the part of a gap that two equal samples cover: all of it, unless it exceeds the allowed gap.
     pub(super) fn bridged(self, gap: i64) -> i64 {
         if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
 }
 
-// The usual time between two snapshots: a median, which a single late or extra snapshot does not change.
+// The usual time between two snapshots is a median, which a single late or additional snapshot does not change.
 
-/// Number of intervals over which the median is computed.
+/// Number of intervals from which the median is computed.
 const KEPT: usize = 15;
-/// Maximum interval, in milliseconds, so that hour-long gaps are not considered normal when samples are rare.
+/// Maximum interval in milliseconds, so that gaps of an hour are not considered normal when samples are rare.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct Interval {
 impl Interval {
     pub(super) fn push(&mut self, milliseconds: i64) {
         self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
-        // Beyond twice the size, only the position in the ring matters.
+        // From twice the size on, only the position in the ring matters.
         self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
         let values = &mut sorted[..self.count.min(KEPT)];
@@ -71,7 +71,7 @@ impl Interval {
         self.median = values[values.len() / 2];
     }
 
-    /// The median in milliseconds; 0 before the first value.
+    /// Returns the median in milliseconds, or 0 before the first value.
     pub(super) fn milliseconds(&self) -> i64 {
         self.median
     }

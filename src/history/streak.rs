@@ -1,4 +1,4 @@
-//! The period in which a condition has held without a break, and the number of samples in it.
+//! The period in which a condition has held without interruption, and the number of samples in the period.
 
 use super::SampleTime;
 use super::row::Began;
@@ -10,7 +10,6 @@ pub struct Streak {
     pub since: Time,
     pub until: Time,
     pub samples: u64,
-    /// How the period began.
     pub began: Began,
 }
 
@@ -19,7 +18,7 @@ impl Streak {
         Self { since: time, until: time, samples: 1, began }
     }
 
-    /// Adds another equal sample. Restarts after a gap, unless other evidence covers the gap (`is_bridged`).
+    /// Adds another equal sample. Restarts after a gap unless other evidence covers the gap (`is_bridged`).
     pub(super) fn extend(&mut self, sample: SampleTime, is_bridged: bool) {
         let gap = sample.time - self.until;
         if gap > sample.allowed_gap && !is_bridged {
@@ -102,7 +101,7 @@ mod tests {
         clause.observe(Some(false), at(70));
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().began, Began::Witnessed);
-        // A repeated sample counts once.
+        // A repeated sample must not be counted again.
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().samples, 1);
 

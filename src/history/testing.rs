@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
-/// A sample time with an interval of 10 s and an allowed gap of a minute.
+/// Returns a sample time with an interval of 10 s and an allowed gap of a minute.
 pub(super) fn sample_at(seconds: i64) -> SampleTime {
     SampleTime {
         time: Time::from_unix_milliseconds(seconds * 1000),
@@ -16,7 +16,7 @@ pub(super) fn sample_at(seconds: i64) -> SampleTime {
     }
 }
 
-/// A machine; tests change `now` between two steps.
+/// A simulated machine. Tests change `now` between two steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) now: Snapshot,
@@ -40,7 +40,7 @@ impl Scene {
         Self { now, interval_seconds }
     }
 
-    /// Adds `python train.py`, started a day ago, which holds memory on GPUs and uses none of them.
+    /// Adds `python train.py`, started a day ago, which holds memory on GPUs without using them.
     pub(crate) fn holder(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         let command: Arc<[Arc<str>]> = ["python".into(), "train.py".into()].into();
         self.now.processes.push(Process {
@@ -67,7 +67,7 @@ impl Scene {
         }
     }
 
-    /// Sets a GPU's used and total memory, without a driver reserve.
+    /// Sets the used and total memory of a GPU, without a driver reserve.
     pub(crate) fn memory(&mut self, gpu: u32, used_bytes: u64, total_bytes: u64) {
         self.gpu(gpu).memory = Some(Memory {
             total_bytes,
@@ -77,7 +77,7 @@ impl Scene {
         });
     }
 
-    /// Makes a process use a GPU, with this power.
+    /// Lets a process use a GPU, which then draws `watts`.
     pub(crate) fn draws(&mut self, gpu: u32, pid: u32, percent: u32, watts: f64) {
         self.row(gpu, pid).sm_percent = Some(percent);
         self.gpu(gpu).gpu_percent = Some(percent);
@@ -111,7 +111,7 @@ impl Scene {
         self.now.processes.iter_mut().find(|process| process.pid == pid).unwrap()
     }
 
-    /// Advances one interval, with CPU time from each process's `cpu_percent`.
+    /// Advances one interval and adds CPU time according to each process's `cpu_percent`.
     pub(crate) fn step(&mut self) -> &Snapshot {
         self.pass(self.interval_seconds)
     }
@@ -149,7 +149,7 @@ pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Sna
             0 => scene.now.clone(),
             1 if !past.is_empty() => past[dice.roll(past.len() as u64) as usize].clone(),
             2 => scene.pass(dice.roll(20_000) as f64 - 2_000.0).clone(),
-            // A few steps, so that there is history to disturb.
+            // Take a few regular steps, so that there is history to disturb.
             _ => scene.pass(dice.roll(30) as f64 * 10.0).clone(),
         };
         match dice.roll(10) {

@@ -1,6 +1,5 @@
-//! Rows whose pid has no living process: /proc does not list it, or it is a zombie with an uncertain identity.
-//!
-//! A zombie with a certain identity has a [`ProcessHistory`](super::ProcessHistory) like any other process.
+//! Rows whose pid has no living process: /proc does not list it, or it is a zombie with an uncertain identity. A zombie
+//! with a certain identity has a [`ProcessHistory`](super::ProcessHistory) like any other process.
 
 use foldhash::HashMap;
 
@@ -15,18 +14,18 @@ const MOST_UNLISTED: usize = 4096;
 /// A pid that NVML lists on a GPU although no living process has it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnlistedPid {
-    /// The period in which every list that was read showed the pid without a process.
+    /// The period in which every list that was read contained the pid without a process.
     pub streak: Streak,
-    /// `Z` or `X`; `None` if /proc does not list the pid.
+    /// `Z` or `X`. `None` if /proc does not list the pid.
     pub state: Option<char>,
 }
 
-/// Keyed by the GPU's index and the pid.
+/// By index of the GPU and pid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Adds a row without a known process; `was_listed` if the previous list was also read.
+    /// Adds a row without a known process. `was_listed` means that the previous list was also read.
     pub(super) fn observe(
         &mut self,
         device: usize,
@@ -49,7 +48,7 @@ impl UnlistedPids {
         }
     }
 
-    /// Drops pids of known processes (`is_known`), and pids unlisted for longer than the allowed gap.
+    /// Removes pids of known processes (`is_known`), and pids unlisted for longer than the allowed gap.
     pub(super) fn forget(&mut self, sample: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
             sample.time - unlisted.streak.until <= sample.allowed_gap && !is_known(*pid)
@@ -66,8 +65,8 @@ impl UnlistedPids {
     }
 }
 
-/// The state of a dead process; `Some(None)` if /proc does not list it. `None` for a pid whose entry may belong to
-/// another process: the process may be alive.
+/// Returns the state of a dead process, or `Some(None)` if /proc does not list it. Returns `None` if the process can be
+/// alive, because the pid's entry can belong to another process.
 fn state_of_unlisted(process: &Process) -> Option<Option<char>> {
     match process.state {
         Some('Z' | 'X') => Some(process.state),

@@ -1,9 +1,8 @@
 //! Recordings: files with one JSON snapshot per line, which `gpumem record` writes and `--replay` reads.
 //!
 //! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damaged lines.
-//! [`Writer`] appends snapshots, so that an interruption loses at most the current line. [`store`] is a persistent
-//! ring of such files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings.
-//! This module does not interpret snapshots.
+//! [`Writer`] appends snapshots so that an interruption loses at most the current line. [`store`] is a persistent ring
+//! of such files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings.
 
 mod reader;
 pub mod store;
@@ -22,7 +21,7 @@ use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
 ///
-/// Messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
+/// The messages contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", system_message(.cause))]
@@ -33,7 +32,7 @@ pub enum RecordingError {
     #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
-        /// Number of the last line that was read, counted from 1; 0 if none was.
+        /// Number of the last line that was read, starting at 1, or 0 if none was read.
         line: u64,
         cause: io::Error,
     },
@@ -46,18 +45,18 @@ pub enum RecordingError {
     #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage in the file; `None` if the file is empty.
+        /// The first damage in the file. `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// There was too much input without a snapshot. The input may be endless.
+    /// Too much input contained no snapshot. The input can be endless.
     #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
-        /// Number of the line where reading stopped, counted from 1.
+        /// Number of the line where reading stopped, starting at 1.
         line: u64,
-        /// The line of the last snapshot; 0 if there was none.
+        /// Line of the last snapshot, or 0 if there was none.
         found: u64,
-        /// The last damage; `None` if all lines were blank.
+        /// The last damage. `None` if all lines were blank.
         last: Option<Flaw>,
     },
     /// Opening or creating the file for writing failed.
@@ -82,12 +81,12 @@ pub enum RecordingError {
     Write {
         name: String,
         cause: io::Error,
-        /// Time of the last snapshot that this writer wrote completely; `None` if there is none.
+        /// Time of the last snapshot that this writer wrote completely. `None` if there is none.
         whole: Option<Time>,
-        /// Whether part of the line remains at the end of the file because it could not be removed.
+        /// Whether a part of the line remains at the end of the file because it could not be removed.
         torn: bool,
     },
-    /// The reader of a pipe has exited. This is not a failure: exit without a message.
+    /// The reader of a pipe has exited. This is not a failure, so the caller exits without a message.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
     /// A directory cannot become a store, or is not writable.
@@ -102,13 +101,13 @@ pub enum RecordingError {
         /// PID of the other writer, if known.
         pid: Option<u32>,
     },
-    /// A frame could not be written; all earlier frames are complete.
+    /// A frame could not be written. All earlier frames are complete.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     /// A directory cannot be listed.
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
-    /// Part of a segment cannot be read, and was skipped.
+    /// A part of a segment cannot be read and was skipped.
     #[error("{name}, {damage}{}; the rest of the store is intact", count_more(*.more))]
     Damaged {
         name: String,
@@ -122,7 +121,6 @@ fn describe_holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
 
-/// Mentions the number of damaged lines after the first.
 fn count_more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -130,7 +128,7 @@ fn count_more(more: u64) -> String {
     }
 }
 
-/// Returns the system's error message, in lower case and without the number.
+/// Returns the system's error message in lower case and without the number.
 fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
@@ -138,12 +136,10 @@ fn system_message(error: &io::Error) -> String {
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-/// Describes why a file contains no snapshot.
 fn describe_damage(first: Option<&Damage>) -> String {
     first.map_or_else(|| "it is empty".to_owned(), ToString::to_string)
 }
 
-/// Describes the content without snapshots, and says what to do next.
 fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
     let last = last.map_or_else(|| "blank lines".to_owned(), ToString::to_string);
     match found {
@@ -157,7 +153,6 @@ fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
     }
 }
 
-/// Describes what a failed write left in the file.
 fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     let mut text = match whole {
         Some(time) => format!("the recording is whole up to {}", time.local()),
@@ -169,7 +164,7 @@ fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     text
 }
 
-/// Whether the bytes begin with a zstd frame, or with a skippable frame, which some compressors write first.
+/// Returns whether the bytes begin with a zstd frame, or with a skippable frame, which some compressors write first.
 fn is_zstd(head: &[u8]) -> bool {
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

@@ -14,31 +14,31 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// Maximum length of a line. A snapshot with a thousand processes takes about one MiB.
+/// Maximum length of a line. A snapshot with a thousand processes has about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum number of bytes without a snapshot. Longer input is not a recording and may be endless: a device, a pipe,
-/// or zeros that were compressed to a few kilobytes.
+/// Maximum number of bytes without a snapshot. Longer input is not a recording and can be endless: a device, a pipe, or
+/// zeros compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of objects in a line. A process written in ten bytes of JSON takes a hundred times as much memory.
-/// A snapshot with a thousand processes has a few thousand objects.
+/// Maximum number of objects in a line. A process with ten bytes of JSON takes a hundred times as much memory. A
+/// snapshot with a thousand processes has a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
 /// Maximum number of commas in a line. This limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
 /// Maximum zstd window: 128 MiB, the default limit of `zstd`. The decoder allocates the window at the start.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Maximum number of damaged lines to list. Further damaged lines are only counted.
+/// Maximum number of damaged lines to list. More damaged lines are only counted.
 const DAMAGE_LIMIT: usize = 100;
 /// Size of the read buffer: a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// The start of gpumem's own lines. It helps to find a whole line after a torn one that has no newline.
+/// Start of gpumem's lines, used to find a complete line after a torn line without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
-/// Yields the snapshots of a recording of any size, in bounded memory.
+/// Returns the snapshots of a recording of any size in limited memory.
 ///
-/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration if reading
-/// failed, if the recording has another major version, or if it contains no snapshot.
+/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration if reading failed,
+/// if the recording has another major version, or if it contains no snapshot.
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
@@ -49,7 +49,7 @@ pub struct RecordingReader {
     bytes: u64,
     /// Bytes read since the last snapshot, or since the start.
     barren: u64,
-    /// Line of the last snapshot; 0 if there was none.
+    /// Line of the last snapshot, or 0 if there was none.
     found: u64,
     ended: bool,
     damage: Vec<Damage>,
@@ -57,7 +57,8 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording; `-` is standard input. Compression is detected by the first bytes, not by the file name.
+    /// Opens a recording, or standard input if the path is `-`. Compression is detected from the first bytes, not from
+    /// the file name.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Whether [`RecordingReader::rewind`] works; it does not for a pipe.
+    /// Returns whether [`RecordingReader::rewind`] works. It does not for a pipe.
     pub fn can_rewind(&self) -> bool {
         self.rewind.is_some()
     }
@@ -121,7 +122,7 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// Returns the share of the recording that has been read, from 0 to 1; `None` if its length is unknown, as for a
+    /// Returns the share of the recording that has been read, from 0 to 1, or `None` if its length is unknown, as for a
     /// pipe or a small compressed file.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
@@ -138,7 +139,7 @@ impl RecordingReader {
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // Four bytes are enough. A pipe may deliver them one by one.
+        // A pipe can deliver the four bytes one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));
@@ -173,17 +174,17 @@ impl RecordingReader {
         })
     }
 
-    /// Returns the file's name as given by the caller, or `standard input`.
+    /// Returns the name of the file as the caller specified it, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the damage so far, up to a hundred lines.
+    /// Returns the damage found so far, at most a hundred lines.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// Returns the number of damaged lines so far, including those that are not listed.
+    /// Returns the number of damaged lines so far, including lines that are not listed.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }
@@ -192,7 +193,7 @@ impl RecordingReader {
         self.bytes
     }
 
-    /// Reads one line. Returns `None` if the line has no snapshot, or if there are no more lines.
+    /// Reads one line. Returns `None` if the line contains no snapshot, or if there are no more lines.
     fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
@@ -241,7 +242,7 @@ impl RecordingReader {
         self.barren += read as u64;
     }
 
-    /// Fails if there was too much input without a snapshot.
+    /// Fails if too much input contained no snapshot.
     fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
@@ -363,7 +364,7 @@ pub struct Damage {
     pub flaw: Flaw,
 }
 
-/// Describes what is wrong with a line. Text from the line is bounded and safe for a terminal.
+/// What is wrong with a line. Text from the line is limited in length and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     /// The file ends within the line.
@@ -372,7 +373,7 @@ pub enum Flaw {
     /// The file ends within a compressed frame.
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
-    /// The decompressor failed. Nothing after this point can be read.
+    /// The decompressor failed. The rest of the file cannot be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
     /// Decompression needs more memory than is allowed.
@@ -395,10 +396,10 @@ pub enum Flaw {
 
 const TOO_FAR_BACK: &str = "requires too much memory";
 
-/// Whether a line would take far more memory than its text. The count includes braces and commas inside strings, but
-/// no command line has that many.
+/// Returns whether a line would take far more memory than its text. The count includes braces and commas inside
+/// strings, but no command line has that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // A short line, the common case, has too few bytes for that.
+    // A short line, the common case, has too few bytes.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -410,7 +411,7 @@ fn is_overfull(text: &[u8]) -> bool {
     objects > OBJECT_LIMIT || values > VALUE_LIMIT
 }
 
-/// Returns the schema of a line, if the line is a snapshot of another major version.
+/// Returns the schema of a line if the line is a snapshot of another major version.
 fn foreign_schema(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct RecordingHead<'a> {
@@ -426,7 +427,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// Extracts the whole snapshot at the end of a line that begins with a torn snapshot.
+/// Returns the complete snapshot at the end of a line that begins with a torn snapshot.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let start = text.windows(START.len()).rposition(|window| window == START)?;
     if start == 0 {
@@ -435,14 +436,14 @@ fn salvage(text: &[u8]) -> Option<Snapshot> {
     serde_json::from_slice(&text[start..]).ok()
 }
 
-/// Returns the parser's reason, with the column instead of the line number, which is always 1.
+/// Returns the parser's reason with the column. The line number would always be 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let words = text.rsplit_once(" at line ").map_or(&*text, |(w, _)| w);
     format!("{} (column {})", bounded(words), error.column())
 }
 
-/// Shortens text from a recording and makes it safe for a terminal.
+/// Truncates text from a recording and makes it safe for a terminal.
 fn bounded(text: &str) -> String {
     const CHARS: usize = 160;
     let mut out = String::new();
@@ -452,7 +453,7 @@ fn bounded(text: &str) -> String {
             break;
         }
         match c {
-            // The parser's own quotes and escapes are kept.
+            // Keep the parser's own quotes and escapes.
             '"' | '\'' | '\\' => out.push(c),
             c => out.extend(c.escape_debug()),
         }
@@ -475,7 +476,7 @@ pub(super) enum Rewind {
 }
 
 impl Rewind {
-    /// Returns how to rewind a file that is about to be read; `None` if that is impossible.
+    /// Returns how to rewind a file that is about to be read, or `None` if it cannot be rewound.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -483,7 +484,7 @@ impl Rewind {
         Some(Self::File { file, start })
     }
 
-    /// Opens the recording at its start. Earlier readers must not be used after this.
+    /// Opens the recording at its start. Earlier readers must not be used afterwards.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {

@@ -1,13 +1,13 @@
 //! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] limits the age and size of the store; [`Store`] reads it. A segment is a `.jsonl.zst` file named
-//! after the time of its first snapshot. Each segment is a sequence of zstd frames, which are complete and have
-//! checksums. A crash damages at most the last frame, so a reader loses only the last seconds. `--replay` and `zstd`
-//! read segments without conversion.
+//! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file named
+//! after the time of its first snapshot. It is a sequence of complete zstd frames with checksums. A crash damages at
+//! most the last frame, so a reader loses only the last seconds. `--replay` and `zstd` read segments without
+//! conversion.
 //!
-//! Reader and writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
-//! reader tolerates a segment that is gone or ends with an incomplete frame. This module only uses the times of
-//! snapshots; `cli::store` chooses the directory and how far back to read.
+//! Readers and the writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
+//! reader tolerates a segment that is missing or ends with an incomplete frame. `cli::store` chooses the directory and
+//! how far back to read.
 
 mod ring;
 
@@ -28,9 +28,9 @@ use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
 const SUFFIX: &str = ".jsonl.zst";
-/// Latest time that a segment's name can contain, in milliseconds: the end of the year 9999.
+/// Latest time that the name of a segment can contain, in milliseconds: the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments to search for the latest snapshot. The newest segment may be torn or empty.
+/// Number of segments to search for the latest snapshot. The newest segment can be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
 /// Maximum number of bytes to read from a segment. Segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
@@ -45,7 +45,7 @@ struct Segment {
     bytes: u64,
 }
 
-/// The segments that a store had when its directory was listed.
+/// The segments that a store contained when its directory was listed.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -57,12 +57,12 @@ pub struct Latest {
     pub time: Time,
     /// The machine and the boot that the snapshot is from.
     pub host: Host,
-    /// Seconds since the previous snapshot; `None` if the previous snapshot could not be read.
+    /// Seconds since the previous snapshot. `None` if the previous snapshot could not be read.
     pub interval_seconds: Option<f64>,
 }
 
 impl Store {
-    /// Lists the segments in a directory, ignoring other files. Takes no lock and writes nothing.
+    /// Lists the segments in a directory and ignores other files. Takes no lock and writes nothing.
     ///
     /// # Errors
     ///
@@ -82,13 +82,13 @@ impl Store {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Returns the latest complete snapshot; `None` if there is none. Reads one segment and decodes only its end.
+    /// Returns the latest complete snapshot, or `None` if there is none. Reads one segment and decodes only its end.
     pub fn latest(&self) -> Option<Latest> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// Returns the snapshots from `time` on, in the order in which they were written. Each file is opened when the
-    /// iteration reaches it. An error concerns one segment; the iteration continues with the next.
+    /// Returns the snapshots from `time` on, in the order in which they were written. Opens each file when the
+    /// iteration reaches it. An error concerns a single segment, and the iteration continues with the next segment.
     pub fn since(&self, time: Time) -> Since {
         // A segment ends when the next segment begins.
         let over = |next: &Segment| next.start <= time;
@@ -97,7 +97,7 @@ impl Store {
     }
 }
 
-/// Yields the snapshots of a store; see [`Store::since`].
+/// Snapshots of a store, returned by [`Store::since`].
 #[derive(Debug)]
 pub struct Since {
     time: Time,
@@ -106,8 +106,9 @@ pub struct Since {
 }
 
 impl Since {
-    /// Drops the oldest segments until the others have at most `bytes`, compressed. The newest segment always stays.
-    /// Returns whether any was dropped. Call this before reading the first snapshot.
+    /// Removes the oldest segments from the iteration until the others have at most `bytes` of compressed data. Keeps
+    /// at least the newest segment. Returns whether any segment was removed. Call this function before reading the
+    /// first snapshot.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -120,7 +121,7 @@ impl Since {
         left_out > 0
     }
 
-    /// Returns the error for a damaged segment after reading it. The newest segment may still be growing.
+    /// Returns the error for a damaged segment after reading it. The newest segment can still be growing.
     fn damage_error(
         &self,
         name: &str,
@@ -154,7 +155,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // The segment is empty. Its damage gives the reason, if any.
+                // The segment is empty. Its damage shows the reason, if any.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
@@ -178,7 +179,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // This reads the metadata of the entry itself, not of a link's target. The entry may have disappeared.
+        // This reads the metadata of the entry itself, not of a link's target. The entry can have disappeared.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
@@ -190,7 +191,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// Returns a name like `20261121T130500.123Z.jsonl.zst`. Names sort by time.
+/// Returns a name such as `20261121T130500.123Z.jsonl.zst`. Names sort by time.
 fn name_of(start: Time) -> String {
     let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
     let mut name = Time::from_unix_milliseconds(nameable).to_string();
@@ -204,7 +205,7 @@ fn start_of(name: &str) -> Option<Time> {
     (name_of(start) == name).then_some(start)
 }
 
-/// Opens a segment without following a link or waiting for a pipe; `None` if the segment is gone.
+/// Opens a segment without following a link or waiting for a pipe. Returns `None` if the segment has been removed.
 fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {

@@ -1,13 +1,13 @@
-//! Provides a small disk for tests that fill it.
+//! A small disk for tests that fill it.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A small disk, mounted on a folder until the test ends.
+/// A small disk, mounted on a folder until the value is dropped.
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Mounts a small disk. If that fails, prints the reason and returns `None`.
+    /// Mounts a small disk. Prints the reason and returns `None` if that fails.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

@@ -13,24 +13,23 @@ use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// Writes snapshots, one `write(2)` per line.
-///
-/// Existing content is never changed. The remains of a failed write are removed, so that callers may retry.
+/// Writes snapshots, with one `write(2)` per line. Never changes existing content. Removes the remains of a failed
+/// write, so that callers can retry.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
     file: File,
     /// Path of the file. `None` for standard output.
     path: Option<PathBuf>,
-    /// Whether the file ends with a torn line, so that a newline must come first.
+    /// Whether the file ends with a torn line, so that a newline must be written first.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
 }
 
 impl Writer {
-    /// Appends to a file, which is created if missing. If a crash left a torn last line, it stays and is terminated
-    /// by a newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
+    /// Appends to a file, which is created if missing. A torn last line after a crash remains and is terminated by a
+    /// newline. The path can be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
     ///
     /// # Errors
     ///
@@ -47,7 +46,7 @@ impl Writer {
         Ok(Self { name, file, path: Some(path.to_owned()), isolate, line: Vec::new(), whole: None })
     }
 
-    /// Writes to standard output, bypassing the buffer of [`io::stdout`].
+    /// Writes to standard output without the buffer of [`io::stdout`].
     ///
     /// # Errors
     ///
@@ -67,11 +66,11 @@ impl Writer {
         }
     }
 
-    /// Writes one snapshot as a line.
+    /// Writes a snapshot as a line.
     ///
     /// # Errors
     ///
-    /// For example, if the disk is full. The file then still ends with a whole line, and the caller may try again.
+    /// For example, if the disk is full. The file then still ends with a whole line, and the caller can try again.
     /// Returns [`RecordingError::Closed`] for a pipe whose reader has exited.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
@@ -108,7 +107,7 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes this writer's last `written` bytes, unless other data was appended after them.
+    /// Removes the last `written` bytes of this writer, unless other data was appended after them.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
             // An append leaves the position just after the last byte that this writer wrote.
@@ -118,7 +117,7 @@ impl Writer {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // If standard output is a file, it may not have been opened for appending.
+            // If standard output is a file, it can have been opened without `O_APPEND`.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };
@@ -150,7 +149,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     if !metadata.is_file() {
         return Ok((file, false));
     }
-    // Two writers would mix their lines. File systems without locks offer no protection from that.
+    // Two writers would mix their lines. On a file system without locks, they are not detected.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -171,7 +170,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     Ok((file, is_torn))
 }
 
-/// Whether a file that begins with `head` is a recording, even if its first line is torn.
+/// Returns whether a file that begins with `head` is a recording, even if its first line is torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
@@ -186,7 +185,7 @@ fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     Ok((head[..length].to_vec(), last[0]))
 }
 
-/// Writes everything, if possible in one call. Returns how many bytes were written.
+/// Writes all bytes, if possible in one call. Returns how many bytes were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -226,7 +225,7 @@ mod tests {
         snapshot
     }
 
-    /// Returns a file's snapshots and its number of damaged lines.
+    /// Returns the snapshots of a file and the number of damaged lines.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
         let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(read(&path), (vec![snapshot_at(0)], 1));
     }
 
-    /// Fills a file until writing fails. Asserts that it is whole at that point, and again once there is space.
+    /// Fills a file until writing fails. The file must be whole then, and again after space is freed.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();
@@ -374,7 +373,7 @@ mod tests {
         assert_eq!(read(path), ((0..=n).map(snapshot_at).collect(), 1));
     }
 
-    /// Needs no privileges. The limit on file sizes is per process, so the test runs itself in a child process.
+    /// The limit on file sizes applies to a process, so the test runs itself in a child process. Needs no privileges.
     #[test]
     fn a_limit_on_file_sizes_leaves_a_whole_recording() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -391,7 +390,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_crate, module) = module_path!().split_once("::").unwrap();
         let name = format!("{module}::a_limit_on_file_sizes_leaves_a_whole_recording");
-        // SIGXFSZ ignored by the shell stays ignored in programs that it executes.
+        // If the shell ignores SIGXFSZ, so do programs that it executes.
         let output = Command::new("sh")
             .args(["-c", "trap '' XFSZ; ulimit -S -f 40; exec \"$@\"", "sh"])
             .arg(env::current_exe().unwrap())

@@ -1,19 +1,19 @@
-//! A row's memory over time, in buckets no wider than about a twentieth of their age.
+//! Memory of a row over time, in buckets no wider than about a twentieth of their age.
 
 use super::{BUCKET_SECONDS, MOST_BUCKETS};
 use crate::model::Time;
 
-/// How long, in seconds, a level must be held to belong to the band.
+/// How long in seconds a level must be held to belong to the band.
 const BAND_SECONDS: u32 = 360;
 
-/// The memory held in a period, up to the start of the next bucket.
+/// Memory held in a period, up to the start of the next bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     /// Seconds observed since the first sample.
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
-    /// The highest level held for [`BAND_SECONDS`] during a closed bucket.
+    /// Highest level held for [`BAND_SECONDS`] during a closed bucket.
     pub(super) held: u32,
     pub(super) samples: u32,
 }
@@ -23,7 +23,7 @@ impl Bucket {
         Self { start, low: value, high: value, held: 0, samples: 1 }
     }
 
-    /// Whether the bucket is a plateau, which has a single value.
+    /// Returns whether all samples in the bucket have the same value.
     pub(super) fn is_level(&self) -> bool {
         self.low == self.high
     }
@@ -40,7 +40,7 @@ impl Bucket {
 pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
     pub(super) last: Time,
-    /// Time of the last sample, in seconds observed since the first one.
+    /// Time of the last sample, in seconds observed since the first.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
@@ -66,7 +66,7 @@ impl GrowthSeries {
         }
     }
 
-    /// Records the level that the last bucket held when it ends, because merging loses it.
+    /// Records the level that the last bucket held when it ends. Merging would lose it.
     fn note_held(&mut self, end: u32) {
         if end < BAND_SECONDS {
             return;
@@ -106,7 +106,7 @@ impl GrowthSeries {
     }
 }
 
-/// The lowest value in the last `seconds` of buckets that end at `end`.
+/// Returns the lowest value in the last `seconds` of buckets that end at `end`.
 pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     let mut until = end;
     let mut least = u32::MAX;
@@ -120,8 +120,9 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// The depth by which samples may miss a valley's bottom: the difference between the samples around it. If sawtooth
-/// and sampling interval beat, the observed minimum rises without growth, but at most by this depth.
+/// Depth by which samples can miss the bottom of a valley: the difference to the neighbouring samples. If a sawtooth
+/// and the sampling interval have similar periods, the observed minimum rises without growth, but at most by this
+/// depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,

@@ -1,6 +1,5 @@
-//! Watches a row for steady growth: detects it, follows it, and detects its end.
-//!
-//! [`super::window`] defines steady growth in a window.
+//! Detects steady growth in a row, follows it, and detects its end. [`super::window`] defines steady growth in a
+//! window.
 
 use super::series::{Bucket, GrowthSeries, held_at};
 use super::view::{Trend, View};
@@ -10,9 +9,9 @@ use crate::model::Time;
 
 /// Minimum growth, as a multiple of the mean depth by which samples miss valleys.
 const MISSED_VALLEYS: f64 = 1.5;
-/// For how long, in seconds, growth must slow down before it counts as slowing.
+/// How long in seconds growth must slow down before it ends.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// Like `SLOW_FOR_SECONDS`, for irregular growth, whose rises may be rare by chance.
+/// Like [`SLOW_FOR_SECONDS`], for irregular growth, whose rises can be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
@@ -62,7 +61,7 @@ impl GrowthDetector {
                     }
                 } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady::of(&self.series, passing.since, passing.trend);
-                    // A window may still be full of growth that has ended.
+                    // A window can still be full of growth that has ended.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
             }
@@ -111,10 +110,10 @@ impl GrowthDetector {
         Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth continues although no window passes now. A peak or a pause does not end it.
+    /// Returns whether growth continues although no window passes. Neither a peak nor a pause ends growth.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.has_stopped() {
-            // The earlier pauses decide for how long the growth is reported.
+            // The earlier pauses determine how long the growth is reported.
             return true;
         }
         let passed = self.series.now - steady.passed_at;
@@ -127,41 +126,39 @@ impl GrowthDetector {
     }
 }
 
-// Decides whether growth has stopped, from when memory last rose and whether enough of it was freed.
-//
-// Growth that ended still fills most of a long window. [`Steady`] therefore records when the highest value last
-// rose. Because peaks are short, it also records when the highest value held for a few minutes last rose. Movement
-// inside an earlier band is not a rise. How long growth may pause depends on its earlier pauses.
+// Growth that ended still fills most of a long window. To detect the end, [`Steady`] records when the highest value
+// last rose. Because peaks are short, it also records when the highest value held for a few minutes last rose. Movement
+// inside an earlier band is not a rise. How long growth can pause depends on its earlier pauses.
 
-/// Growth that never paused counts as stopped after this many seconds without a rise.
+/// Growth that never paused has stopped after this many seconds without a rise.
 const QUIET_SECONDS: u32 = 300;
-/// For how long, in seconds, stopped growth is reported, unless its pauses are longer.
+/// How long in seconds stopped growth is reported, unless its pauses are longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause may be longer than the longest earlier one by this factor.
+/// A pause can be longer than the longest earlier pause by this factor.
 const PATIENCE: f64 = 1.5;
 /// Minimum rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// Like `LEAST_SHARE`, after growth has stopped.
+/// Like [`LEAST_SHARE`], after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
-/// The expected rise is computed over at most this many seconds.
+/// Maximum number of seconds over which the expected rise is computed after growth has stopped.
 const MOST_SECONDS_ANEW: u32 = 600;
-/// Minimum rise in any case: 1 MiB.
+/// Absolute minimum of a rise: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 /// Peaks shorter than this, in seconds, do not hide the level below them.
 const HELD_SECONDS: u32 = 150;
-/// How far back, in seconds, lows are compared to decide whether fluctuating memory has stopped growing.
+/// Length in seconds of the periods whose lows are compared to decide whether fluctuating memory has stopped growing.
 const STALL_SECONDS: u32 = 280;
-/// How much these lows must rise, as a share of the rise expected from the rate.
+/// Minimum rise of these lows, as a share of the rise expected from the rate.
 const STALL_SHARE: f64 = 0.4;
-/// Like `STALL_SHARE`, for the mean of lows and highs. Lower, because random variation moves the mean less.
+/// Like [`STALL_SHARE`], for the mean of lows and highs. Lower, because random variation moves the mean less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// Minimum share of the growth that must be freed to end it.
 const CAME_BACK: f64 = 0.1;
-/// Memory must also fall below the level held for [`LEVEL_SECONDS`], by this share of the growth.
+/// Minimum depth below the level held for [`LEVEL_SECONDS`], as a share of the growth, that ends it.
 const CAME_BACK_BENEATH: f64 = 0.02;
-/// Time for which a level must be held, in seconds. Longer than an evaluation, whose end frees no growth.
+/// Time in seconds for which a level must be held. Longer than an evaluation, whose end frees no growth.
 const LEVEL_SECONDS: u32 = 600;
-/// The fall must exceed every earlier one by this factor.
+/// Minimum ratio of the fall that ends growth to every earlier fall.
 const MORE_THAN_EVER: f64 = 2.0;
 
 /// When a value last rose, and the longest time between two rises.
@@ -174,18 +171,18 @@ struct Rises {
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
-        // A plateau rises at its start; any other bucket may rise as late as its end.
+        // A plateau rises at its start. Any other bucket can rise as late as its end.
         self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }
 
-/// Steady growth, followed as it happens: old buckets are too wide to show when a value rose.
+/// Steady growth, followed as it happens. Old buckets are too wide to show when a value rose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     pub(super) since: u32,
     passed_at: u32,
     pub(super) trend: Trend,
-    /// The time up to which growth was followed.
+    /// Time up to which growth was followed.
     at: u32,
     /// Rises of the highest value, or of the highest value held for a few minutes.
     either: Rises,
@@ -194,13 +191,13 @@ pub(super) struct Steady {
     /// The highest value so far, and the highest value held for a few minutes.
     high: u32,
     held: u32,
-    /// The values of `high` and `held` at the last rise.
+    /// Values of `high` and `held` at the last rise.
     before: (u32, u32),
     held_before: u32,
-    /// The highest value held for [`LEVEL_SECONDS`]: the level reached beneath peaks, with a delay.
+    /// Highest value held for [`LEVEL_SECONDS`]: the level reached below peaks, with a delay.
     level: u32,
     deepest_fall: u32,
-    /// Set while the growth counts as stopped.
+    /// Set after the growth has stopped.
     stopped: Option<Stop>,
 }
 
@@ -211,7 +208,7 @@ struct Stop {
 }
 
 impl Steady {
-    /// Starts to follow growth that a window has just found.
+    /// Starts to follow growth that a window has just detected.
     pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
         let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
         let start = series.buckets[first].low;
@@ -237,7 +234,7 @@ impl Steady {
     pub(super) fn follow(&mut self, series: &GrowthSeries) {
         let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
-            // After a long pause, the growth missed in between is not required.
+            // After a long pause, the growth missed during the pause is not required.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
@@ -264,7 +261,7 @@ impl Steady {
             }
         }
         self.at = series.now;
-        // Growth resumes only if some window passes.
+        // Growth resumes only if a window passes.
         let passes = self.passed_at == self.at;
         let rose_at = if self.is_still() {
             Some(self.either.last)
@@ -280,7 +277,7 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Whether the growth was freed. The end of a peak does not count.
+    /// Returns whether the growth was freed. The end of a peak does not free it.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
@@ -293,12 +290,13 @@ impl Steady {
         self.either.last
     }
 
-    /// Number of seconds for which growth may pause, based on its earlier pauses.
+    /// Returns how many seconds growth can pause, based on its earlier pauses.
     fn usual_pause(&self) -> u32 {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Whether there was no rise for longer than a pause may last. Growth then resumes only with another rise.
+    /// Returns whether the time without a rise exceeds the longest possible pause. Growth then resumes only with
+    /// another rise.
     fn is_still(&self) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
@@ -308,8 +306,8 @@ impl Steady {
         }
     }
 
-    /// Whether fluctuating memory stays at its level. Peaks of sawteeth and noise exceed earlier ones by chance
-    /// long after growth has stopped.
+    /// Returns whether fluctuating memory remains at its level. Peaks of a sawtooth or of noise exceed earlier peaks by
+    /// chance long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
         let span = STALL_SECONDS.max(pause * 3 / 2);
@@ -351,7 +349,7 @@ impl Steady {
         self.stopped.is_some()
     }
 
-    /// Whether growth stopped too long ago to be reported.
+    /// Returns whether growth stopped too long ago to be reported.
     pub(super) fn is_history(&self) -> bool {
         self.at.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }

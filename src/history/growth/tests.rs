@@ -1,4 +1,4 @@
-//! Tests for each family of curves: growth, lookalikes, and invalid input.
+//! Tests for each family of curves: growth, curves that resemble growth, and invalid input.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -33,7 +33,7 @@ impl Played {
     }
 }
 
-/// Feeds a curve of MiB over minutes to the detector; NaN means unknown.
+/// Plays a curve of MiB over minutes. NaN means unknown.
 fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
     let mut growth = Growth::default();
     let (mut turns, mut words) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     Played { growth, turns, words }
 }
 
-/// Asserts, at all sampling intervals, that a leak is found once and not lost again.
+/// Asserts for all sampling intervals that a leak is found once and not lost again.
 #[track_caller]
 fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -83,7 +83,6 @@ fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Rounds down to a multiple of `size`.
 fn steps(value: f64, size: f64) -> f64 {
     (value / size).floor() * size
 }
@@ -276,13 +275,13 @@ fn a_high_water_mark_is_no_leak() {
         });
         alarms += played.turns.len().div_ceil(2);
     }
-    // This is six days, in which an earlier version raised an alarm every four hours.
+    // In these six days, an earlier version raised an alarm every four hours.
     assert!(alarms <= 3, "{alarms} alarms");
 }
 
 #[test]
 fn a_band_that_was_filled_before_is_no_leak() {
-    // Memory fluctuates below a fixed top, and its lows creep up for hours.
+    // Memory fluctuates below a fixed top, and its lows rise for hours.
     for seed in 1..20 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let played = play(20.0, 300.0, |t| {
@@ -330,7 +329,7 @@ fn equal_peaks_are_no_leak_at_any_period() {
 
 #[test]
 fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
-    // The sample at the bottom comes 0.8 s later with each tooth.
+    // In each tooth, the sample at the bottom is 0.8 s later.
     for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
         let period = period / 60.0;
         let played = play(interval, 120.0, |t| BASE + 15_000.0 * (t % period) / period);
@@ -340,7 +339,7 @@ fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
 
 #[test]
 fn a_slow_climb_is_believed_once() {
-    // The first climb looks like a leak; later ones do not.
+    // The first climb looks like a leak, but later climbs do not.
     for period in [20.0, 30.0, 40.0] {
         for interval in [1.0, 30.0] {
             let played = play(interval, period * 6.0, |t| BASE + 5000.0 * (t / period).fract());
@@ -412,7 +411,7 @@ fn no_input_panics_or_grows_without_bound() {
     }
 }
 
-/// Random times that are this many minutes apart on average.
+/// Returns random times with a mean distance of `mean` minutes.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
     let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
@@ -424,7 +423,7 @@ fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
 #[test]
 fn a_cache_that_fills_by_chance_is_no_leak_and_requests_that_leak_are() {
     for seed in 1..=20 {
-        // Keys are drawn by Zipf's law, so common keys come first.
+        // Keys have a Zipf distribution, so frequent keys appear first.
         let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.04));
         let (mut known, mut at) = ([false; 120], next());
         let cache = play(30.0, 180.0, |t| {
@@ -461,7 +460,7 @@ fn requests_that_come_and_go_are_no_leak() {
                 at = next();
             }
             ends.retain(|end| *end > t);
-            // They arrive during the first quarter of an hour.
+            // Requests arrive during the first quarter of an hour.
             BASE + 400.0 * if t < 15.0 { 15.0 } else { ends.len() as f64 }
         });
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");
@@ -496,7 +495,7 @@ fn requests_that_leak_are_one_leak_however_they_come() {
         assert!(!played.words.is_empty(), "seed {seed}");
         anew += (played.words.len() - 1) / 2;
     }
-    // An earlier version found the growth anew 31 times.
+    // An earlier version lost and found the growth 31 times.
     assert!(anew <= 2, "{anew} times found anew in 40 runs");
 }
 
@@ -526,7 +525,7 @@ fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() 
 
 #[test]
 fn a_leak_beneath_evaluations_is_found_and_stays_found() {
-    // Minutes between evaluations, their length, and the time within which all leaks are found.
+    // Minutes between evaluations, their length, and the time within which all leaks must be found.
     for (every, lasting, within) in [
         ((5.0, 12.0), (1.5, 4.0), 45.0),
         ((12.0, 60.0), (1.5, 4.0), 60.0),

@@ -1,22 +1,22 @@
-//! A row's buckets with their floor, queried by windows of time. Pure arithmetic.
+//! Buckets of a row with their floor, queried by windows of time.
 
 use super::series::{Bucket, GrowthSeries};
 use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
 pub(super) const SLOTS: usize = 12;
-/// Each slot contributes at most the reciprocal of this number to the counted growth.
+/// Reciprocal of the maximum share of the counted growth that a slot contributes.
 const LEAST_STEPS: f64 = 4.0;
 
-/// A window in which the floor rises steadily. Its times are in seconds since the first sample.
+/// A window in which the floor rises steadily. Times are in seconds since the first sample.
 pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Sum of the rises of all slots, each limited by a cap.
+    /// Sum of the rises of all slots, each limited by the cap.
     pub(super) counted: f64,
 }
 
-/// A rise of the floor, and the period in which it happened.
+/// A rise of the floor, and the period when it happened.
 pub(super) struct Rise {
     pub(super) start: u32,
     pub(super) until: u32,
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The floor's rise in each twelfth from `start` to `end`, limited by a cap.
+    /// Returns the floor's rise in each twelfth from `start` to `end`, limited by the cap.
     pub(super) fn capped_rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
         let mut rises = [0.0; SLOTS];
         for rise in self.rises(start, end) {
@@ -84,7 +84,7 @@ impl<'a> View<'a> {
         rises.map(|rise| rise.min(cap))
     }
 
-    /// The lowest and highest value in each of `PARTS`; `None` for a part without a sample.
+    /// Returns the lowest and highest value in each of `PARTS`, or `None` for a part without a sample.
     pub(super) fn extremes<const PARTS: usize>(
         &self,
         start: u32,
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
         parts
     }
 
-    /// Total rise and total fall of the lows between buckets.
+    /// Returns the total rise and total fall of the lows between buckets.
     pub(super) fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let (mut up, mut down) = (0.0, 0.0);
         for pair in self.buckets()[self.index(start)..].windows(2) {
@@ -116,7 +116,7 @@ impl<'a> View<'a> {
         (up, down)
     }
 
-    /// The start of the last bucket. Rises within that bucket are not known yet.
+    /// Returns the start of the last bucket. Rises within that bucket are not known yet.
     pub(super) fn last_start(&self) -> u32 {
         self.buckets().last().map_or(0, |last| last.start)
     }
@@ -128,11 +128,11 @@ fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
     (slot as usize).min(slots - 1)
 }
 
-/// The cap at which a slot contributes at most a quarter of the total; 0 if fewer than four slots rise.
+/// Returns the cap at which a slot contributes at most a quarter of the total, or 0 if fewer than four slots rise.
 fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;
     sorted.sort_unstable_by(f64::total_cmp);
-    // If the `above` largest rises are cut to c, then c is a quarter of `c * above + rest`.
+    // If the `above` largest rises are limited to c, then c is a quarter of `c * above + rest`.
     let mut rest: f64 = sorted.iter().sum();
     for above in 0..LEAST_STEPS as usize {
         let cap = rest / (LEAST_STEPS - above as f64);
@@ -145,7 +145,7 @@ fn cap(rises: &[f64; SLOTS]) -> f64 {
     sorted[SLOTS - LEAST_STEPS as usize]
 }
 
-/// The slopes between values at least a third of the window apart, in ascending order. Their median is robust.
+/// Returns the sorted slopes between values at least a third of the window apart. Their median is robust.
 pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
     let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
     for (from, before) in values.iter().enumerate() {
@@ -162,14 +162,14 @@ pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
 pub(super) struct Line {
     pub(super) mean: f64,
     pub(super) slope: f64,
-    /// The standard deviation of the points from the line.
+    /// Standard deviation of the points from the line.
     pub(super) deviation: f64,
-    /// The standard error of the slope.
+    /// Standard error of the slope.
     pub(super) error: f64,
 }
 
 impl Line {
-    /// `None` if there are fewer than three points.
+    /// Returns `None` if there are fewer than three points.
     pub(super) fn through(points: &[(f64, f64)]) -> Option<Self> {
         if points.len() < 3 {
             return None;
@@ -186,7 +186,7 @@ impl Line {
     }
 }
 
-// How fast and how steadily memory grows in a window, as reported.
+// Growth of memory in a window.
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
@@ -198,7 +198,7 @@ pub struct Trend {
     /// Time from `since` to the last sample.
     pub span_seconds: f64,
     pub samples: u64,
-    /// The floor's rise in that span, without single jumps.
+    /// Rise of the floor in that time, without single jumps.
     pub grown_bytes: u64,
     pub rising_seconds: f64,
     pub quiet_seconds: f64,
@@ -206,7 +206,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Whether memory has not risen for this long, and for longer than any earlier pause.
+    /// Returns whether memory has not risen for `seconds`, and for longer than any earlier pause.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -240,7 +240,7 @@ impl View<'_> {
     }
 }
 
-/// Median and tenth percentile of the rise per slot, from slopes over at least a third of the window.
+/// Returns the median and the tenth percentile of the rise per slot, from slopes over at least a third of the window.
 fn rates(rises: &[f64; SLOTS]) -> (f64, f64) {
     let mut heights = [Some(0.0); SLOTS + 1];
     for (slot, rise) in rises.iter().enumerate() {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
         assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
         assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
-        // Eleven rises of 1 and one of 100, so (11 + c) / 4 = c.
+        // Eleven rises of 1 and a rise of 100, so (11 + c) / 4 = c.
         let mut jump = [1.0; 12];
         jump[5] = 100.0;
         assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);

@@ -1,27 +1,26 @@
-//! Decides whether the floor rises steadily in a window: throughout it, to its end, and above earlier levels.
-//!
-//! Pure arithmetic on a row's buckets. [`super`] decides when to evaluate and how to use the result.
+//! Decides whether the floor rises steadily in a window: throughout, to its end, and above earlier levels. [`super`]
+//! decides when to evaluate and how to use the result.
 
 use std::ops::RangeInclusive;
 
 use super::view::{Line, Rise, SLOTS, View, Window, slopes};
 use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
-/// Growth is regular if the standard deviation of the twelfths' rises, as a share of their mean, is below this.
+/// Growth is regular if the standard deviation of the twelfths' rises, as a share of their mean, is below this value.
 pub(super) const EVEN: f64 = 0.2;
-/// Memory counts as almost never freed if the ratio of falls to rises is at most this.
+/// Maximum ratio of falls to rises of memory that is almost never freed.
 const CALM: f64 = 0.1;
-/// Highs and floor rise together if the ratio of their slopes is in this range.
+/// Ratio of the slopes of highs and floor if both rise together.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
 pub(super) struct Thresholds {
     last_third: f64,
-    /// Minimum length in multiples of the shortest window, times the effective number of rising slots. Half as much
-    /// if the highs rise as fast as the floor.
+    /// Minimum of the length in multiples of the shortest window, times the effective number of rising slots. Half as
+    /// much if the highs rise as fast as the floor.
     patience: f64,
-    /// Growth that slows down this much is levelling off.
+    /// Growth that slows down this much approaches a level.
     pub(super) slower: Slower,
-    /// Whether the growth was not steady just before.
+    /// Whether steady growth was not detected just before.
     is_first: bool,
 }
 
@@ -62,14 +61,14 @@ impl View<'_> {
         passes.then_some(Window { start, end, counted })
     }
 
-    /// Whether almost no memory is ever freed.
+    /// Returns whether almost no memory is ever freed.
     fn is_calm(&self, start: u32) -> bool {
         let (up, down) = self.ups_and_downs(start);
         down <= up * CALM
     }
 
-    /// Whether the growth is something other than a high-water mark, a cache or a filling band. The first two are
-    /// checked if memory is almost never freed, otherwise the third.
+    /// Returns whether the growth is not a high-water mark, a cache or a filling band. Checks the first two if memory
+    /// is almost never freed, otherwise the third.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -80,7 +79,7 @@ impl View<'_> {
         }
     }
 
-    /// Start of the growth in a window, after any time in which memory was constant.
+    /// Returns the start of the growth in a window, after any time in which memory was constant.
     pub(super) fn beginning(&self, window: &Window) -> u32 {
         let rise = self.rises(window.start, window.end).next();
         rise.map_or(window.start, |rise| {
@@ -89,22 +88,22 @@ impl View<'_> {
     }
 }
 
-// Decides whether growth leaves the band in which memory moved before. A return to an earlier height is not new, and
-// neither is a rise within earlier variation.
+// Growth must leave the band in which memory moved before. A return to an earlier height is not new, and neither is a
+// rise within earlier variation.
 
-/// Minimum share of growth that is above earlier levels.
+/// Minimum share of growth above earlier levels.
 const NEW_SHARE: f64 = 0.8;
 /// Minimum slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
-/// If lows moved by more than this share of the growth before it began, they may do so again.
+/// If lows moved by more than this share of the growth before it began, they can do so again.
 const WANDERED_SHARE: f64 = 0.5;
-/// The number of parts of a window in which lows are compared; a part is longer than most sawteeth.
+/// Number of parts of a window whose lows are compared. A part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
-/// How far these lows may deviate from a line through them: root mean square, as a share of the growth.
+/// Maximum deviation (root mean square) of these lows from a line through them, as a share of the growth.
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
-    /// Whether little of the growth is above the level held for a few minutes before it.
+    /// Returns whether little of the growth is above the level held for a few minutes before it.
     fn is_in_its_band(&self, start: u32) -> bool {
         let before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
         let held = before.map(|bucket| bucket.held).max().unwrap_or_default();
@@ -117,7 +116,8 @@ impl View<'_> {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Whether the growth may be random: lows moved as far before it began, or do not follow a line now.
+    /// Returns whether the growth can be random, because lows moved as far before it began, or do not follow a line
+    /// now.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().map(|it| it.low);
@@ -125,14 +125,14 @@ impl View<'_> {
         f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
     }
 
-    /// How far the lows of the parts deviate from a line through them.
+    /// Returns how far the lows of the parts deviate from a line through them.
     fn strays(&self, start: u32, end: u32) -> f64 {
         let parts = self.extremes::<PARTS>(start, end);
         let lows = (0..PARTS).filter_map(|at| Some((at as f64, parts[at]?.0)));
         Line::through(&lows.collect::<Vec<_>>()).map_or(f64::INFINITY, |line| line.deviation)
     }
 
-    /// The slope of the twelfths' highs, as a share of the floor's. A filling band does not exceed its top.
+    /// Returns the slope of the twelfths' highs, as a share of the floor's. A filling band does not exceed its top.
     fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.extremes::<SLOTS>(start, end).map(|it| Some(it?.1));
         let slopes = slopes(&highs);
@@ -141,13 +141,13 @@ impl View<'_> {
     }
 }
 
-// Growth that slows down steadily is not a leak: a line through its twelfths' rises declines.
+// Growth that slows down steadily is not a leak. A line through the rises of its twelfths declines.
 
-/// How much growth must slow down, from the first twelfth to the last, to count as slowing.
+/// How much growth must slow down from the first twelfth to the last.
 pub(super) struct Slower {
-    /// The last rise is at most this share of the first.
+    /// Maximum ratio of the last rise to the first.
     pub(super) share: f64,
-    /// The decline is at least this many standard errors.
+    /// Minimum decline in standard errors.
     pub(super) sure: f64,
 }
 
@@ -164,13 +164,13 @@ impl View<'_> {
             && -line.slope >= slower.sure * line.error.max(1e-9)
     }
 
-    /// The standard deviation of the twelfths' rises around their trend, as a share of their mean.
+    /// Returns the standard deviation of the twelfths' rises around their trend, as a share of their mean.
     pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
         let line = self.bend(start, end);
         line.map_or(f64::INFINITY, |line| line.deviation / line.mean.max(1e-9))
     }
 
-    /// A line through the twelfths' rises, excluding the last bucket.
+    /// Returns a line through the twelfths' rises, without the last bucket.
     fn bend(&self, start: u32, end: u32) -> Option<Line> {
         let end = end.min(self.last_start()).max(start + 1);
         let step = f64::from(end - start) / SLOTS as f64;
@@ -179,7 +179,8 @@ impl View<'_> {
         Line::through(&rises.collect::<Vec<_>>())
     }
 
-    /// The height of the floor at a time. It rises linearly between buckets, and at the end of a plateau.
+    /// Returns the height of the floor at a time. The floor rises linearly between buckets, and at the end of a
+    /// plateau.
     fn height_at(&self, time: f64) -> f64 {
         let (at, floor) = (self.index(time as u32), self.floor());
         let (bucket, height) = (&self.buckets()[at], f64::from(floor[at]));
@@ -191,15 +192,15 @@ impl View<'_> {
     }
 }
 
-// Decides whether growth in steps continues, like a leak, or becomes rarer.
+// Growth in steps must continue like a leak and not become rarer.
 //
-// A caching allocator's high-water mark rises when a batch needs more than all earlier ones, and a cache fills with
+// A caching allocator's high-water mark rises when a batch needs more than all earlier batches, and a cache fills with
 // the most frequent requests first. Both rise ever more rarely. A leak at each epoch or request continues at its
 // initial rate.
 
-/// The smallest step, as a share of the counted growth.
+/// Minimum size of a step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// Time must predict the steps better than its logarithm by this much, in log odds.
+/// How much better than its logarithm time must predict the steps, in log odds.
 const ODDS: f64 = 4.0;
 /// Number of seconds at the start to ignore. Memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
@@ -211,7 +212,8 @@ const WIDTH_SHARE: u32 = 16;
 const HIGHEST: f64 = 1.5;
 
 impl View<'_> {
-    /// Whether rises have not become rarer since the start. `counted` is the window's rise without single jumps.
+    /// Returns whether rises have not become rarer since the start. `counted` is the rise of the window without single
+    /// jumps.
     fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
         let floor = self.floor();
         let rise = floor.windows(2).position(|pair| pair[1] > pair[0]);
@@ -220,15 +222,15 @@ impl View<'_> {
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
-    /// How much better time since the start predicts the rises than its logarithm, in log odds.
+    /// Returns how much better than its logarithm the time since the start predicts the rises, in log odds.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
         let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));
         let ages = f64::from(self.series.now.max(BEGINNING_SECONDS * 2)) / young;
-        // At a rate of 1 / age, the density of growth is 1 / (age ln ages); at a steady rate, it is 1 / span.
+        // At a rate of 1 / age, the density of growth is 1 / (age ln ages). At a steady rate, it is 1 / span.
         let by_log = (young * (ages - 1.0) / ages.ln()).ln();
         let cap = counted / 4.0;
-        // The last step triggered this evaluation, so it is excluded.
+        // Exclude the last step, which triggered this evaluation.
         let Some((_, rises)) = rises.split_last() else { return 0.0 };
         let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
         for rise in rises.iter().filter(|rise| f64::from(rise.start) >= young) {
@@ -241,7 +243,7 @@ impl View<'_> {
         if squares > 0.0 { weight / squares * sum } else { 0.0 }
     }
 
-    /// Whether a window's steps, and the times between them, are similar.
+    /// Returns whether the steps in a window, and the times between them, are similar.
     fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
         let steps: Vec<Rise> =
             self.rises(start, end).filter(|it| it.size >= LEAST_SHARE * counted).collect();

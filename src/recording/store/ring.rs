@@ -19,29 +19,29 @@ use crate::model::{Snapshot, Time};
 use crate::recording::RecordingError;
 use crate::units::MIB;
 
-/// Name of the lock file. The writer locks it and writes its pid there.
+/// Name of the lock file. The writer locks the file and writes its pid to it.
 const LOCK: &str = "lock";
-/// Maximum time, in milliseconds, that snapshots wait to be compressed together.
+/// Maximum time in milliseconds that snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// Maximum size of the text that waits to be compressed, in bytes.
+/// Maximum number of bytes of text that wait to be compressed.
 const FRAME_BYTES: usize = 256 << 10;
-/// Maximum time span of a segment, in milliseconds.
+/// Maximum time span of a segment in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
-/// Maximum size of a segment, in bytes after compression.
+/// Maximum size of a compressed segment in bytes.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// Minimum number of segments that fit the limits, so that each segment is a small part of the store.
+/// Minimum number of segments that the limits allow, so that each segment is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// Maximum size of the unwritten text that is kept for a retry, in bytes.
+/// Maximum number of bytes of unwritten text that are kept for a retry.
 const MAX_PENDING: usize = 4 << 20;
-/// zstd's default level. It is still cheap, and its output is a third as large as with the fastest level.
+/// zstd's default level. The output is a third as large as at the fastest level, and compression is still cheap.
 const LEVEL: i32 = 3;
 
-/// The limits of a store. The current segment is never removed.
+/// Limits of a store. The current segment is never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// A segment is removed if it ended more than this before the latest snapshot.
+    /// Maximum time from the end of a segment to the latest snapshot. Older segments are removed.
     pub max_age: Duration,
-    /// The oldest segment is removed before the total size exceeds this.
+    /// Maximum total size. The oldest segments are removed before the store exceeds it.
     pub max_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl StoreLimits {
     }
 }
 
-/// Which users may read new files. The umask can only restrict this further.
+/// Users who can read new files. The umask can only restrict access further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Owner,
@@ -76,17 +76,16 @@ impl Access {
     }
 }
 
-/// The only writer of a store.
-///
-/// After a failed write, only complete frames remain. The write is retried with the next snapshot.
+/// The only writer of a store. After a failed write, only complete frames remain, and the next snapshot retries the
+/// write.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// The lock file. Closing it would release the lock.
+    /// Closing the lock file would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
-    /// All segments, oldest first. The last one is `current`, if that is set.
+    /// All segments, oldest first. If `current` is set, it is the last segment.
     segments: VecDeque<Segment>,
     current: Option<Current>,
     pending: PendingSegment,
@@ -97,7 +96,7 @@ pub struct StoreWriter {
 
 struct Current {
     file: File,
-    /// Time of the first snapshot. The file's name may contain a later time.
+    /// Time of the first snapshot. The name of the file can contain a later time.
     first: Time,
 }
 
@@ -109,8 +108,8 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Opens the store in a directory, which is created if missing. Segments of earlier writers stay unchanged, even
-    /// if they are torn; writing begins a new segment.
+    /// Opens the store in a directory, which is created if missing. Segments of earlier writers remain unchanged, even
+    /// if they are torn, and writing begins a new segment.
     ///
     /// # Errors
     ///
@@ -153,12 +152,13 @@ impl StoreWriter {
         self.lost
     }
 
-    /// Whether snapshots are waiting to be written.
+    /// Returns whether snapshots are waiting to be written.
     pub fn is_behind(&self) -> bool {
         self.pending.snapshots > 0
     }
 
-    /// Adds a snapshot. The first one is written at once, each later one with its frame, within about ten seconds.
+    /// Adds a snapshot. The first snapshot is written immediately, later ones with their frame within about ten
+    /// seconds.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl StoreWriter {
         RecordingError::StoreWrite { folder: self.folder.clone(), cause }
     }
 
-    /// Appends a frame whose first snapshot was taken at `first`. Makes room if needed.
+    /// Appends a frame whose first snapshot was taken at `first`. Removes old segments if needed.
     fn append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
         let bytes = frame.len() as u64;
         self.end_segment_before(first, bytes);
@@ -238,12 +238,12 @@ impl StoreWriter {
             segment.bytes += frame.len() as u64;
             return Ok(());
         };
-        // If the first frame of a new segment could not be written, remove the empty segment.
+        // Remove a new segment whose first frame could not be written.
         if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
             self.segments.pop_back();
             self.current = None;
         } else if current.file.set_len(segment.bytes).is_err() {
-            // The segment is now torn, so the next frame goes into a new one.
+            // The segment is torn now, so the next frame needs a new segment.
             self.current = None;
         }
         Err(cause)
@@ -265,7 +265,7 @@ impl StoreWriter {
 
     /// Begins a segment. Its name sorts after all other names, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // Another process may have removed segments.
+        // Another process can have removed segments.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments
@@ -295,14 +295,14 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // A segment ends when the next one begins, or at its maximum time span, because the store may have paused.
+        // A segment ends when the next one begins, or at its maximum time span if the writer paused.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);
         now.seconds_since(end.min(longest)) > self.limits.max_age.as_secs_f64()
     }
 
-    /// Removes the oldest segment, unless it is the current one. Returns `false` if nothing was removed.
+    /// Removes the oldest segment unless it is the current one. Returns whether a segment was removed.
     fn remove_oldest(&mut self) -> bool {
         let is_current = self.current.is_some() && self.segments.len() == 1;
         let Some(oldest) = self.segments.front().filter(|_| !is_current) else {
@@ -329,13 +329,13 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// Locks a store, and writes gpumem's pid into the lock file.
+/// Locks a store and writes gpumem's pid to the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
-    // Any user who can open the file, even for reading, could lock it and block the writer.
+    // A user who can open the file for reading could lock it and block the writer, so only the owner can open it.
     let mode = Access::Owner.file_mode();
     let mut file = open_output(&folder.join(LOCK), OFlags::empty(), mode).map_err(failed)?;
-    // File systems without locks lack this protection.
+    // On a file system without locks, two writers are not detected.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -346,7 +346,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // The pid is informational, so errors are ignored.
+    // Ignore errors, because the pid is only informational.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

@@ -26,7 +26,7 @@ fn snapshot_at(seconds: i64) -> Snapshot {
     snapshot
 }
 
-/// A child that another test forks holds this process's locks until it executes its program.
+/// Opens the store. Retries while a child forked by another test holds the lock, which the child inherited, until exec.
 fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     loop {
         match StoreWriter::open(folder, limits, Access::Owner) {
@@ -44,7 +44,7 @@ fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i6
     writer.flush().unwrap();
 }
 
-/// Returns a store's snapshots since a time, in whole seconds, and the errors.
+/// Returns the times of the snapshots in a store since `since`, in whole seconds, and the errors.
 fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     let (mut seconds, mut errors) = (Vec::new(), Vec::new());
     for item in Store::open(folder).unwrap().since(time(since)) {
@@ -146,7 +146,7 @@ fn a_store_is_bounded_by_age_even_after_a_pause() {
             continue;
         }
         let first = read_since(folder.path(), -1).0[0];
-        // Whole segments are removed, so the store may exceed the maximum age by an eighth of an hour and a frame.
+        // Only whole segments are removed, so the store can exceed the maximum age by an eighth of an hour and a frame.
         let oldest = (second - first) as f64;
         assert!(oldest <= 3600.0 + 450.0 + 30.0, "{oldest} at {second}");
         assert!(second < 3600 || oldest >= 3600.0, "{oldest} at {second}");
@@ -172,7 +172,7 @@ fn a_store_is_bounded_by_size_and_keeps_its_current_segment() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that exceeds all limits becomes a segment by itself.
+    // A frame that exceeds all limits becomes a separate segment.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);
@@ -199,7 +199,7 @@ fn a_torn_segment_loses_its_end_and_stays_unchanged() {
     let length = fs::metadata(&torn).unwrap().len();
     let file = OpenOptions::new().write(true).open(&torn).unwrap();
     file.set_len(length - 60).unwrap();
-    // The segment may still be growing, so this is not damage yet.
+    // The segment can still be growing, so its incomplete frame is not damage yet.
     assert_eq!(read(folder.path()), [0]);
     assert_eq!(latest(folder.path()), Some((0, None)));
 
@@ -249,7 +249,8 @@ fn a_clock_set_back_changes_neither_order_nor_names() {
     assert_eq!(segments(folder.path()).len(), 5);
     assert_eq!(names.len(), 5, "no segment was renamed");
 
-    // The clock is set back within one run: snapshots of a segment are in order, and later frames share a segment.
+    // The clock is set back within one run. The snapshots of a segment remain in order, and later frames share a
+    // segment.
     let mut writer = writer(folder.path(), DAY);
     for second in [3000, 3020, 3040, 2000, 2020, 2040] {
         writer.write(&snapshot_at(second)).unwrap();
@@ -276,7 +277,7 @@ fn other_files_in_the_directory_are_left_alone() {
     assert_eq!(errors.len(), 1, "the file that is not a recording: {errors:?}");
     assert_eq!(latest(folder.path()), Some((100, None)));
 
-    // Opening must fail even if the pipe has replaced a segment since the directory was listed.
+    // Opening must fail even if a pipe has replaced a segment since the directory was listed.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
     let limits = StoreLimits { max_bytes: 1, ..DAY };
@@ -297,14 +298,14 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
         Some((snapshot.time - time(0)) / 1000)
     };
     assert_eq!(next(), Some(0));
-    // The second segment is removed, and the third one grows, while the first is being read.
+    // The second segment is removed and the third grows while the first is being read.
     fs::remove_file(&segments(folder.path())[1]).unwrap();
     writer.write(&snapshot_at(1220)).unwrap();
     assert_eq!(next(), Some(1200));
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // The writer continues even if every segment has been removed.
+    // The writer continues after all segments have been removed.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
@@ -313,7 +314,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(read(folder.path()), [1900]);
 }
 
-/// Returns the time and interval of the latest snapshot, in seconds.
+/// Returns the time and interval of the latest snapshot in seconds.
 fn latest(folder: &Path) -> Option<(i64, Option<f64>)> {
     let latest = Store::open(folder).unwrap().latest()?;
     Some(((latest.time - time(0)) / 1000, latest.interval_seconds))
@@ -336,7 +337,7 @@ fn the_latest_snapshot_is_found_without_reading_all() {
         writer.write(&snapshot_at(second)).unwrap();
         assert_eq!(latest(folder.path()), Some(found), "at {second}");
     }
-    // A crash may leave an empty segment behind.
+    // A crash can leave an empty segment.
     fs::write(folder.path().join(name_of(time(720))), "").unwrap();
     assert_eq!(latest(folder.path()), Some((710, Some(10.0))));
 }
@@ -367,7 +368,7 @@ fn only_permitted_users_can_read_a_store() {
         let mut writer = StoreWriter::open(&folder, DAY, access).unwrap();
         writer.write(&snapshot_at(0)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        // The umask may restrict the mode further.
+        // The umask can restrict the mode further.
         assert_eq!(mode(&folder) & !folder_mode, 0);
         assert_eq!(mode(&segments(&folder)[0]) & !file_mode, 0);
         assert_eq!(mode(&folder) & 0o700, 0o700);
@@ -392,7 +393,7 @@ fn a_full_disk_removes_the_oldest_segments() {
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
-    // Other data fills the disk. The oldest segments are removed, and after that snapshots wait.
+    // Other data fills the disk. The oldest segments are removed, and then snapshots wait.
     let ballast = folder.path().join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let error = loop {
