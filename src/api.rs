@@ -1,6 +1,7 @@
-//! The items of each module that the integration tests and benchmarks use, and nothing else. The rest of the library
-//! is private to the crate, so that the compiler reports unused code. If a test needs another item, add it here. This
-//! is not a stable API for other crates.
+//! The items that the integration tests and benchmarks use.
+//!
+//! Everything else is private to the crate, so that the compiler reports unused code. This is not a
+//! stable API for other crates.
 
 pub mod advice {
     pub use crate::advice::find;

@@ -1,19 +1,20 @@
-//! Runs work that may hang on separate threads, and waits for answers only for a limited time.
+//! Runs work that can hang on its own thread, and waits for the answer with a timeout.
 //!
-//! A file system, driver or server that does not answer blocks only the thread that waits for it. That thread is
-//! abandoned, and its late answer is dropped. A [`Task`] does one piece of work; a [`Worker`] answers a series of
-//! questions. Both start a thread of their own, so callers must limit how many may hang.
+//! If a file system, driver or server does not answer, only the thread that waits for it blocks.
+//! The thread is abandoned, and its late answer is dropped. A [`Task`] produces one answer; a
+//! [`Worker`] answers a series of questions. Callers must limit the number of threads that can
+//! hang.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a sample waits for an answer that usually arrives at once, such as a file that may not be cached or a
-/// server on this machine. A later answer is used with the next sample.
+/// Maximum time for which a sample waits for an answer that is usually immediate, such as a file or
+/// a local server. A later answer is used with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
-/// Time limit for an operation of several steps.
+/// A time limit for an operation of several steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
@@ -21,7 +22,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates a deadline that expires after `time`.
     pub fn after(time: Duration) -> Self {
         Self { started: Instant::now(), time }
     }
@@ -32,24 +32,23 @@ impl Deadline {
     }
 }
 
-/// Work that runs on its own thread.
 #[derive(Debug)]
 pub struct Task<T> {
     answer: Receiver<T>,
     started: Instant,
 }
 
-/// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoAnswer {
-    /// The work has not finished yet.
+    /// The work has not finished.
     Late,
-    /// The thread has ended without an answer, or the answer was already taken.
+    /// The thread ended without an answer, or the answer was taken before.
     Never,
 }
 
 impl<T: Send + 'static> Task<T> {
-    /// Starts the work on a thread with this name. Fails if the thread cannot be started.
+    /// Starts the work on a thread with this name. Returns an error if the thread cannot be
+    /// started.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
@@ -60,7 +59,7 @@ impl<T: Send + 'static> Task<T> {
         Ok(Self { answer, started })
     }
 
-    /// Waits up to `time` for the answer. Fails if there is no answer by then.
+    /// Waits up to `time` for the answer.
     pub fn wait(&self, time: Duration) -> Result<T, NoAnswer> {
         self.answer.recv_timeout(time).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Late,
@@ -68,34 +67,33 @@ impl<T: Send + 'static> Task<T> {
         })
     }
 
-    /// Waits for the answer until `time` after the work was started. Fails like [`Self::wait`].
+    /// Waits for the answer until `time` after the start of the work.
     pub fn within(&self, time: Duration) -> Result<T, NoAnswer> {
         self.wait(time.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// A thread that answers questions `Q` with answers `A`, over bounded queues. Dropping the worker ends the thread.
+/// A thread that answers questions `Q` with answers `A` over bounded queues. Dropping the worker
+/// ends the thread.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,
     answers: Receiver<A>,
 }
 
-/// Why a question was not accepted.
 #[derive(Debug)]
 pub enum NotAsked<Q> {
-    /// The queue is full; ask again later.
+    /// The queue is full. The question can be asked again later.
     Busy(Q),
-    /// The thread has ended.
     Ended,
 }
 
-/// Sender of a worker's answers. Sending blocks while the queue is full.
 pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
-    /// Starts a thread with this name and these queue lengths. `prepare` returns the function that handles each
-    /// question, and which returns `None` once nothing reads its answers. Fails if the thread cannot be started.
+    /// Starts a thread with this name and these queue lengths. `prepare` receives the sender of
+    /// answers, which blocks while the queue is full, and returns the function that handles a
+    /// question. The thread ends when that function returns `None`.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),
@@ -110,7 +108,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         Ok(Self { questions: sender, answers })
     }
 
-    /// Sends a question without waiting. Fails if the queue is full or the thread has ended.
+    /// Sends a question without waiting.
     pub fn ask(&self, question: Q) -> Result<(), NotAsked<Q>> {
         self.questions.try_send(question).map_err(|error| match error {
             TrySendError::Full(question) => NotAsked::Busy(question),
@@ -118,12 +116,11 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         })
     }
 
-    /// Waits up to `time` for the next answer.
     pub fn take(&self, time: Duration) -> Option<A> {
         self.answers.recv_timeout(time).ok()
     }
 
-    /// Creates a worker whose questions the test answers itself.
+    /// Creates a worker without a thread, for a test that answers the questions.
     #[cfg(test)]
     pub fn by_hand((questions, answers): (usize, usize)) -> (Self, Receiver<Q>, Answers<A>) {
         let (sender, received) = sync_channel(questions);
@@ -140,7 +137,6 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// Longer than any test takes.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -209,7 +205,7 @@ mod tests {
         assert_eq!(questions.recv(), Ok(1));
         drop(questions);
         assert!(matches!(worker.ask(3), Err(NotAsked::Ended)));
-        // Answers that were already sent can still be taken.
+        // Answers that were sent before the end can still be taken.
         answers.send(9).unwrap();
         drop(answers);
         assert_eq!(worker.take(LONG), Some(9));

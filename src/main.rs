@@ -1,4 +1,4 @@
-//! The `gpumem` binary, which only calls the library.
+//! The `gpumem` binary.
 
 fn main() -> std::process::ExitCode {
     gpumem::main()

@@ -1,8 +1,9 @@
-//! Runs programs that gpumem starts on its own: the notify command, and ssh in batch mode.
+//! Runs the notify command, and ssh in batch mode.
 //!
-//! Each program runs in its own session, so it cannot read from the caller's terminal or type into it. Its process
-//! group is killed when the request ends, and it gets SIGTERM if gpumem exits first. Programs that the caller chose
-//! keep the caller's terminal: the command of `run`, the pager of `man`, and `ssh -t` from the screen.
+//! Each program runs in its own session, where it cannot read from or type into the caller's
+//! terminal. Its process group is killed when the request ends, and the program gets SIGTERM if
+//! gpumem exits first. The programs that a user runs keep the terminal: the command of `run`, the
+//! pager of `man`, and `ssh -t` from the screen.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -17,12 +18,12 @@ use rustix::process::{
 
 use crate::deadline::Deadline;
 
-/// How often to check whether a program has exited.
+/// Interval at which to check whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
-/// Maximum wait for a killed program to exit, which the kernel may delay.
+/// Maximum time to wait for a killed program, whose exit the kernel can delay.
 const EXITS: Duration = Duration::from_secs(2);
 
-/// A program in its own session. When this is dropped, the program and its process group are killed.
+/// A program in its own session. Dropping this value kills the program's process group.
 #[derive(Debug)]
 pub struct Subprocess {
     pub child: Child,
@@ -30,20 +31,21 @@ pub struct Subprocess {
 }
 
 impl Subprocess {
-    /// Starts a program, which gets SIGTERM when the calling thread ends. Fails if the program cannot be started.
+    /// Starts a program, which gets SIGTERM when the calling thread ends.
     #[allow(unsafe_code)]
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let begin_session = || {
             setsid()?;
             Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
         };
-        // SAFETY: after the fork, the closure makes two system calls, and does not allocate or lock.
+        // SAFETY: after the fork, the closure makes two system calls and neither allocates nor
+        // locks.
         let child = unsafe { command.pre_exec(begin_session) }.spawn()?;
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits up to `time` for the program to exit. Once it has exited, kills the rest of its process group. Fails if
-    /// waitid(2) fails.
+    /// Waits up to `time` for the program to exit. After the exit, kills the rest of its process
+    /// group.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -58,10 +60,9 @@ impl Subprocess {
         self.child.wait().map(Some)
     }
 
-    /// Kills the process group of the program. The kernel cannot reuse this group id until the program is reaped.
+    /// Kills the process group. The kernel cannot reuse the group ID until the program is reaped.
     pub fn kill(&self) {
         if !self.is_reaped {
-            // The group may already be empty.
             let _ = kill_process_group(self.pid(), Signal::KILL);
         }
     }

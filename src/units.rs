@@ -1,4 +1,5 @@
-//! Parses and formats bytes, percentages and durations. No other module converts between byte units.
+//! Parses and formats bytes, percentages and durations. No other module converts between byte
+//! units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,30 +8,30 @@ use std::time::Duration;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// Formats a count: `1 sample`, `3 samples`. The plural of `word` must end in `s`.
+/// Formats a count, such as `1 sample` or `3 samples`. The plural of `word` must end in `s`.
 pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -> String {
     let s = if count == N::from(1) { "" } else { "s" };
     format!("{count} {word}{s}")
 }
 
-/// A number that is displayed rounded to an integer, like `{:.0}`: halves are rounded to even.
+/// A number that is displayed as an integer, like `{:.0}`: halves are rounded to even.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rounded(pub f64);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Integers below this are exact.
+        /// Smaller integers are exact.
         const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
         match self.0 {
-            // Integers are formatted faster than floats.
+            // Formatting an integer is faster than formatting a float.
             number @ 0.0..MAX_EXACT => (number.round_ties_even() as u64).fmt(f),
             number => write!(f, "{number:.0}"),
         }
     }
 }
 
-/// A number of bytes, displayed as `512 B`, `1.5 KiB`, `20.0 GiB`, and parsed from `8GiB`, `512MiB`, `4096B`. A unit
-/// is required, because `8` could mean bytes or GiB; only `0` needs none.
+/// A number of bytes, displayed as `512 B`, `1.5 KiB` or `20.0 GiB`, and parsed from `8GiB`,
+/// `512MiB` or `4096B`. Only `0` needs no unit: a plain `8` could mean bytes or GiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Bytes(pub u64);
 
@@ -46,12 +47,12 @@ const BYTE_UNITS: [(&str, u64); 6] = [
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
-        // Use the first unit in which the displayed number is below 1024; 1023.95 KiB becomes 1.0 MiB.
+        // 1023.95 KiB would be displayed as 1024.0 KiB, so use 1.0 MiB.
         while unit + 1 < BYTE_UNITS.len() && self.0 as f64 / BYTE_UNITS[unit].1 as f64 >= 1023.95 {
             unit += 1;
         }
         let (name, size) = BYTE_UNITS[unit];
-        // Use integers, because a screen shows hundreds of sizes, and formatting a float takes ten times as long.
+        // A screen shows hundreds of sizes, and formatting a float takes ten times as long.
         let tenths = match unit {
             0 => 0,
             _ => divide_and_round(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
@@ -65,7 +66,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Divides by 2^`power` and rounds; halves are rounded to even, as for floats.
+/// Divides by 2^`power`. Halves are rounded to even, as for floats.
 fn divide_and_round(number: u128, power: u32) -> u128 {
     let (quotient, divisor) = (number >> power, 1 << power);
     let remainder = number & (divisor - 1);
@@ -73,30 +74,15 @@ fn divide_and_round(number: u128, power: u32) -> u128 {
     quotient + u128::from(is_up)
 }
 
-/// Error for text that is not a quantity, with examples of valid text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// The text is not a quantity of this kind.
     #[error("{text:?} is not {expected}; write {examples}")]
-    Other {
-        /// The text as typed.
-        text: String,
-        /// What was expected.
-        expected: &'static str,
-        /// Examples of valid texts.
-        examples: &'static str,
-    },
-    /// The number lacks a unit.
+    Other { text: String, expected: &'static str, examples: &'static str },
     #[error("{text:?} has no unit; write {}", list_examples(.text, .units))]
-    NoUnit {
-        /// The text as typed.
-        text: String,
-        /// Possible units.
-        units: &'static [&'static str],
-    },
+    NoUnit { text: String, units: &'static [&'static str] },
 }
 
-/// Lists a number with each of these units: `8GiB, 8MiB or 8%`.
+/// Formats a number with each unit, such as `8GiB, 8MiB or 8%`.
 fn list_examples(number: &str, units: &[&str]) -> String {
     let number = number.trim();
     let mut text = String::new();
@@ -123,7 +109,6 @@ impl FromStr for Bytes {
         };
         let (number, unit) = split_unit(text).ok_or_else(error)?;
         let size = match unit.to_ascii_lowercase().as_str() {
-            // Zero is the same in every unit.
             "" if number == 0.0 => 1u64,
             "" => {
                 return Err(ParseError::NoUnit { text: text.to_owned(), units: &["GiB", "MiB"] });
@@ -143,18 +128,17 @@ impl FromStr for Bytes {
     }
 }
 
-/// A size or a share of a total. Parsed from `8GiB`, `512MiB` or `90%`.
+/// A size, or a share of a total, parsed from `8GiB`, `512MiB` or `90%`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// A number of bytes.
     Size(Bytes),
-    /// Percent of the total, 0 to 100.
+    /// Percentage of the total, from 0 to 100.
     Share(f64),
 }
 
 impl Amount {
-    /// Converts to bytes, given the total. Rounds down, so that a limit is never exceeded. `None` for a share of an
-    /// unknown total.
+    /// Returns the number of bytes, rounded down so that a limit is not exceeded. Returns `None`
+    /// for a share of an unknown total.
     pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
             Self::Size(bytes) => Some(bytes.0),
@@ -197,7 +181,6 @@ impl FromStr for Amount {
     }
 }
 
-/// Splits `1.5GiB` into number and unit.
 fn split_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -205,17 +188,17 @@ fn split_unit(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim_start()))
 }
 
-/// A duration, displayed as `850ms`, `42s`, `29m 50s`, `5h 02m`, `3d 04h`, and parsed from `30s`, `10m`, `2h`, `1d`,
-/// `500ms` or a combination (`1h30m`).
+/// A duration, displayed as `850ms`, `42s`, `29m 50s`, `5h 02m` or `3d 04h`, and parsed from `30s`,
+/// `10m`, `2h`, `1d`, `500ms` or a combination such as `1h30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Maximum duration that is parsed: a thousand years. A multiple of it can be added to the current time without
-    /// overflow.
+    /// Maximum duration that is parsed, a thousand years. Adding a multiple of it to the current
+    /// time does not overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
-    /// Converts from seconds; negative numbers and NaN become 0.
+    /// Converts seconds. Negative numbers and NaN become 0.
     pub fn from_seconds(seconds: f64) -> Self {
         Self(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     }
@@ -224,7 +207,7 @@ impl Span {
         self.0.as_secs_f64()
     }
 
-    /// Formats all units, in a form that can be parsed: `10m5s`.
+    /// Formats the exact duration so that it can be parsed, such as `10m5s`.
     pub fn exact(self) -> String {
         let mut remainder = self.0.as_millis();
         let mut text = String::new();
@@ -288,7 +271,7 @@ impl FromStr for Span {
     }
 }
 
-/// A configured percentage. For CPU use, one core is 100.
+/// A percentage in the configuration. For CPU use, a core is 100.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Percent(pub f64);
 
@@ -312,7 +295,7 @@ mod tests {
     fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
         let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Tests halves of a tenth, which are rounded to even, and the sizes next to them.
+        // Halves of a tenth, which are rounded to even, and the numbers beside them.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]

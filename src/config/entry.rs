@@ -1,4 +1,4 @@
-//! Reads the tables `[[rule]]`, `[[override]]` and `[[keep]]`, which can occur several times.
+//! The tables that can occur several times: `[[rule]]`, `[[override]]` and `[[keep]]`.
 
 use std::sync::Arc;
 
@@ -16,12 +16,11 @@ use crate::rules::rule::{Override, Rule, Settings};
 use crate::rules::scope::Scope;
 use crate::rules::setting::{changed, near, shown, text};
 
-/// Keys of a `[[rule]]` besides its settings and scope.
+/// Keys of a `[[rule]]`, without its settings and `where`.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
 const WHERE: &[&str] = &["where"];
-/// Keys of a `[[keep]]` besides its scope.
+/// Keys of a `[[keep]]`, without `where`.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
-/// Maximum length of a reason, in bytes.
 const LONGEST_REASON: usize = 500;
 
 pub(super) fn read_entries(config: &mut Config, list: &Entry<'_>) -> Result<(), ConfigError> {
@@ -43,7 +42,7 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     section.allow(&[RULE, WHERE, &names].concat())?;
     let scope = scope(section)?;
     refuse_processes(base.kind(), &scope, section)?;
-    // A rule is enabled by default, even if its kind is disabled.
+    // A new rule is enabled even if its kind is disabled.
     let settings = Settings { enabled: true, ..base.settings };
     let name_of_rule = Arc::clone(&name);
     let mut rule =
@@ -88,7 +87,7 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// Returns the built-in rule of the kind, whose settings a new rule starts with.
+/// Returns the built-in rule of the kind. A new rule starts with its settings.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -191,8 +190,8 @@ fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
     Ok(reason)
 }
 
-/// Reads the end of an exemption, which is an instant or a local time in this machine's time zone. If only a date is
-/// given, the exemption includes the whole day.
+/// Reads the end of an exemption: an instant, or a local time in this machine's time zone. An
+/// exemption that ends on a date includes the whole day.
 fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {
@@ -228,7 +227,7 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads a name that must be one of `names`. `noun` is "kind" or "rule".
+/// Reads one of `names`. `noun` is `kind` or `rule`.
 fn one_of(entry: &Entry<'_>, names: &[&str], noun: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {
@@ -243,7 +242,7 @@ fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// Rejects scopes that select processes for rules about GPUs.
+/// Rejects a scope that selects processes in a rule about GPUs.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Merges configuration files in TOML and the defaults into one valid configuration.
+//! Merges the defaults and the TOML configuration files into one valid configuration.
 //!
-//! The layers are the defaults, `/etc/gpumem/config.toml` and the user's `config.toml`. Each layer overrides
-//! individual settings of the previous ones. A file named on the command line replaces both files. The matching
-//! `[[override]]`s of all layers apply in order, so the last one wins. A `[[rule]]` starts with the settings that its
-//! kind has in the previous layers and in its own file. `[[keep]]`s and `never` in `[reap]` add up.
+//! `/etc/gpumem/config.toml` changes the defaults, and the user's `config.toml` changes the result.
+//! A file named on the command line replaces both files. All `[[override]]`s that match apply in
+//! order, so the last one wins. A `[[rule]]` starts with the settings of its kind in the previous
+//! files and in its own. `[[keep]]`s and the programs in `never` accumulate.
 //!
-//! An error states the file, line and key, and the allowed values. [`crate::rules`] defines the settings of rules,
-//! and [`reap`] those of unattended actions. `read`, `entry` and `section` read files, and `write` writes them.
+//! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the
+//! settings of rules, and [`reap`] those of unattended actions.
 
 mod entry;
 mod read;
@@ -29,10 +29,11 @@ use crate::units::Span;
 
 const SYSTEM: &str = "/etc/gpumem/config.toml";
 const USER: &str = "gpumem/config.toml";
-/// Maximum size of a file. No real configuration is larger.
+/// Maximum size of a file, far above that of any real configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Allowed sampling intervals. Shorter ones cost too much, and the history treats longer ones as gaps.
+/// Allowed sampling intervals. A shorter interval costs too much; a longer one is a gap in the
+/// history.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 #[derive(Clone, Debug, Default)]
@@ -40,11 +41,11 @@ pub struct Config {
     pub sample: SampleConfig,
     pub rules: RuleSet,
     pub reap: ReapConfig,
-    /// Origin of each value that is not a default, by dotted key.
+    /// File and line of each value that is not a default, by dotted key.
     origins: BTreeMap<String, String>,
 }
 
-/// Compares only the values, not their origins.
+/// Compares values and ignores where they come from.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
@@ -69,43 +70,40 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
-/// Why a configuration cannot be used. Lines and columns count from 1. Keys are dotted (`rules.idle.duration`).
+/// Why a configuration cannot be used. Lines and columns count from 1; keys are dotted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is missing or cannot be read.
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("the configuration {} is a directory; specify a file", path.display())]
     Directory { path: PathBuf },
-    /// The file is too large to be a configuration.
     #[error("the configuration {} is larger than 1 MiB; check its path", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
     NotText { path: PathBuf, line: usize },
-    /// The file is not TOML.
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Other users can change the file, and thus control actions that need more privileges than they have.
+    /// Other users can change the file and thereby control actions that they are not permitted to
+    /// take.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
     /// Other users can change the command, which runs with more privileges than they have.
     #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
     CommandNotOurs { origin: String, path: PathBuf, why: String },
-    /// A key or a value is not allowed.
     #[error("{}:{line}: {key}: {message}", path.display())]
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Returns the configuration files, which are the system's and the user's, or only the `chosen` one. Later files
-/// override earlier ones. `xdg_config_home` and `home` are the variables `XDG_CONFIG_HOME` and `HOME`. Relative paths
-/// in them are ignored.
+/// Returns the configuration files, each of which overrides the previous: the system's and the
+/// user's, or only the `chosen` file. `xdg_config_home` and `home` are environment variables;
+/// relative paths in them are ignored.
 pub fn paths(
     chosen: Option<&Path>,
     xdg_config_home: Option<&OsStr>,
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        // /dev/null means no configuration. Because it is always empty, its mode does not matter.
+        // `/dev/null` means no configuration. Its mode does not matter, because it is always empty.
         let is_null = chosen == Path::new("/dev/null");
         return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }
@@ -116,11 +114,11 @@ pub fn paths(
     [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
 }
 
-/// Starts with the defaults, and applies the files in order. Skips missing files unless `required` is set.
+/// Applies the files to the defaults, in order. Missing files are skipped unless `required` is set.
 ///
 /// # Errors
 ///
-/// If a file cannot be read, is not TOML, or contains an invalid key or value.
+/// Returns an error if a file cannot be read, is not TOML, or contains an invalid key or value.
 pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
     let mut config = Config::default();
     for path in paths {
@@ -158,17 +156,18 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Whether a file sets this key, for example `sample.interval`. Keys that are not set have their default values.
+    /// Whether a file sets the key, such as `sample.interval`.
     pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// Returns where a file sets this key, or `None` if the key has its default value.
+    /// Returns the file and line that set the key, or `None` for a default.
     pub fn origin(&self, key: &str) -> Option<&str> {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// Formats the configuration as TOML that reads back equal. A comment states the origin of each value.
+    /// Formats the configuration as TOML, with a comment about the origin of each value. Reading
+    /// the result yields an equal configuration.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

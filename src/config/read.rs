@@ -1,8 +1,7 @@
-//! Applies one file to the current configuration, and reports errors.
+//! Applies a file to the current configuration.
 //!
-//! serde reads each table into a struct (see [`crate::rules::setting`]). Errors contain a position in the file. This
-//! module reads tables that occur once, and [`entry`] reads tables that can occur several times. Both use
-//! [`super::section`].
+//! serde reads each table into a struct (see [`crate::rules::setting`]). This module reads the
+//! tables that occur once; [`entry`] reads those that can occur several times.
 
 use std::path::Path;
 
@@ -27,8 +26,8 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     })?;
     let document = Section::new(&file, "", 0..0, document.get_ref());
     document.allow(TOP)?;
-    // Tables are read in a fixed order, whatever their order in the file: rules start with the settings of their
-    // kind, overrides change rules, and exemptions name rules.
+    // Read the tables in a fixed order: a rule starts with the settings of its kind, an override
+    // changes rules, and an exemption names rules.
     for entry in TOP.iter().filter_map(|name| document.get(name)) {
         match entry.name {
             "sample" => {
@@ -42,7 +41,8 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     }
     match config.reap.contradiction() {
         Some(message) => {
-            // The contradiction is due to this file, either to its [reap] table or to its rules.
+            // The earlier files did not contradict each other, so a table in this file causes the
+            // error.
             let mut keys = ["reap", "rule", "rules"].into_iter();
             let at = keys.find_map(|name| document.get(name));
             let at = at.map_or(0..0, |entry| entry.at.clone());

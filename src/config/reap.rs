@@ -1,8 +1,7 @@
-//! `[reap]` and the `action` of a rule, which determine how findings are handled unattended.
+//! The table `[reap]` and the `action` of a rule: what `gpumem reap --watch` does about findings.
 //!
-//! By default, a rule only notifies. With `action = "release"`, processes are also asked to release memory. With
-//! `action = "reap"`, processes are killed after their owners have been warned. This module only defines the values,
-//! and `gpumem reap --watch` acts on them.
+//! By default, a rule only notifies. With `action = "release"`, processes are also asked to release
+//! memory. With `action = "reap"`, processes are killed after their owners were warned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +16,14 @@ use crate::model::Kind;
 use crate::rules::setting;
 use crate::units::Span;
 
-/// Key in a rule that determines how its findings are handled.
 pub(super) const ACTION: &str = "action";
 pub(super) const SETTINGS: &[&str] =
     &["warn", "grace", "settle", "most", "within", "notify", "never", "longest_keep"];
-/// Maximum value of `most`. A larger number would have no effect as a limit.
+/// Maximum value of `most`. A larger number would limit nothing.
 const MOST_ACTS: i64 = 1000;
 /// Maximum number of words in a command, and of programs in `never`.
 const MOST_WORDS: usize = 256;
-/// Maximum length of a word, in bytes (`PATH_MAX`).
+/// Maximum length of a word in bytes, as `PATH_MAX`.
 const LONGEST_WORD: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -33,9 +31,9 @@ const LONGEST_WORD: usize = 4096;
 pub enum Response {
     #[default]
     Notify,
-    /// Notify the owners, and ask processes to release memory, without killing them.
+    /// Notify the owners, and ask the processes to release memory.
     Release,
-    /// Warn the owners, then end the processes.
+    /// Warn the owners, then kill the processes.
     Reap,
 }
 
@@ -55,23 +53,24 @@ pub struct ReapConfig {
     pub warn: Span,
     /// Time from the last warning to the kill.
     pub grace: Span,
-    /// Pause after each kill.
     pub settle: Span,
-    /// Maximum number of kills per `within`.
+    /// Maximum number of kills in the period `within`.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// Period to which `most` applies. Within it, an active process is asked to release memory at most once.
+    /// Period to which `most` applies. An active process is asked to release memory at most once
+    /// per period.
     pub within: Span,
-    /// Notify command: the absolute path of a program, and its arguments. Empty if there is no command.
+    /// Absolute path of the notify program, and its arguments. Empty without a notify command.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
     /// File names of programs that are never killed.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// How long after its start `GPUMEM_KEEP` protects a process. `None` if the time is unlimited.
+    /// For how long after a process's start `GPUMEM_KEEP` protects the process. `None` means
+    /// forever.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
-    /// Response for each rule, by name. A rule without an entry only notifies.
+    /// Responses by rule name. A rule without an entry only notifies.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
@@ -93,7 +92,6 @@ impl Default for ReapConfig {
 }
 
 impl ReapConfig {
-    /// Returns the response to findings of a rule.
     pub fn response(&self, rule: &str) -> Response {
         self.responses.get(rule).copied().unwrap_or_default()
     }
@@ -112,14 +110,14 @@ impl ReapConfig {
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
-        // Do not store the default, so that an explicit default and a missing action compare equal.
+        // Remove the default, so that an explicit `notify` and a missing action compare equal.
         self.responses.remove(&rule);
         if response != Response::default() {
             self.responses.insert(rule, response);
         }
     }
 
-    /// Returns an error if the settings contradict each other.
+    /// Returns a message if the settings contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         (self.notify.is_empty() && self.reaping().next().is_some())
             .then_some("a rule has action = \"reap\", but owners cannot be warned; set notify")
@@ -143,7 +141,7 @@ pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), 
     let before = config.reap.clone();
     settings(&mut config.reap, SETTINGS, section, &mut config.origins)?;
     config.reap.responses = before.responses;
-    // Like exemptions, the programs in `never` add up across all layers.
+    // The programs in `never` accumulate across files, like exemptions.
     let named = std::mem::replace(&mut config.reap.never, before.never);
     for name in named {
         if !config.reap.never.contains(&name) {
@@ -165,7 +163,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Accepts longer times than the durations of rules, because protection may last for days.
+/// Accepts longer times than the settings of rules, because a process can need protection for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
@@ -180,11 +178,12 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
     list.iter().map(word).collect()
 }
 
-/// Reads a program and its arguments, which are run without a shell.
+/// Reads a program and its arguments. No shell is involved.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its absolute path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // Require an absolute path: a program found in a search path may belong to another user.
+    // A program that is found in a search path can belong to another user, so require an absolute
+    // path.
     let is_absolute =
         |words: &Vec<Arc<str>>| words.first().is_none_or(|program| program.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_absolute))
@@ -192,7 +191,7 @@ fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    // Reject patterns, which would not match any name and so would not protect any program.
+    // A pattern matches no file name and would silently protect nothing.
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains(['/', '*', '?', '[']);
     let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
     setting::parsed(from, example, |written| words(written).filter(are_names))

@@ -1,5 +1,4 @@
-//! Represents the contents of a TOML file as tables and entries with their positions, and creates errors that name
-//! the file, line and key. `read`, `entry` and `reap` interpret the tables.
+//! A TOML file as tables and entries with positions, and errors that name the file, line and key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +20,7 @@ pub(super) struct File<'a> {
 }
 
 impl File<'_> {
-    /// Returns the line and column of a position in the text, counting from 1.
+    /// Returns the line and column of a byte offset, both counted from 1.
     pub(super) fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
@@ -45,10 +44,10 @@ impl File<'_> {
 
 pub(super) struct Section<'f> {
     pub(super) file: &'f File<'f>,
-    /// Dotted key of the table. Empty for the whole file.
+    /// Dotted key of the table, or an empty string for the whole file.
     pub(super) key: String,
     pub(super) at: Range<usize>,
-    /// Entries, in the order of the file.
+    /// Entries in file order.
     pub(super) entries: Vec<Entry<'f>>,
 }
 
@@ -99,7 +98,7 @@ impl<'f> Section<'f> {
         self.file.origin(&self.at)
     }
 
-    /// Creates an error about the table as a whole.
+    /// Creates an error about the whole table.
     pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
         self.file.wrong(self.at.clone(), &self.key, message.into())
     }
@@ -110,7 +109,7 @@ impl<'f> Entry<'f> {
         self.file.origin(&self.at)
     }
 
-    /// Rejects unknown keys.
+    /// Returns an error if the key is not in `allowed`.
     pub(super) fn allow(&self, allowed: &[&str]) -> Result<(), ConfigError> {
         if allowed.contains(&self.name) {
             return Ok(());
@@ -144,18 +143,17 @@ impl<'f> Entry<'f> {
         list.iter().map(section).collect()
     }
 
-    /// Creates an error for a value that is not allowed. `write` tells the user what to write instead.
+    /// Creates an error about a value. `write` tells the user what to write instead.
     pub(super) fn wrong(&self, write: &str) -> ConfigError {
         let written = setting::shown(&self.value);
         self.error(format!("{written} is not allowed; write {write}"))
     }
 
-    /// Creates an error about the value with this message.
     pub(super) fn error(&self, message: String) -> ConfigError {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    /// Converts an error from `toml`. Uses the position in the error, if known.
+    /// Converts an error from `toml`, which can lack a position.
     pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
         let at = wrong.span().unwrap_or_else(|| self.source.span());
         self.file.wrong(at, &self.key, wrong.message().to_owned())
@@ -170,7 +168,7 @@ impl<'f> Entry<'f> {
         Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }
 
-    /// Reads each entry of a list with `read`. The list must not be empty.
+    /// Reads a list that must not be empty.
     pub(super) fn list<T>(
         &self,
         example: &str,
@@ -193,7 +191,7 @@ impl<'f> Entry<'f> {
     }
 }
 
-/// Applies settings in the order of the file, so that the first mistake in the file is reported.
+/// Applies settings in file order, so that the first mistake in the file is reported.
 pub(super) fn settings<T: DeserializeOwned + Serialize>(
     settings: &mut T,
     names: &[&str],
@@ -209,7 +207,7 @@ pub(super) fn settings<T: DeserializeOwned + Serialize>(
     Ok(())
 }
 
-/// Returns the value without its span. Numbers that are out of range become infinity.
+/// Returns the value without its span. A number out of range becomes infinity.
 fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }
@@ -218,7 +216,7 @@ pub(super) fn setting_names(rule: &Rule) -> Vec<&'static str> {
     rule.made_of.setting_names().collect()
 }
 
-/// Returns the names of all kinds. Each kind has a built-in rule with the same name.
+/// Returns the names of all kinds, which are also the names of the built-in rules.
 pub(super) fn kind_names() -> Vec<&'static str> {
     KINDS.iter().map(|kind| kind.kind.name()).collect()
 }

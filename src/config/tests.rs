@@ -1,4 +1,4 @@
-//! Tests of accepted and rejected files, and of writing files and reading them back.
+//! Tests of accepted and rejected files, and of written files.
 
 use std::fs;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
-/// Each row contains a text, and the start of its error after the file name.
+/// Checks that each text is rejected with an error that starts as given, after the file name.
 #[track_caller]
 fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {
@@ -131,7 +131,6 @@ fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
         (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
         (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
         (&named("were = 'user:ann'"), "3: override.were: is unknown; did you mean \"where\"?"),
-        // Values that do not make sense.
         ("rules.idle.duration = '0s'", "1: "),
         ("rules.idle.duration = '2d'", "1: "),
         ("rules.idle.max_cpu_percent = -20", "1: "),
@@ -307,12 +306,12 @@ fn an_exemption_until_a_date_includes_that_day() {
     };
     for (written, expected) in [
         ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
-        // An expired exemption has no effect, and is not an error.
+        // An exemption in the past has no effect but is not an error.
         ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
     ] {
         assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
     }
-    // Times without an offset are in the time zone of this machine.
+    // A time without an offset is in this machine's time zone.
     let next = until("2027-01-01T00:00:00");
     assert!(next.is_some());
     for whole_day in ["2026-12-31", "\"2026-12-31\""] {
@@ -462,7 +461,7 @@ fn the_reap_table_is_read_and_reads_back_equal() {
 fn a_rule_kills_only_with_its_own_action() {
     let config = parse("").unwrap();
     assert_eq!(config.reap.reaping().count(), 0);
-    // A rule does not inherit its kind's action, because it may be for other processes.
+    // A rule does not inherit the action of its kind, because it can select other processes.
     let config = parse(
         "[reap]\nnotify = [\"/bin/true\"]\n[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
     )
@@ -475,7 +474,7 @@ fn a_rule_kills_only_with_its_own_action() {
 fn a_rule_can_release_memory_without_killing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
                 [rules.server-idle]\naction = \"release\"";
-    // No owner has to be warned, so `notify` is not needed.
+    // Releasing needs no `notify`, because no owner has to be warned.
     let config = parse(text).unwrap();
     let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
     assert_eq!(releasing, ["caches", "server-idle"]);

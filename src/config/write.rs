@@ -1,4 +1,4 @@
-//! Writes the current configuration as TOML, with the origin of each value.
+//! Formats the configuration as TOML, with the origin of each value.
 
 use std::fmt::{self, Write as _};
 
@@ -48,7 +48,6 @@ fn values<T: Serialize>(settings: &T, names: &[&'static str]) -> Vec<(&'static s
     names.iter().filter_map(|name| Some((*name, table.remove(*name)?))).collect()
 }
 
-/// Writes a table that occurs once, with the origin of each value.
 fn write_settings(
     config: &Config,
     name: &str,
@@ -124,7 +123,8 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
     write_values(list.as_slice(), out)
 }
 
-/// Returns the origin of a value, escaped because a path may contain a newline, which would end the comment.
+/// Returns the origin of a value. A newline in a path would end the comment, so the origin is
+/// escaped.
 fn origin(config: &Config, key: &str) -> String {
     config
         .origins

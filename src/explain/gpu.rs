@@ -1,4 +1,4 @@
-//! The page about a GPU. Shows its memory, the processes that hold the memory, findings, and next steps.
+//! The page about a GPU: memory, holders, findings and next steps.
 
 use std::cmp::Reverse;
 
@@ -12,11 +12,12 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// Maximum number of listed holders. Further ones are only counted.
+/// Maximum number of listed holders. The page gives the number of the remaining holders.
 const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
-/// Creates the page of the GPU at this index, with the finding `asked` first. Empty if there is no such GPU.
+/// Creates the page about the GPU at index `position` of the snapshot. The finding `asked` comes
+/// first. The page is empty if there is no such GPU.
 pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let Some(gpu) = last.gpus.get(position) else {
@@ -108,7 +109,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("uncorrected ECC errors {}", or_unknown(errors)),
     ];
     facts.facts("", &others);
-    // Many GPUs do not report these values.
+    // Many GPUs do not report these figures.
     let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
     let busy = rare.iter().filter_map(|(name, percent)| {
         let percent = percent.filter(|percent| *percent > 0)?;
@@ -120,7 +121,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }
 }
 
-/// Adds a breakdown of the memory. The first figure is the sum of the other figures, if all are known.
+/// Adds the GPU's memory: the total, and the parts that add up to it if all are known.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let reason = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
@@ -174,7 +175,8 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Returns the processes that NVML lists on a GPU, largest first, then others that have its device file open.
+/// Returns the processes on a GPU: those that NVML lists, largest first, then those that have the
+/// device file open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -240,7 +242,7 @@ fn table(
     }
 }
 
-/// Findings and suspects with which holders are marked.
+/// Findings and suspects, which the table of holders marks.
 #[derive(Clone, Copy)]
 pub struct Marks<'m> {
     pub findings: &'m [Finding],
@@ -291,7 +293,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// Returns the kind of the finding about a process, or the mark of a suspected process.
+    /// Returns the kind of the finding about a process, or the mark of a suspect.
     fn mark_of(self, pid: u32) -> Option<String> {
         let is_about_it = |finding: &&Finding| {
             let process = finding.process.as_ref();

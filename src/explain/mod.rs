@@ -1,9 +1,8 @@
-//! Pages about a process, a GPU or a framework. They show the memory, the findings, and how to free the memory.
+//! Pages about a process, a GPU or a framework: memory, findings, and how to free the memory.
 //!
-//! An [`ExplainPage`] is computed without side effects from the last snapshot, the history, the findings and the
-//! table of advice. `gpumem explain` prints it with [`crate::report::explain`], and `gpumem watch` shows it.
-//! [`process()`], [`gpu()`] and [`out_of_memory()`] have their own files, and pages about frameworks are created
-//! here. `verdict` adds the results of the rules, and `steps` adds the advice.
+//! An [`ExplainPage`] is computed from the last snapshot, the history, the findings and the table
+//! of advice. `gpumem explain` prints the page with [`crate::report::explain`], and `gpumem watch`
+//! shows it. `verdict` adds the results of the rules, `steps` the advice.
 
 mod gpu;
 mod out_of_memory;
@@ -27,40 +26,38 @@ use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 use steps::at_start;
 
-/// Smaller changes of memory are ignored, as in the leak rule.
+/// Smaller changes of memory are drawn as unchanged.
 const STILL_BYTES: u64 = 16 << 20;
 
-/// Input for a page.
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     pub engine: &'k Engine,
-    /// Memory over the period that the engine has judged.
+    /// Memory and utilization over the period that the engine has judged.
     pub courses: &'k Courses,
-    /// The last snapshot that the engine has judged, which the page shows.
+    /// The last snapshot that the engine has judged.
     pub last: &'k Snapshot,
-    /// Longest history that any rule needs.
+    /// The longest history that any rule needs.
     pub needed: Duration,
-    /// How the user can get a history of that length.
+    /// How the user can get so much history.
     pub more: More,
-    /// Adds commands to findings, and returns the commands for the process itself. Both are taken from a plan.
+    /// Adds commands to findings and returns the commands for the process. Both come from a plan.
     pub commands: &'k FillIn<'k>,
 }
 
-/// See [`KnownSoFar::commands`].
 pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> OwnCommands + 'k;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum More {
-    /// There is no more history, because the source is a recording.
+    /// The source is a recording, which has no more history.
     Nowhere,
-    /// Run the command for longer, or keep a store.
+    /// Run the command for longer, or record a store.
     ByWindow,
-    /// Wait, or keep a store.
+    /// Wait, or record a store.
     ByWaiting,
 }
 
 impl KnownSoFar<'_> {
-    /// Creates a page without sections, and adds a note if the history is too short for some rules.
+    /// Creates a page without sections. A note says if the history is too short for some rules.
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
@@ -90,8 +87,9 @@ impl KnownSoFar<'_> {
     }
 }
 
-/// Whether a snapshot contains this process, and not another one with the same pid. A process with an uncertain
-/// identity counts as present while a GPU lists its pid and no process with this pid is known.
+/// Whether the snapshot contains this process, rather than another process with the same PID. If
+/// the identity is uncertain, it suffices that a GPU lists the PID and no process with the PID is
+/// known.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,
@@ -103,7 +101,7 @@ pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Returns a process's name and owner. If its identity is uncertain, returns the reason as the name.
+/// Returns a process's name and owner. If the identity is uncertain, the reason replaces the name.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
@@ -117,7 +115,7 @@ pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     (name, process.and_then(|process| process.ended()?.user.as_deref()))
 }
 
-/// Formats utilization, as in `12% now, 30% on average`. Omits unknown values.
+/// Formats utilization without unknown values, such as `12% now, 30% on average`.
 fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     match (now, mean) {
         (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),
@@ -127,7 +125,7 @@ fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// Adds the memory over time, as a chart if it changed, and otherwise as a line of text.
+/// Adds memory over time: a chart, or a line of text if the memory has not changed.
 fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines: usize) {
     let Some(series) = series.filter(|series| series.samples() >= 2) else {
         return;
@@ -164,7 +162,8 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
     );
 }
 
-/// Returns the page of a framework. Accepts any usual spelling of its name. `None` if the framework is unknown.
+/// Returns the page about a framework, or `None` if the name is unknown. Any usual spelling is
+/// accepted.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);

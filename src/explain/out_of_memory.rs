@@ -1,6 +1,7 @@
-//! The page about a shortage of memory on a GPU. Shows who holds the memory, how much is unused, and what to free.
+//! The page about a shortage of memory on a GPU: who holds the memory, how much is unused, and what
+//! to free.
 //!
-//! Samples do not show failed allocations, so the page never says that an allocation failed.
+//! Samples do not show failed allocations, so the page never claims that an allocation failed.
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
@@ -9,10 +10,11 @@ use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Suspect, Time};
 use crate::units::Bytes;
 
-/// Known facts about the shortage.
+/// What the user knows about the shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs in question. Empty for all. The page shows the GPU that was fullest.
+    /// Indices of the GPUs in question, or empty for all GPUs. The page is about the fullest of
+    /// them.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -76,7 +78,8 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     page
 }
 
-/// Returns when the GPU was fullest, and how much more memory was used then than in the last sample.
+/// Returns when the GPU was fullest, and by how much its used memory exceeded that of the last
+/// sample.
 fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
     let buckets = input.courses.gpu(gpu)?.buckets().iter();
@@ -85,7 +88,8 @@ fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     Some((fullest.since, more))
 }
 
-/// Returns processes that held memory on the GPU without using it, findings before suspects, largest first.
+/// Returns the processes that held memory on the GPU without using it: findings before suspects,
+/// largest first.
 fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);
@@ -198,7 +202,8 @@ fn sufficient(
     section
 }
 
-/// Names the smallest process that holds enough memory, or else the largest ones that do so together.
+/// Names the smallest process that holds enough memory, or the largest processes that together hold
+/// enough.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|process| process.bytes);

@@ -1,4 +1,4 @@
-//! Represents a page as sections with rows. [`crate::report::explain`] prints the page, and `--json` serializes it.
+//! A page as sections with rows.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,10 +9,9 @@ use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Process, Severity, Time};
 use crate::report::table::Table;
 
-/// Value of the field `schema` in the JSON document.
 pub const SCHEMA: &str = "gpumem.explain/1";
 
-/// A JSON object in another format, such as a finding or part of a snapshot.
+/// A JSON object in another format, such as a finding or a part of a snapshot.
 type Object = serde_json::Map<String, serde_json::Value>;
 
 /// The page that `gpumem explain --json` prints. It contains sections with rows, in the same order as the printed
@@ -139,7 +138,7 @@ impl Section {
         self.rows.push(Row::Entry { label: label.to_owned(), text: text.into() });
     }
 
-    /// Adds a label and a line of facts. Does nothing if `facts` is empty.
+    /// Adds a label and a line of facts, unless `facts` is empty.
     pub fn facts(&mut self, label: &str, facts: &[String]) {
         if !facts.is_empty() {
             self.entry(label, facts.join(", "));

@@ -1,4 +1,4 @@
-//! The page about a process. Shows its description, owner, start, memory over time, relatives, and next steps.
+//! The page about a process: description, owner, start, memory over time, relatives and next steps.
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
@@ -13,17 +13,16 @@ use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Charts are [`TALL`] lines high if the process is on at most this number of GPUs, and otherwise one line high.
+/// Maximum number of GPUs for which charts are [`TALL`] lines high. Charts of more GPUs have one
+/// line.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
-/// Maximum number of listed GPUs or relatives. Further ones are only counted.
+/// Maximum number of listed GPUs or relatives. The page gives the number of the rest.
 const LISTED_MAX: usize = 8;
-/// Maximum indentation in the process tree, in generations.
 const DEPTH_MAX: usize = 8;
-/// Maximum width of the launcher's command line, in columns.
 const LAUNCHER_COLUMNS: usize = 100;
 
-/// A process on a GPU or GPU instance. If it has no row, the process only has the device file open.
+/// A process on a GPU or GPU instance. Without a row, the process only has the device file open.
 pub(super) struct OnGpu<'k> {
     pub(super) gpu: &'k Gpu,
     pub(super) row: Option<&'k GpuProcess>,
@@ -36,8 +35,8 @@ struct Subject<'k> {
     findings: &'k [Finding],
 }
 
-/// Creates the page of the process with this pid, with the finding `asked` first. If the process's identity is
-/// uncertain, the page contains only the reason.
+/// Creates the page about the process with this PID. The finding `asked` comes first. If the
+/// process's identity is uncertain, the page contains only the reason.
 pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let unknown = Process { pid, ..Process::default() };
@@ -46,7 +45,7 @@ pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expl
     let process = if identity.is_certain() {
         found.clone()
     } else {
-        // In a recording, other facts about this pid may belong to another process.
+        // In a recording, other facts about this PID can belong to another process.
         Process {
             unresolved: found.unresolved.clone(),
             last_known: found.last_known.clone(),
@@ -282,7 +281,7 @@ impl Subject<'_> {
         let Some(first) = past.map(ProcessHistory::first_seen) else {
             return;
         };
-        // The process may have held the memory before the history began.
+        // The process can have held the memory before the history began.
         facts.entry(
             "",
             match Some(first) > history.first_time() {
@@ -380,8 +379,9 @@ impl Subject<'_> {
         }
     }
 
-    /// Predicts when the leak will fill this GPU. `None` if the finding concerns several GPUs. Also `None` under MIG,
-    /// because a GPU's free memory does not tell how much an instance has left.
+    /// Predicts when the leak will fill the GPU. Returns `None` if the finding is about several
+    /// GPUs, or if the GPU is divided by MIG: free memory of the GPU is then not available to every
+    /// instance.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
         let rows = self.on.iter().filter(|on| on.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {
@@ -424,7 +424,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // The reaper itself may have started the process, for example as a service.
+            // The reaper can also have started the process, for example as a service.
             let ppid =
                 process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(
@@ -465,7 +465,7 @@ impl Subject<'_> {
     }
 }
 
-/// Describes a process, for example as `4242 python train.py, ann, 20.0 GiB`.
+/// Describes a process, such as `4242 python train.py, ann, 20.0 GiB`.
 fn relative(last: &Snapshot, pid: u32) -> String {
     let (name, user) = who(last, pid);
     let rows = last.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());

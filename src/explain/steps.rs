@@ -1,5 +1,5 @@
-//! Lists ways to free memory, gentlest first. Ways that keep the process running are followed by ways to end it
-//! through its owner, and then by signals. Advice on using less memory next time is added.
+//! Ways to free memory, gentlest first: ways that keep the process running, then ways to end it
+//! through its owner, then signals. Advice for the next start follows.
 
 use super::page::Section;
 use super::process::OnGpu;
@@ -8,22 +8,22 @@ use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
 use crate::units::Bytes;
 
-/// Maximum number of lines of a framework's advice on the page of a process. A command shows the rest.
+/// Maximum number of lines of a framework's advice. A command on the page shows the rest.
 const INSIDE_MAX: usize = 4;
 const AT_END_MAX: usize = 2;
 const AT_START_MAX: usize = 2;
-/// A process in state D does not handle signals, not even SIGKILL.
+/// In this state, a process handles no signal, not even SIGKILL.
 const UNINTERRUPTIBLE: char = 'D';
-/// A stopped process handles signals only once it continues.
+/// In this state, a process handles other signals only after it is continued.
 const STOPPED: char = 'T';
-/// States of a zombie or dead process.
+/// States of zombies and dead processes.
 const ENDED: [char; 3] = ['Z', 'X', 'x'];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum WhenPossible {
-    /// The step is possible now, and the process keeps running.
+    /// Possible now. The process keeps running.
     Now,
-    /// The step is possible now, but ends the process.
+    /// Possible now, but ends the process.
     End,
     NextStart,
 }
@@ -34,7 +34,7 @@ pub(super) struct ExplainStep {
     pub(super) text: String,
 }
 
-/// Returns the steps in two sections, one for now and one for the next start.
+/// Returns two sections, with the steps for now and for the next start.
 pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section; 2] {
     let is_found = findings.iter().any(|finding| finding.resolved_at.is_none());
     let mut now = Section::new(match is_found {
@@ -53,7 +53,7 @@ pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section;
     [now, next]
 }
 
-/// Removes words from a line of advice that the heading already contains.
+/// Strips words that the heading already contains.
 pub(super) fn at_start(text: &str) -> &str {
     const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
     let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
@@ -71,7 +71,7 @@ pub(super) fn of_process(
     } else {
         Vec::new()
     };
-    // The specific advice of a rule precedes general advice.
+    // A rule's advice is specific to the finding, so it precedes general advice.
     let brief = advice::steps(process);
     let lines = advice::lines(process).into_iter();
     let general_lines: Vec<&str> = lines
@@ -103,17 +103,18 @@ pub(super) fn of_process(
             steps.push(step);
         }
     }
-    // The sort is stable, so signals stay behind the owner's way of ending the process.
+    // The sort is stable, so signals stay behind the ways to end the process through its owner.
     steps.sort_by_key(|step| step.when);
     steps
 }
 
-/// Returns advice that does not depend on a finding. If a process cannot run, advice about its code is omitted.
+/// Returns advice that does not depend on a finding. A process that cannot run gets no advice about
+/// its code.
 fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
     let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
         let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
-        // Always show the first line of advice on each other loaded library.
+        // Show at least a line of advice on each other library that is loaded.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let framework = row.into_iter().flat_map(lines).take(max);
@@ -129,7 +130,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
     }
-    // Killing a display server ends a user's session.
+    // Killing a display server ends the user's session.
     if process.is_display() {
         let text = "it draws a desktop: do not kill it; its memory is freed when its user logs out";
         return vec![plain(WhenPossible::Now, text.to_owned())];
@@ -162,7 +163,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // Only a process without an owner gets a signal. Owners end their jobs, containers and kernels.
+            // The owner of a process ends its jobs, containers and kernels, so only other processes
+            // get signals.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
@@ -174,8 +176,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
                         continues)"
                     ));
                 } else if process.namespace_pid == Some(1) {
-                    // pid_namespaces(7): from inside, pid 1 receives only signals that it handles. From outside,
-                    // SIGKILL always works.
+                    // pid_namespaces(7): from inside the namespace, PID 1 receives only signals
+                    // that it handles. From outside, SIGKILL always works.
                     end.text.push_str(&format!(
                         " (`kill {pid}`; as pid 1 of its pid namespace, it can ignore that signal: `kill \
                         -KILL {pid}` kills everything in the namespace)"
@@ -193,7 +195,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     steps
 }
 
-/// Refers to the rest of a framework's advice, of which the page shows `shown` lines.
+/// Refers to a framework's remaining advice, after the page has shown `shown` lines.
 fn more(row: &Framework, shown: usize) -> ExplainStep {
     let command = format!("`gpumem explain --framework {}`", row.name);
     plain(
@@ -222,7 +224,6 @@ fn signals(text: &str, pid: u32) -> bool {
     text.contains(&format!("`kill -TERM {pid}; kill -CONT {pid}`"))
 }
 
-/// Returns the advice from findings about the GPU itself.
 pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     let about_gpu = findings
         .iter()
@@ -247,8 +248,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether a process with a finding of this kind cannot run code for its user, because it has no terminal or does not
-/// run at all.
+/// Whether a process with a finding of this kind cannot run code for its user, because the process
+/// has no terminal or does not run.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }
@@ -257,7 +258,8 @@ fn plain(when: WhenPossible, text: String) -> ExplainStep {
     ExplainStep { when, text }
 }
 
-/// Describes the memory that ending the process would free, as in `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
+/// Describes the memory that ending the process frees, such as
+/// `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
 fn frees(gpus: &[OnGpu<'_>]) -> Option<String> {
     let mut held: Vec<(u32, Option<u64>)> = Vec::new();
     for (gpu, row) in gpus.iter().filter_map(|on| Some((on.gpu.index, on.row?))) {

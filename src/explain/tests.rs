@@ -1,4 +1,4 @@
-//! Tests of pages about synthetic machines, including hostile names and processes with uncertain identities.
+//! Tests of pages about synthetic machines, with hostile names and uncertain identities.
 
 use std::sync::Arc;
 
@@ -58,7 +58,6 @@ fn words(text: &str) -> Option<Arc<str>> {
     Some(text.into())
 }
 
-/// Returns a machine on which process 7 holds 2 GiB of GPU memory.
 fn machine() -> Scene {
     let mut scene = Scene::new(1, 10.0);
     scene.memory(0, 3 * GIB, 80 * GIB);
@@ -66,7 +65,7 @@ fn machine() -> Scene {
     scene
 }
 
-/// Returns the page about a PID or about `gpu:0`. Also checks that no line is too wide.
+/// Returns the page about a PID or about `gpu:0`, and checks that no line is too wide.
 #[track_caller]
 fn page(observed: &Observed, subject: &str) -> (ExplainPage, String) {
     let report = match subject.strip_prefix("gpu:") {
@@ -87,7 +86,6 @@ fn page(observed: &Observed, subject: &str) -> (ExplainPage, String) {
     (report, text)
 }
 
-/// Returns the steps that can be taken now, in order.
 fn steps(page: &ExplainPage) -> Vec<&str> {
     let section = page.sections.iter().find(|section| section.heading.ends_with("gentlest first"));
     let rows = section.unwrap().rows.iter();
@@ -127,7 +125,7 @@ fn an_unresolved_pid_shows_only_the_reason() {
     process.start_ticks = None;
     process.start_time = None;
     process.unresolved = words("it started after NVML named the pid");
-    // In an inaccurate recording, this may be the command of another process.
+    // In an inaccurate recording, these facts can belong to another process.
     process.command = Some(["/opt/secret".into()].into());
     process.user = words("stranger");
     let observed = observe(&mut scene, 300, |_, _| {});

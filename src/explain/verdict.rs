@@ -1,4 +1,4 @@
-//! Collects what the rules say about a process or a GPU.
+//! What the rules found out about a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
@@ -9,7 +9,8 @@ use crate::units::Span;
 const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// Findings, with the requested one first. Includes findings that were resolved within the history.
+    /// Active findings, and findings that were resolved within the history. The finding that the
+    /// user asked about comes first.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -17,7 +18,8 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// Returns the verdict on a process on these GPUs. On GPUs in `hidden_on`, it only has the device file open.
+    /// Returns the verdict on a process. On the GPUs in `hidden_on`, the process only has the
+    /// device file open.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -28,7 +30,7 @@ impl<'k> Verdict<'k> {
         let is_about_it = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // Unattributed memory on these GPUs may belong to this process.
+        // Unattributed memory on these GPUs can belong to the process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
@@ -48,7 +50,8 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Returns the verdict on a GPU whose memory these processes hold. Findings about the GPU itself come first.
+    /// Returns the verdict on a GPU whose memory `holders` hold. Findings about the GPU itself come
+    /// first.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -94,7 +97,7 @@ impl<'k> Verdict<'k> {
         }
     }
 
-    /// Formats the verdict as a section. `is_shown` selects the findings that are shown in full.
+    /// Formats the verdict as a section. `is_shown` selects the findings to show in full.
     pub(super) fn section(
         &self,
         input: KnownSoFar<'_>,
@@ -169,11 +172,11 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// Returns the commands of active findings, without duplicates, followed by commands for the process itself, unless a
-/// finding has one of the same kind. Commands that only open this page are omitted.
+/// Returns the commands of the findings without duplicates, then commands for the process unless a
+/// finding has a command of the same kind. Commands that would only open this page are omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
-    // A command for another machine begins with ssh.
+    // The command for another machine starts with `ssh`.
     let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
@@ -182,7 +185,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
             written.push(command);
         }
     }
-    // The command of a finding also names other processes of the job.
+    // A finding's command can also name other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {
