@@ -1,6 +1,5 @@
-//! Other processes on the machine: services that every GPU host has, and other users' jobs on other GPUs.
-//!
-//! No scenario may accuse any of them.
+//! Unrelated processes on the machine: services that every GPU host runs, and other users' jobs on other GPUs. No
+//! scenario may report a finding about them.
 
 use gpumem::api::model::ProcessType;
 
@@ -30,7 +29,7 @@ pub fn add_bystanders(stage: &mut Stage) {
     }
 }
 
-/// A service that has every device file open, without a context on any GPU.
+/// Adds a service that has all device files open, but uses no GPU.
 fn add_service(stage: &mut Stage, words: &str, unit: &str) {
     let mut process = daemon(&mut stage.random, words, unit);
     let devices = (0..stage.machine.uuids.len()).map(|gpu| format!(" /dev/nvidia{gpu}"));
@@ -39,7 +38,7 @@ fn add_service(stage: &mut Stage, words: &str, unit: &str) {
     stage.add_on(process, &[gpu], ProcessType::Compute, |_, _| resting(0).cpu(0.0).unlisted());
 }
 
-/// Xorg, which holds a little memory and draws now and then.
+/// Adds Xorg, which holds little memory and draws occasionally.
 fn add_desktop(stage: &mut Stage) {
     let words = "/usr/lib/xorg/Xorg vt2 -displayfd 3 -auth /run/user/120/gdm/Xauthority";
     let process = daemon(&mut stage.random, words, "gdm.service");
@@ -47,7 +46,7 @@ fn add_desktop(stage: &mut Stage) {
     stage.add_on(process, &[0], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.5));
 }
 
-/// Another user's steady training on another GPU.
+/// Adds another user's training on another GPU.
 fn add_colleague(stage: &mut Stage, gpu: usize) {
     let process = trainer(&mut stage.random);
     let bytes = stage.share(0.1, 0.7);

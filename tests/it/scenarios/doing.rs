@@ -1,4 +1,4 @@
-//! A process's activity at one time, before measurement noise is added.
+//! The activity of a process at a point in time, without measurement noise.
 
 use std::ops::Range;
 
@@ -6,41 +6,40 @@ use super::random::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// Not present: not started yet, or exited.
+    /// The process has not started yet, or has exited.
     Gone,
-    /// In /proc, with a row on each of its GPUs.
+    /// /proc contains the process, and NVML lists it on each of its GPUs.
     Listed,
-    /// In /proc, with the device files open and without rows.
+    /// /proc contains the process with open device files, but NVML does not list it.
     Unlisted,
-    /// A row on each of its GPUs, and no entry in /proc.
+    /// NVML lists the process on each of its GPUs, but /proc does not contain it.
     Missing,
 }
 
-/// A process's activity at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
     pub presence: Presence,
-    /// Nominal SM use in percent; exactly 0 if idle.
+    /// Nominal SM utilization in percent. An idle process has exactly 0.
     pub sm: f64,
     pub sm_noise: f64,
-    /// Percent of memory traffic per percent of SM use.
+    /// Memory traffic in percent per percent of SM utilization.
     pub traffic: f64,
-    /// Relative power per percent of SM use; 1 is a typical training step.
+    /// Power per percent of SM utilization, relative to a typical training step.
     pub load: f64,
     pub cpu: f64,
-    /// Memory on each of its GPUs; `None` if unknown.
+    /// Memory on each GPU of the process, or `None` if unknown.
     pub bytes: Option<u64>,
-    /// The state in /proc; derived from the CPU use if `None`.
+    /// State in /proc. `None` selects a state that matches the CPU use.
     pub state: Option<char>,
-    /// The process that adopted it after its group leader died: 1, or a subreaper's pid.
+    /// The process that adopted this process after the group leader's death: 1, or the pid of a subreaper.
     pub adopter: Option<u32>,
-    /// Whether its group leader is a living script.
+    /// Set if the leader of the process group is a running script.
     pub has_a_script: bool,
-    /// A notebook's execution state and last activity, in seconds since the start of the recording.
+    /// Execution state and last activity of a notebook. The time is in seconds since the start of the recording.
     pub notebook: Option<(&'static str, f64)>,
 }
 
-/// Trains, with about 85 % of the GPU.
+/// Training with a utilization of about 85 %.
 pub fn working(bytes: u64) -> Activity {
     Activity {
         presence: Presence::Listed,
@@ -61,7 +60,7 @@ pub fn resting(bytes: u64) -> Activity {
     Activity { sm: 0.0, cpu: 0.8, ..working(bytes) }
 }
 
-/// Runs a GPU kernel that never ends.
+/// A GPU kernel that never ends.
 pub fn spinning(bytes: u64) -> Activity {
     Activity { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
 }
@@ -70,7 +69,7 @@ pub fn gone() -> Activity {
     Activity { presence: Presence::Gone, ..resting(0) }
 }
 
-/// `before` until a time, then `after`.
+/// Returns `before` until `time`, and `after` from then on.
 pub fn until(
     time: f64,
     before: Activity,
@@ -79,7 +78,7 @@ pub fn until(
     move |t, _| if t < time { before } else { after }
 }
 
-/// `within` between two times, otherwise `outside`.
+/// Returns `within` during `times`, and otherwise `outside`.
 pub fn during(
     times: Range<f64>,
     within: Activity,
@@ -88,7 +87,7 @@ pub fn during(
     move |t, _| if times.contains(&t) { within } else { outside }
 }
 
-/// Each activity until its end, then `last`.
+/// Returns each activity until its end, and then `last`.
 pub fn phases<const N: usize>(
     each: [(f64, Activity); N],
     last: Activity,
@@ -113,7 +112,7 @@ impl Activity {
         Self { traffic, ..self }
     }
 
-    /// Sets the state. A stopped, sleeping or dead process uses no CPU.
+    /// Sets the state in /proc. A process that is stopped, dead or in uninterruptible sleep uses no CPU.
     pub fn state(self, state: char) -> Self {
         let cpu = if matches!(state, 'T' | 't' | 'D' | 'Z') { 0.0 } else { self.cpu };
         Self { state: Some(state), cpu, ..self }
@@ -123,7 +122,7 @@ impl Activity {
         Self { adopter: Some(adopter), ..self }
     }
 
-    /// The process's parent was a background job of a script, in the script's group.
+    /// Marks the process as a child of a script's background job, in the process group of the script.
     pub fn of_a_script(self, has_a_script: bool) -> Self {
         Self { has_a_script, ..self }
     }

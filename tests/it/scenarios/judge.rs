@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::scenario::{Labels, Scenario, Subject};
 use super::{NOTED, SCORED};
 
-/// An unresolved finding at the end, as `check` reports it.
+/// A finding that is unresolved at the end.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Found {
     pub kind: String,
     pub subject: Subject,
     pub severity: String,
-    /// Whether one of the default actions ends the process.
+    /// Set if a default action kills the process.
     pub ends_it: bool,
 }
 
 impl Found {
-    /// Reads a finding of `check --json`. Returns `None` if it is resolved.
+    /// Reads a finding from `check --json`. Returns `None` if the finding is resolved.
     fn read(finding: &Value) -> Option<Self> {
         if !finding["resolved_at"].is_null() {
             return None;
@@ -42,22 +42,22 @@ impl Found {
     }
 }
 
-/// Returns the unresolved findings after the last snapshot, of all severities, and the flickers: findings that ended
-/// and returned within `seconds`, or changed their id.
+/// Returns the unresolved findings after the last snapshot, and the flickers. A finding flickers if it ends and returns
+/// within `seconds`, or if its id changes.
 pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     let mut engine = Engine::new(RuleSet::default());
-    // By rule and subject: the id of the finding, and when it was last active.
+    // Maps rule and subject to the id of the finding and the time when it was last active.
     let mut active: BTreeMap<String, (String, Time)> = BTreeMap::new();
     let mut flickers = Vec::new();
     let mut before: Option<Time> = None;
     for snapshot in snapshots {
         engine.observe(snapshot);
         if engine.history().last_time() != Some(snapshot.time) {
-            // The snapshot is out of order and was ignored.
+            // The engine has ignored the snapshot, which is out of order.
             continue;
         }
         if engine.history().last_time() < before {
-            // The clock was set back, so every finding starts again.
+            // The clock was set back, so every finding begins again.
             active.clear();
         }
         for finding in engine.active_findings() {
@@ -85,12 +85,11 @@ pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     (from_json(&findings), flickers)
 }
 
-/// Reads the findings of `check --json`.
 pub fn from_json(findings: &Value) -> Vec<Found> {
     findings.as_array().unwrap().iter().filter_map(Found::read).collect()
 }
 
-/// The differences between findings and labels.
+/// Returns the differences between findings and labels.
 pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     let grave = || found.iter().filter(|found| found.severity != "info");
     let mut complaints = Vec::new();
@@ -106,7 +105,7 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     for found in grave() {
         let matches =
             |(kind, subject): &(&str, Subject)| found.kind == *kind && found.subject == *subject;
-        // A finding of a kind that is not scored still changes the exit code.
+        // Findings of other kinds are also false, because they change the exit code.
         if !labels.expected.iter().chain(&labels.allowed).any(matches) {
             let scored = if SCORED.contains(&&*found.kind) {
                 ""
@@ -138,7 +137,6 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     complaints
 }
 
-/// Describes a failure.
 pub fn report(scenario: &Scenario, found: &[Found], complaints: &[String]) -> String {
     let list = |verdicts: &[(&'static str, Subject)]| {
         let words: Vec<String> =

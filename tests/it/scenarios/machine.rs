@@ -1,17 +1,17 @@
-//! Machines for scenarios: GPU models, drivers, hosts.
+//! Machines for scenarios: GPU models, drivers and hosts.
 
 use gpumem::api::model::{Driver, Host, PidNamespace};
 
 use super::random::Random;
 
-/// A GPU model, as NVML reports it.
+/// A GPU model with the values that NVML reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub name: &'static str,
     pub total_bytes: u64,
     pub reserved_bytes: u64,
     pub limit_watts: f64,
-    /// Power with an idle context.
+    /// Power while a context exists and no kernel runs.
     pub idle_watts: f64,
     pub has_fan: bool,
 }
@@ -31,7 +31,7 @@ const fn with_fan(model: Model) -> Model {
     Model { has_fan: true, ..model }
 }
 
-/// The choice of GPU models; the smallest has 16 GiB.
+/// The smallest model has 16 GiB.
 const MODELS: &[Model] = &[
     model("Tesla V100-SXM2-32GB", 32768, 270, [300.0, 40.0]),
     model("NVIDIA A100-SXM4-40GB", 40960, 470, [400.0, 52.0]),
@@ -47,7 +47,7 @@ const MODELS: &[Model] = &[
     with_fan(model("NVIDIA RTX 6000 Ada Generation", 49140, 540, [300.0, 30.0])),
 ];
 
-/// Matching versions of driver, NVML and CUDA.
+/// Versions of driver, NVML and CUDA that belong together.
 const DRIVERS: &[[&str; 3]] = &[
     ["535.274.02", "12.535.274.02", "12.2"],
     ["550.163.01", "12.550.163.01", "12.4"],
@@ -59,18 +59,18 @@ const KERNELS: &[&str] = &["5.15.0-161-generic", "6.8.0-87-generic", "6.12.0-55.
 
 const BUSES: &[&str] = &["17", "29", "3D", "4F", "85", "A1", "C3", "E1"];
 
-/// A machine with GPUs of the same model.
+/// A machine with GPUs of one model.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub model: Model,
     pub uuids: Vec<String>,
     pub host: Host,
     pub driver: Driver,
-    /// Whether the driver reports per-process utilization.
+    /// Set if the driver reports the utilization of processes.
     pub has_process_use: bool,
-    /// Whether the driver reports encoder and decoder utilization.
+    /// Set if the driver reports the utilization of the encoder and decoder.
     pub has_codecs: bool,
-    /// Whether the recording has start ticks; otherwise it has only start times.
+    /// Set if the recording contains start ticks. Otherwise, it contains only start times.
     pub has_ticks: bool,
 }
 
@@ -100,7 +100,6 @@ impl Machine {
         }
     }
 
-    /// Grows or shrinks to this many GPUs.
     pub fn resize(&mut self, gpus: usize, random: &mut Random) {
         self.uuids.truncate(gpus);
         while self.uuids.len() < gpus {
@@ -108,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// The PCI address of a GPU.
+    /// Returns the PCI address of a GPU.
     pub fn bus(gpu: usize) -> String {
         format!("00000000:{}:00.0", BUSES[gpu % BUSES.len()])
     }

@@ -1,9 +1,10 @@
-//! Labelled recordings of simulated machines, and what gpumem must find in them.
+//! Labelled recordings of simulated machines. gpumem must find what the labels say.
 //!
-//! [`families`] defines the scenarios, with other random numbers for each seed. [`stage`] simulates a scenario, and
-//! makes a recording with labels in the corpus's format. [`judge`] compares gpumem's findings with the labels.
+//! [`families`] defines the scenarios, which use different random numbers for each seed. [`stage`] simulates a
+//! scenario, and makes a recording with labels in the format of the corpus. [`judge`] compares gpumem's findings with
+//! the labels.
 //!
-//! `GPUMEM_SCENARIO_SEEDS=7,8` chooses the seeds, `GPUMEM_SCENARIO_FAMILY=leak_` the families by prefix.
+//! `GPUMEM_SCENARIO_SEEDS=7,8` sets the seeds, and `GPUMEM_SCENARIO_FAMILY=leak_` selects families by a prefix.
 
 mod bystanders;
 mod doing;
@@ -23,14 +24,14 @@ use scenario::Scenario;
 
 use crate::support::run;
 
-/// The kinds of findings in `expected` labels.
+/// The kinds of findings that `expected` labels cover.
 const SCORED: &[&str] =
     &["idle", "leak", "orphan", "stopped", "dead", "stuck", "hung", "unattributed"];
 
-/// The kinds of info findings in `noted` labels.
+/// The kinds of info findings that `noted` labels cover.
 const NOTED: &[&str] = &["reserved"];
 
-/// The default seeds; CI uses others.
+/// Default seeds. CI uses other seeds.
 const SEEDS: &[u64] = &[1, 2];
 
 fn seeds() -> Vec<u64> {
@@ -91,7 +92,7 @@ fn findings_match_the_labels_and_do_not_flicker() {
     );
 }
 
-/// Families that are tested with the binary: one of each kind, and several without findings.
+/// Families for which the test runs gpumem: one of each kind of finding, and several without findings.
 const BINARY_FAMILIES: &[&str] = &[
     "idle_notebook_after_training",
     "leak_linear",

@@ -1,4 +1,4 @@
-//! Processes with owners and command lines, before they have any activity.
+//! Processes with owners and command lines, but without activity.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub fn argv(words: &str) -> Option<Arc<[Arc<str>]>> {
     Some(words.split(' ').map(Arc::from).collect())
 }
 
-/// A user's process; the stage sets `start_time`.
+/// Returns a process of a random user. The stage sets `start_time`.
 pub fn user_process(random: &mut Random, words: &str) -> Process {
     let (user, uid) = random.pick(USERS);
     let pid = random.whole(3_000, 4_190_000) as u32;
@@ -71,7 +71,7 @@ pub fn trainer(random: &mut Random) -> Process {
     user_process(random, &words)
 }
 
-/// A notebook kernel; its activity sets its state.
+/// Returns a notebook kernel. The activity sets the kernel's state.
 pub fn notebook(random: &mut Random) -> Process {
     let kernel = random.uuid();
     let process = trainer(random);
@@ -103,7 +103,7 @@ pub fn server(random: &mut Random, words: &str, framework: Option<&str>) -> Proc
     }
 }
 
-/// A child of another process, in its group and session.
+/// Returns a child in the process group and session of its parent.
 pub fn child(random: &mut Random, parent: &Process) -> Process {
     Process {
         pid: random.whole(3_000, 4_190_000) as u32,
@@ -135,7 +135,6 @@ pub fn daemon(random: &mut Random, words: &str, unit: &str) -> Process {
     }
 }
 
-/// Puts a process into a container.
 pub fn in_container(random: &mut Random, process: Process) -> Process {
     Process {
         container: Some(Arc::new(Container {
@@ -148,7 +147,6 @@ pub fn in_container(random: &mut Random, process: Process) -> Process {
     }
 }
 
-/// Puts a process into a Slurm job.
 pub fn in_slurm_job(random: &mut Random, process: Process) -> Process {
     Process {
         slurm: Some(Arc::new(Slurm {

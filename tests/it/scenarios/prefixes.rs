@@ -1,7 +1,8 @@
-//! Compares gpumem's findings at each time of a recording with the labels.
+//! Compares gpumem's findings at every time of a recording with the labels.
 //!
-//! A finding of severity warning or worse is false unless it is expected, tolerated at that time, or allowed. An
-//! expected finding must appear within twenty minutes of its onset; before that, its absence is not scored.
+//! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
+//! expected finding must appear within 20 minutes after its cause has begun. Until then, a missing finding does not
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,23 +16,23 @@ use serde_json::Value;
 use super::scenario::{Labels, Scenario, Subject, Verdict};
 use super::{REPEAT, families, judge, seeds};
 
-/// The maximum delay of an expected finding.
+/// Maximum delay of an expected finding.
 const PATIENCE_SECONDS: f64 = 1200.0;
 
-/// How long the labels tolerate a finding after its cause has stopped.
+/// Time for which the labels tolerate a finding after its cause has ended.
 const TOLERATED_SECONDS: f64 = 600.0;
 
-/// Totals over recordings.
+/// Totals over several recordings.
 #[derive(Default)]
 struct Score {
     hours: f64,
-    /// Samples, taken once a minute.
+    /// Numbers of samples, which are taken once a minute.
     right: usize,
     missed: usize,
     wrong: usize,
-    /// False findings, by kind.
+    /// False findings by kind.
     alarms: BTreeMap<String, usize>,
-    /// Seconds from onset to finding.
+    /// Seconds from the cause to the finding.
     delays: Vec<f64>,
     messages: String,
 }
@@ -116,7 +117,8 @@ impl Score {
     }
 }
 
-/// Families that always or never leak, or whose labels have an onset.
+/// Returns whether the labels of a family are correct at every time: the family always leaks, never leaks, or has an
+/// onset in its labels.
 fn is_clear(name: &str) -> bool {
     const CLEAR: &[&str] = &[
         "leak_that_stopped",
@@ -171,8 +173,7 @@ fn findings_are_right_at_every_time() {
     assert!(score.f1() >= MIN_F1, "{summary}\n{REPEAT}");
 }
 
-/// Returns how often a leak finding of any severity begins, and how many seconds after the leak's end its severity is
-/// still above info.
+/// Returns how often a leak finding begins, and for how many seconds after the leak its severity remains above info.
 fn leak_onsets_and_delay(scenario: &Scenario) -> (usize, Option<f64>) {
     let first = scenario.snapshots[0].time;
     let stopped = scenario.labels.tolerated.first();
@@ -192,7 +193,7 @@ fn leak_onsets_and_delay(scenario: &Scenario) -> (usize, Option<f64>) {
     (begins, stopped.map(|stopped| grave_until - stopped))
 }
 
-/// A leak in random steps gives one finding for the whole recording, though its severity may change.
+/// A leak in random steps causes a single finding during the whole recording. The severity can change.
 #[test]
 fn a_leak_in_random_steps_does_not_flicker() {
     const RANDOM_STEPS: &[&str] =
@@ -210,12 +211,12 @@ fn a_leak_in_random_steps_does_not_flicker() {
             }
         }
     }
-    // At most one in twenty runs, and one more for small numbers of runs.
+    // Allow one run in 20, and one more for small numbers of runs.
     let limit = runs / 20 + 1;
     assert!(flapping.lines().count() <= limit, "{flapping}{REPEAT}");
 }
 
-/// Ten minutes after the growth stopped there is no finding: always without noise, in nine of ten runs with noise.
+/// Ten minutes after the growth has stopped, no leak finding is left. With noise, one run in ten may fail.
 #[test]
 fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     for (name, is_noisy) in [
@@ -240,7 +241,7 @@ fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     }
 }
 
-// Measured with seeds that the rules were not developed with.
+// Measured with seeds that were not used to develop the rules.
 const MAX_ALARMS_A_DAY: f64 = 0.14;
 const MIN_F1: f64 = 0.97;
 
@@ -264,7 +265,7 @@ fn labels(trace: &Value, first: Time) -> Labels {
     labels
 }
 
-/// Public recordings that earlier versions judged wrongly.
+/// Earlier versions judged these public recordings wrongly.
 #[test]
 fn public_recordings_are_judged_right_at_every_time() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/over-time");

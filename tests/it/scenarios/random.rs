@@ -1,13 +1,12 @@
 //! Pseudo-random numbers that depend only on the seed.
 
-/// A generator of pseudo-random numbers (splitmix64).
+/// The splitmix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence for a family and a seed.
     pub fn new(family: &str, seed: u64) -> Self {
-        // FNV-1a, because the standard library's hash may change between versions.
+        // Use FNV-1a, because the standard library does not guarantee a stable hash.
         let name = family.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -22,17 +21,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `low` to below `high`.
+    /// Returns a number in `low..high`.
     pub fn range(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// An integer from `low` to `high`, inclusive.
+    /// Returns an integer in `low..=high`.
     pub fn whole(&mut self, low: u64, high: u64) -> u64 {
         low + self.bits() % (high - low + 1)
     }
 
-    /// `true` with this probability.
+    /// Returns `true` with this probability.
     pub fn chance(&mut self, share: f64) -> bool {
         self.range(0.0, 1.0) < share
     }
@@ -41,7 +40,7 @@ impl Random {
         choices[(self.bits() % choices.len() as u64) as usize]
     }
 
-    /// A number around 0, nearly always within three times `spread`.
+    /// Returns a number around 0. Its absolute value rarely exceeds three times `spread`.
     pub fn noise(&mut self, spread: f64) -> f64 {
         (0..4).map(|_| self.range(-1.0, 1.0)).sum::<f64>() * spread * 0.87
     }

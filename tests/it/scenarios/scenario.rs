@@ -30,21 +30,20 @@ pub type Verdict = (&'static str, Subject);
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub expected: Vec<Verdict>,
-    /// The expected info findings; no others may occur.
+    /// Expected info findings. Other info findings are not allowed.
     pub noted: Vec<Verdict>,
     pub allowed: Vec<Verdict>,
-    /// Whether a reaper may end a process by default; false if missing.
+    /// Whether a reaper may kill a process by default. Missing processes may not be killed.
     pub kill_ok: BTreeMap<u32, bool>,
-    /// The severity of the expected findings, if it is checked.
+    /// Severity of the expected findings, if the test checks it.
     pub severity: Option<&'static str>,
-    /// Findings that are allowed between two times, in seconds since the first sample.
+    /// Findings that are allowed between two times in seconds.
     pub tolerated: Vec<(Verdict, f64, f64)>,
-    /// When the expected findings' cause began, in seconds; `None` if the delay is not checked.
+    /// The time in seconds at which the cause of the expected findings begins, if the test checks the delay.
     pub onset: Option<f64>,
 }
 
 impl Labels {
-    /// Reads an entry of `labels.json`.
     pub fn read(entry: &Value) -> Self {
         let list = |key: &str| -> Vec<Verdict> {
             let labels = entry[key].as_array().into_iter().flatten();
@@ -86,7 +85,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The recording, one snapshot per line.
+    /// Returns the recording with one snapshot per line.
     pub fn to_jsonl(&self) -> String {
         let mut text = String::new();
         for snapshot in &self.snapshots {

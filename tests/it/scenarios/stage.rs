@@ -1,9 +1,9 @@
-//! A simulated machine with processes; playing it gives a labelled recording.
+//! A simulated machine with processes, which is recorded with labels.
 //!
-//! A family sets up the stage: the length of the recording, the processes with their activities, and the expected
-//! findings. [`Stage::play`] samples them as NVML and /proc would, with noise, with power and temperature that follow
-//! from the work, and with late and lost samples. Edits change the snapshots afterwards, as a driver or a clock
-//! might. [`super::bystanders`] adds unrelated processes.
+//! A family sets the length of the recording, the processes with their activities, and the expected findings.
+//! [`Stage::play`] takes samples with noise, power and temperature that match the activity, and late and lost samples.
+//! Edits then change the snapshots, to simulate faults of a driver or clock. [`super::bystanders`] adds unrelated
+//! processes.
 
 use std::sync::Arc;
 
@@ -33,16 +33,15 @@ struct Actor {
     cpu_seconds: f64,
 }
 
-/// The simulation that a family sets up.
 pub struct Stage {
     pub random: Random,
     pub machine: Machine,
     pub labels: Labels,
     /// The GPU that the scenario is about.
     pub gpu: usize,
-    /// Whether there are no bystanders.
+    /// Set if the machine has no bystanders.
     pub is_lonely: bool,
-    /// The share of samples that are lost.
+    /// Share of lost samples.
     pub lost: f64,
     length: f64,
     interval: f64,
@@ -55,7 +54,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty stage, for a recording of half an hour to an hour.
+    /// Creates an empty stage. The recording takes half an hour to an hour.
     pub fn new(family: &str, seed: u64) -> Self {
         let mut random = Random::new(family, seed);
         let machine = Machine::new(&mut random);
@@ -81,7 +80,7 @@ impl Stage {
         stage
     }
 
-    /// Sets the length of the recording, and an interval that gives 60 to 250 snapshots.
+    /// Sets the length of the recording, and an interval that results in 60 to 250 snapshots.
     pub fn minutes(&mut self, low: f64, high: f64) {
         self.length = self.random.range(low, high) * 60.0;
         let fits: Vec<f64> = [1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0]
@@ -100,42 +99,41 @@ impl Stage {
         self.interval
     }
 
-    /// Seconds from the first sample to the last.
+    /// Returns the length of the recording in seconds.
     pub fn end(&self) -> f64 {
         self.length
     }
 
-    /// A random time before the end.
+    /// Returns a random time that is `low` to `high` seconds before the end.
     pub fn before_end(&mut self, low: f64, high: f64) -> f64 {
         self.length - self.random.range(low, high.min(self.length * 0.9))
     }
 
-    /// A random time, as a share of the recording.
+    /// Returns a random time between two shares of the recording's length.
     pub fn at(&mut self, low: f64, high: f64) -> f64 {
         self.length * self.random.range(low, high)
     }
 
-    /// The start of an idle period that is long enough for a finding, with a margin for lost samples.
+    /// Returns the start of an idle period that is long enough for a finding, with a margin for lost samples.
     pub fn long_idle(&mut self) -> f64 {
         let longest = self.length * 0.75;
         self.before_end(720.0 + 4.0 * self.interval, longest.max(800.0 + 4.0 * self.interval))
     }
 
-    /// A random size in GiB, rounded to the driver's allocation size.
+    /// Returns a random number of bytes between two sizes in GiB, rounded to the driver's allocation size.
     pub fn gib(&mut self, low: f64, high: f64) -> u64 {
         let limit = self.machine.model.total_bytes as f64 * 0.8;
         let bytes = (self.random.range(low, high) * GIB as f64).min(limit);
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
-    /// A random share of the GPU's memory.
+    /// Returns a random number of bytes between two shares of the GPU's memory.
     pub fn share(&mut self, low: f64, high: f64) -> u64 {
         let total = self.machine.model.total_bytes as f64 / GIB as f64;
         let bytes = self.random.range(low, high) * total * GIB as f64;
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
-    /// Sets the number of GPUs.
     pub fn gpus(&mut self, gpus: usize) {
         self.machine.resize(gpus, &mut self.random);
         self.gpu = self.gpu.min(gpus - 1);
@@ -186,12 +184,12 @@ impl Stage {
         }
     }
 
-    /// A process that starts during the recording.
+    /// Returns a process that starts during the recording.
     pub fn started_at(&self, process: Process, at: f64) -> Process {
         Process { start_time: Some(self.start.plus_seconds(at - 0.4)), ..process }
     }
 
-    /// Adds a process with this activity on the scenario's GPU. Returns its pid.
+    /// Adds a process on the scenario's GPU. Returns the pid.
     pub fn add(
         &mut self,
         process: Process,
@@ -200,7 +198,7 @@ impl Stage {
         self.add_on(process, &[self.gpu], ProcessType::Compute, script)
     }
 
-    /// Adds a process with this activity on several GPUs, with rows of this type. Returns its pid.
+    /// Adds a process on several GPUs. Returns the pid.
     pub fn add_on(
         &mut self,
         mut process: Process,
@@ -223,12 +221,12 @@ impl Stage {
         pid
     }
 
-    /// Adds memory in use that belongs to no process.
+    /// Adds memory that is in use but belongs to no process.
     pub fn add_unattributed(&mut self, gpu: usize, bytes: impl Fn(f64) -> u64 + 'static) {
         self.unattributed.push((gpu, Box::new(bytes)));
     }
 
-    /// Allocates the scenario's GPU to a job or a container, possibly before the recording.
+    /// Allocates the scenario's GPU to a job or a container. The allocation can begin before the recording.
     pub fn reserve(&mut self, reservation: Reservation, at: f64) {
         let since = Some(self.start.plus_seconds(at));
         self.reservations.push((Reservation { since, ..reservation }, at));
@@ -244,7 +242,7 @@ impl Stage {
         self.edits.push(Box::new(edit));
     }
 
-    /// Changes each snapshot of the finished recording; `t` is in seconds since its start.
+    /// Changes each snapshot of the finished recording. `edit` receives the time in seconds.
     pub fn edit_each(&mut self, edit: impl Fn(f64, &mut Snapshot) + 'static) {
         let start = self.start;
         self.edit(move |snapshots, _| {
@@ -267,7 +265,7 @@ impl Stage {
         });
     }
 
-    /// Expects a finding about a process, and allows others.
+    /// Expects a finding about a process, and allows findings of the kinds in `also`.
     pub fn expect_finding(&mut self, kind: &'static str, pid: u32, also: &[&'static str]) {
         self.labels.expected.push((kind, Subject::Process(pid)));
         self.allow(pid, also);
@@ -292,7 +290,7 @@ impl Stage {
         self.labels.allowed.extend(verdicts);
     }
 
-    /// Whether the scenario uses this GPU.
+    /// Returns whether the scenario uses a GPU.
     pub fn is_taken(&self, gpu: usize) -> bool {
         let has_process = self.actors.iter().any(|actor| actor.gpus.contains(&gpu));
         let is_reserved = gpu == self.gpu && !self.reservations.is_empty();
@@ -419,7 +417,7 @@ impl Stage {
     }
 }
 
-/// The combined use of a GPU.
+/// The total activity on a GPU.
 #[derive(Clone, Copy, Default)]
 struct Use {
     sm: f64,
@@ -432,7 +430,7 @@ impl Use {
         self.sm.round().min(100.0) as u32
     }
 
-    /// Adds a process's activity. Returns its row.
+    /// Adds the activity of a process. Returns the row of the process.
     fn add(&mut self, activity: &Activity, machine: &Machine, random: &mut Random) -> GpuProcess {
         let sm = if activity.sm > 0.0 {
             (activity.sm + random.noise(activity.sm_noise)).clamp(1.0, 100.0).round()
@@ -440,11 +438,11 @@ impl Use {
             0.0
         };
         let traffic = (sm * activity.traffic).round();
-        // The kernels of two processes alternate, so their sum is lower.
+        // The kernels of two processes alternate, so the total is less than the sum.
         self.sm = (self.sm + sm * if self.sm > 0.0 { 0.4 } else { 1.0 }).min(100.0).max(sm);
         self.traffic = (self.traffic + traffic).min(100.0);
         self.load += sm / 100.0 * activity.load;
-        // The row has the maximum of several samples, the GPU only the last one.
+        // The row contains the maximum of several samples, and the GPU contains only the last sample.
         let peak = if sm > 0.0 { random.range(0.0, 6.0) * activity.sm_noise / 4.0 } else { 0.0 };
         let reported = |percent: f64| machine.has_process_use.then_some(percent.min(100.0) as u32);
         let codec = if machine.has_codecs { reported(0.0) } else { None };
@@ -459,7 +457,7 @@ impl Use {
     }
 }
 
-/// The /proc data of an actor.
+/// Returns the data of an actor from /proc.
 fn observe(
     actor: &mut Actor,
     activity: &Activity,

@@ -1,4 +1,4 @@
-//! Processes that are stopped, dead or stuck while their memory stays allocated.
+//! Processes that are stopped, dead or stuck, and keep their memory.
 
 use gpumem::api::model::{Process, ProcessType};
 
@@ -7,18 +7,18 @@ use super::super::scenario::Subject;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// Further findings that are allowed for a stopped process.
+/// Additional findings that are allowed about a stopped process.
 const STOPPED: &[&str] = &["idle"];
-/// Further findings that are allowed for a process that is dead or cannot be killed.
+/// Additional findings that are allowed about a process that is dead or cannot be killed.
 const DEAD: &[&str] = &["idle", "orphan"];
 
-/// A time in the past that exceeds the rules' two minutes, with a margin for lost samples.
+/// Returns a time in the past that exceeds the two minutes in the rules, with a margin for lost samples.
 fn minutes_ago(s: &mut Stage) -> f64 {
     let shortest = 145.0 + 4.0 * s.interval();
     s.before_end(shortest, shortest + 1000.0)
 }
 
-/// Adds a process that works, and at `at` enters a state that it does not leave.
+/// Adds a process that works until `at`, and then enters a state permanently.
 fn falls_into(s: &mut Stage, process: Process, state: char, bytes: u64, at: f64) -> u32 {
     s.add(process, until(at, working(bytes), resting(bytes).state(state)))
 }

@@ -1,12 +1,12 @@
-//! Memory curves that are hard to judge: slow approach to a level, rare new maxima, bands that were full before,
-//! caches and requests; and leaks that stop under varying use.
+//! Memory curves that are hard to judge: slow saturation, rare new maxima, bands that were full before, caches,
+//! requests, and leaks that stop under varying use.
 
 use std::f64::consts::TAU;
 
 use super::super::random::Random;
 use super::{Family, add_varying, family, random_part, tolerate};
 
-/// A standard normal random number.
+/// Returns a random number from the standard normal distribution.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * random.range(1e-12, 1.0).ln()).sqrt();
     radius * (TAU * random.range(0.0, 1.0)).cos()
@@ -71,7 +71,7 @@ pub const FAMILIES: &[Family] = &[
             let (base, rise) = (random_part(s, 0.1, 0.2), random_part(s, 0.05, 0.5));
             let tau = 60.0 * (20f64.ln() + s.random.range(0.0, 1.0) * 9f64.ln()).exp();
             let pid = add_varying(s, move |t, _| base + rise * (1.0 - (-t / tau).exp()));
-            // Until half of that time it cannot be distinguished from a leak.
+            // Until `tau / 2`, the curve cannot be distinguished from a leak.
             tolerate(s, pid, tau / 2.0);
         },
     ),

@@ -1,4 +1,4 @@
-//! GPUs that report full use although their kernels make no progress.
+//! GPUs that report full utilization although their kernels make no progress.
 
 use gpumem::api::model::ProcessType;
 
@@ -6,7 +6,7 @@ use super::super::doing::{Activity, spinning, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// The time of the hang: long enough ago, and after enough normal work.
+/// Returns the time of the hang, with enough time before it for normal work, and enough time after it for the rule.
 fn hang(s: &mut Stage) -> f64 {
     s.minutes(35.0, 70.0);
     let shortest = 720.0 + 4.0 * s.interval();
@@ -14,7 +14,7 @@ fn hang(s: &mut Stage) -> f64 {
     s.before_end(shortest, longest.max(shortest + 1.0))
 }
 
-/// Normal work until `at`, then an endless kernel.
+/// Returns normal work until `at`, and then an endless kernel.
 fn then_spins(t: f64, at: f64, bytes: u64, level: f64) -> Activity {
     if t < at { working(bytes).sm(level) } else { spinning(bytes) }
 }

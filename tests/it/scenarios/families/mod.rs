@@ -1,4 +1,4 @@
-//! The families of scenarios, by the kind of finding.
+//! Families of scenarios, grouped by the kind of finding.
 
 mod faults;
 mod harsher;
@@ -20,7 +20,7 @@ use super::random::Random;
 use super::scenario::{Scenario, Subject};
 use super::stage::{MIB, Stage};
 
-/// Similar scenarios with random numbers.
+/// Scenarios that differ only in their random numbers.
 #[derive(Clone, Copy)]
 pub struct Family {
     pub name: &'static str,
@@ -29,7 +29,6 @@ pub struct Family {
 }
 
 impl Family {
-    /// The scenario with the random numbers of a seed.
     pub fn play(&self, seed: u64) -> Scenario {
         let mut stage = Stage::new(self.name, seed);
         (self.set)(&mut stage);
@@ -50,7 +49,7 @@ fn add_varying(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + '
     })
 }
 
-/// A random part of the GPU's memory, in bytes.
+/// Returns a random number of bytes between two shares of the GPU's memory.
 fn random_part(s: &mut Stage, low: f64, high: f64) -> f64 {
     s.machine.model.total_bytes as f64 * s.random.range(low, high)
 }

@@ -1,4 +1,4 @@
-//! Processes that outlived the job that started them.
+//! Processes that have outlived the job that started them.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// Further findings that are allowed for an idle orphan with memory.
+/// Additional findings that are allowed about an idle orphan.
 const ALSO: &[&str] = &["idle"];
 
-/// Adds a trainer that is killed at `death`, and workers that sleep forever after that.
+/// Adds a trainer that is killed at `death`, and workers that sleep forever afterwards.
 fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option<u64>) {
     let (parent, bytes) = (s.trainer(), s.gib(3.0, 14.0));
     for _ in 0..workers {
@@ -27,7 +27,7 @@ fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option
     s.add(parent, until(death, working(bytes), gone()));
 }
 
-/// The time of the job's death: long enough ago for the orphan rule.
+/// Returns the time of the job's death, which is long enough ago for the rule.
 fn death(s: &mut Stage) -> f64 {
     let shortest = 145.0 + 4.0 * s.interval();
     s.before_end(shortest, shortest + 900.0)
@@ -104,7 +104,7 @@ pub const FAMILIES: &[Family] = &[
                 });
                 s.expect_finding("orphan", pid, ALSO);
             }
-            // All of them are in the script's group.
+            // All of these processes are in the script's process group.
             let next = s.child(&trial);
             s.add(next, move |_, _| working(bytes));
         },
@@ -234,8 +234,7 @@ pub const FAMILIES: &[Family] = &[
                     let idle = resting(0).unlisted();
                     if t < death { idle.cpu(70.0) } else { idle.cpu(0.0).adopted_by(1) }
                 });
-                // The dead pid accounts for the memory, so nothing is unattributed. The memory is freed when the
-                // workers end.
+                // NVML attributes the memory to the dead pid. The memory is freed when the workers exit.
                 s.allow(pid, &["orphan"]);
                 s.labels.kill_ok.insert(pid, true);
             }

@@ -1,9 +1,9 @@
-//! Memory over a longer time: growth that stops, rare new maxima, a full card, and growth in steps.
+//! Memory over a longer time: growth that stops, rare new maxima, a full GPU, and growth in steps.
 
 use super::super::stage::{GIB, Stage};
 use super::{Family, add_varying, family, random_part, tolerate};
 
-/// The end of the growth; the flat part after it is about as long.
+/// Returns the time at which the growth stops, about half way through the recording.
 fn stops(s: &mut Stage) -> f64 {
     s.minutes(90.0, 170.0);
     s.at(0.4, 0.6)
@@ -37,7 +37,7 @@ pub const FAMILIES: &[Family] = &[
     family("leak_given_back", "It grew for an hour, then freed a fifth of that.", |s| {
         let (stop, base, growth) = (stops(s), random_part(s, 0.1, 0.3), random_part(s, 0.2, 0.5));
         let pid = add_varying(s, move |t, _| base + growth * if t < stop { t / stop } else { 0.8 });
-        // It looks like the end of a peak until it has not grown for a few minutes.
+        // Until a few minutes without growth have passed, the decrease looks like the end of a peak.
         tolerate(s, pid, stop - 300.0);
     }),
     family(
@@ -108,7 +108,7 @@ pub const FAMILIES: &[Family] = &[
                 base + more
             });
             s.expect_finding("leak", pid, &[]);
-            // Early on, random growth looks like rare new maxima.
+            // At first, random growth looks like rare new maxima.
             s.labels.onset = Some(1200.0);
         },
     ),

@@ -1,4 +1,4 @@
-//! Programs that occupy a GPU without doing work on it, and one that only looks like it.
+//! Programs that occupy a GPU without useful work, and a program that only looks like one.
 
 use super::super::doing::{resting, working};
 use super::{Family, family};
@@ -9,7 +9,7 @@ pub const FAMILIES: &[Family] = &[
         let process = s.user_process("python /opt/conda/bin/keep-gpu --interval 60");
         let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
         let pid = s.add(process, move |t, _| {
-            // Fake work: the GPU is busy for a moment of each period, at very low power.
+            // Fake work: the GPU is busy for two seconds of each period, with very low power.
             if t % period < 2.0 {
                 working(bytes).sm(40.0).load(0.3).cpu(5.0)
             } else {

@@ -1,4 +1,4 @@
-//! Incomplete data and half-broken machines: what is unknown causes no finding.
+//! Incomplete data and partially broken machines. Unknown data causes no finding.
 
 use gpumem::api::model::Snapshot;
 
@@ -6,7 +6,7 @@ use super::super::doing::{resting, until, working};
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// Adds a process that would be found idle if the data were complete.
+/// Adds a process that would be idle if the data were complete.
 fn add_idle_process(s: &mut Stage) -> u32 {
     let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
     s.add(process, until(stop, working(bytes), resting(bytes)))
@@ -17,7 +17,7 @@ fn add_working_process(s: &mut Stage) -> u32 {
     s.add(process, move |_, _| working(bytes))
 }
 
-/// Adds this many seconds to the time of every snapshot from an index on.
+/// Moves all snapshots from an index on by this many seconds.
 fn shift(snapshots: &mut [Snapshot], from: usize, seconds: f64) {
     for snapshot in &mut snapshots[from..] {
         snapshot.time = snapshot.time.plus_seconds(seconds);
@@ -232,7 +232,7 @@ pub const FAMILIES: &[Family] = &[
                 (s.trainer(), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
             let back = s.before_end(300.0, 400.0);
             s.add(process, move |t, _| {
-                // The process worked during the gap, unrecorded.
+                // The process works during the gap, which is not recorded.
                 if t < stop || (stop + 30.0..back).contains(&t) {
                     working(bytes)
                 } else {

@@ -1,4 +1,4 @@
-//! Memory that varies without leaking.
+//! Memory that varies without a leak.
 
 use std::f64::consts::TAU;
 
@@ -38,7 +38,7 @@ pub const FAMILIES: &[Family] = &[
     family("sawtooth_long", "Equal cycles of a quarter to a third of an hour.", |s| {
         s.minutes(60.0, 90.0);
         let (base, tooth) = (random_part(s, 0.1, 0.3), random_part(s, 0.1, 0.4));
-        // The recording ends in a ramp, after two complete cycles.
+        // The recording ends during a ramp, after at least two complete cycles.
         let period = s.end() / s.random.range(2.4, 3.9);
         add_varying(s, move |t, _| base + tooth * ((t % period) / period * 12.0).floor() / 12.0);
     }),

@@ -1,4 +1,4 @@
-//! Processes that start, exit, sleep, stop and share a GPU, without anything wrong.
+//! Normal processes that start, exit, sleep, stop and share a GPU.
 
 use std::sync::Arc;
 
@@ -357,7 +357,7 @@ pub const FAMILIES: &[Family] = &[
                     resting(if t < freed { bytes } else { bytes / 4 * 2 })
                 }
             });
-            // By utilization it is idle, but freeing memory is activity.
+            // The process does not use the GPU, but freeing memory is activity.
             s.allow(pid, &["idle"]);
             s.labels.kill_ok.insert(pid, true);
         },

@@ -1,4 +1,4 @@
-//! Work that looks like waste: pauses, waiting, light and heavy kernels, power caps and heat.
+//! Work that looks like waste: pauses, waiting, light and heavy kernels, power caps, and heat.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// Adds a server that listens and gets no request.
+/// Adds a server that listens and receives no request.
 fn add_unused_server(s: &mut Stage, words: &str, framework: Option<&str>) {
     let (process, bytes) = (s.server(words, framework), s.share(0.3, 0.9));
     let cpu = s.random.range(0.2, 4.0);
@@ -84,7 +84,7 @@ pub const FAMILIES: &[Family] = &[
             s.minutes(90.0, 150.0);
             s.every(15.0);
             let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
-            // The first pause is shorter than the rule's duration.
+            // The first pause is shorter than the duration in the rule.
             let (mut pause, mut next, mut stop) = (s.random.range(300.0, 540.0), 200.0, 0.0);
             s.add(process, move |t, random| {
                 if t >= next {
@@ -200,7 +200,7 @@ pub const FAMILIES: &[Family] = &[
             let (rate, pid) = (s.random.range(3e6, 40e6), process.pid);
             s.add(process, until(stop, working(bytes), resting(bytes).cpu(4.0)));
             s.edit_process(pid, move |t, process| {
-                // Sampled twice a minute.
+                // gpumem reads this value twice a minute.
                 process.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
             });
         },

@@ -1,4 +1,4 @@
-//! GPUs that were allocated to a job or a container: unused ones, and ones that only look unused.
+//! GPUs that are allocated to a job or a container, and are unused or only seem to be unused.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::super::doing::{during, gone, resting, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// The batch script of a job that was allocated the scenario's GPU.
+/// Returns the batch script of a job to which the scenario's GPU is allocated.
 fn reservation_of_a_job(s: &mut Stage) -> Reservation {
     let shell = s.user_process("/bin/bash /var/spool/slurmd/slurm_script");
     Reservation {
@@ -25,14 +25,13 @@ fn reservation_of_a_job(s: &mut Stage) -> Reservation {
     }
 }
 
-/// Sets a duration of more than an hour, which includes jobs of half an hour. Lost samples at longer intervals would
-/// prove nothing.
+/// Sets a length above one hour, and an interval that gives the rule enough samples even if some are lost.
 fn set_long_recording(s: &mut Stage) {
     s.minutes(65.0, 90.0);
     s.every(30.0);
 }
 
-/// A start time long enough before the end for the rule.
+/// Returns a start time that is long enough before the end for the rule.
 fn long_ago(s: &mut Stage) -> f64 {
     s.before_end(2400.0, 3600.0)
 }
