@@ -1,11 +1,11 @@
-//! The table of NVML's symbols, their arguments and their answers.
+//! The table of NVML's symbols with their arguments and answers.
 //!
-//! A line names the symbol, its kind, its C arguments and its answer. An `always` function can be called before
-//! `nvmlInit`, a `system` function cannot. A `device` function takes a GPU's handle, an `instance` function also a
-//! MIG device's, and a `lookup` function returns a handle. Functions that the scene does not model return
-//! `NOT_SUPPORTED`, as on a GPU without them. The table is safe code: [`Pointer`] dereferences the pointers.
+//! A line contains a kind, a symbol, C arguments and an answer. Programs can call an `always` function before
+//! `nvmlInit`, but not a `system` function. A `device` function takes the handle of a GPU, an `instance` function also
+//! takes the handle of a MIG device, and a `lookup` function returns a handle. Functions that the scene does not model
+//! return `NOT_SUPPORTED`. The table contains no unsafe code, because [`Pointer`] dereferences the pointers.
 //!
-//! To add a function, add a line here and, if needed, a field in [`scene`](crate::scene).
+//! To add a function, add a line and, if needed, a field in [`scene`](crate::scene).
 
 #![allow(
     non_snake_case,
@@ -35,7 +35,7 @@ type Out<T> = Pointer<T>;
 
 macro_rules! symbols {
     ($($kind:ident $name:ident($($arguments:tt)*) $answer:expr;)*) => {
-        /// The functions of this driver.
+        /// The functions that this driver exports.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub(crate) enum Function { $($name),* }
@@ -43,12 +43,13 @@ macro_rules! symbols {
         impl Function {
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// Whether the first argument is a device.
+            /// Returns whether the first argument is a device.
             pub(crate) fn takes_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_device $kind)),* }
             }
 
-            /// Whether that argument can be a MIG device's handle; other functions return `NOT_SUPPORTED` for one.
+            /// Returns whether the first argument can be a MIG device. Other functions return `NOT_SUPPORTED` for a MIG
+            /// device.
             pub(crate) fn takes_mig_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_mig_device $kind)),* }
             }
@@ -365,16 +366,16 @@ symbols! {
     device nvmlDeviceGetVirtualizationMode() unsupported;
 }
 
-/// The only symbol that does not return a code; nvtop requires it.
+/// The only function that returns no code. nvtop requires this function.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
     c"an error of the mock driver".as_ptr()
 }
 
-/// The sampling period of the video engines.
+/// Sampling period of the video engines.
 const SAMPLING_US: c_uint = 166_666;
 
-/// The utilization of a video engine, which is 0 in every scene.
+/// Answers for a video engine, whose utilization is always 0.
 fn unused_engine(device: &Device<'_>, out: Out<c_uint>, period_us: Out<c_uint>) -> Answer {
     without_mig(device)?;
     out.put(0)?;
@@ -389,7 +390,7 @@ fn supported<T>(value: Option<T>) -> Result<T, Code> {
     value.ok_or(Code::NOT_SUPPORTED)
 }
 
-/// Utilization is not supported while MIG is on.
+/// Fails while MIG is on, because NVML then does not support utilization.
 fn without_mig(device: &Device<'_>) -> Answer {
     match device.gpu.mig {
         Some(true) => Err(Code::NOT_SUPPORTED),
@@ -397,8 +398,8 @@ fn without_mig(device: &Device<'_>) -> Answer {
     }
 }
 
-/// While MIG is on, only privileged callers can query the whole GPU; anyone can query a MIG device (nvml.h, notes
-/// on memory info and on the process lists).
+/// Fails if an unprivileged caller queries the whole GPU while MIG is on. Every caller can query a MIG device (nvml.h,
+/// notes on memory info and process lists).
 pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     let is_whole = device.mig.is_none() && device.gpu.mig == Some(true);
     if is_whole && !device.scene.driver.privileged {
@@ -407,7 +408,7 @@ pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     Ok(())
 }
 
-/// The GPU's name, followed by the profile for a MIG device.
+/// Returns the name of the GPU, with the profile of the MIG device, if any.
 fn name(device: &Device<'_>) -> String {
     let gpu = &device.gpu.name;
     match device.mig {
@@ -419,7 +420,7 @@ fn name(device: &Device<'_>) -> String {
     }
 }
 
-/// A text, made invalid UTF-8 if the GPU is garbled.
+/// Makes text invalid UTF-8 if the GPU is garbled.
 fn garbled(device: &Device<'_>, text: String) -> Vec<u8> {
     let mut bytes = text.into_bytes();
     if device.gpu.garbled {
@@ -438,7 +439,7 @@ fn by_index(scene: &Scene, index: u32) -> Result<u32, Code> {
     exists.then_some(index).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// The first GPU for which `matches` accepts the text.
+/// Finds the first GPU for which `matches` returns `true`.
 fn by_text(
     scene: &Scene,
     text: Out<c_char>,
@@ -486,7 +487,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
     Ok(Memory2 { version: Memory2::VERSION, total, reserved, free, used })
 }
 
-/// Memory info v2 as a caller in a cgroup with a limit sees it: the limit and use of the cgroup.
+/// Returns memory info v2 for a caller in a limited cgroup: the limit and use of the cgroup.
 fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
     let memory = device.gpu.memory.as_ref().filter(|_| device.mig.is_none());
     let Some(limit) = memory.and_then(|memory| memory.limit.as_ref()) else {

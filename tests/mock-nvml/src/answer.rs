@@ -1,4 +1,4 @@
-//! The result of a call: success, or one of NVML's return codes.
+//! The result of a call.
 
 use std::ffi::c_uint;
 
@@ -6,7 +6,7 @@ use std::ffi::c_uint;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Code(pub(crate) c_uint);
 
-/// The result of a call; values are returned through its pointers.
+/// Success, or a return code. Values are returned through pointers.
 pub(crate) type Answer = Result<(), Code>;
 
 impl Code {

@@ -1,18 +1,14 @@
 //! Counts the calls of each function on each GPU, in a file that outlives the process.
 //!
-//! The file named by `GPUMEM_MOCK_COUNTS` is mapped, and counts are atomic additions. A count is visible immediately,
-//! even if the process is killed, and several processes can share one file. Remove the file to start over; do not
-//! truncate it while a process uses it.
+//! The driver maps the file named by `GPUMEM_MOCK_COUNTS`, and increments counts atomically. Other processes see each
+//! count immediately, even if the process is killed, and several processes can share one file. To start over, remove
+//! the file. Truncating the file would crash processes that use it.
 //!
 //! All numbers are little-endian:
 //!
-//! | bytes | content |
-//! |---|---|
-//! | 0..8 | `GMCOUNT1` |
-//! | 8..12 | F, the number of functions (u32) |
-//! | 12..16 | C, the number of columns (u32) |
-//! | 16..16 + 64 F | the functions' names, 64 bytes each, padded with NUL |
-//! | then 8 F C | C counts (u64) per function: calls without a GPU, on GPU 0, on GPU 1, … |
+//! | bytes | content | |---|---| | 0..8 | `GMCOUNT1` | | 8..12 | F, the number of functions (u32) | | 12..16 | C, the
+//! number of columns (u32) | | 16..16 + 64 F | the functions' names, 64 bytes each, padded with NUL | | then 8 F C | C
+//! counts (u64) per function: calls without a GPU, on GPU 0, on GPU 1, … |
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,19 +25,19 @@ use crate::abi::Function;
 const MAGIC: &[u8; 8] = b"GMCOUNT1";
 const HEADER: usize = 16;
 const NAME: usize = 64;
-/// No GPU and GPUs 0 to 127; calls on later GPUs are counted as calls without a GPU.
+/// One column for calls without a GPU, and one for each of the GPUs 0 to 127. The first column also counts other GPUs.
 const COLUMNS: usize = 129;
 
-/// Reads a counts file; the module's documentation describes its format.
+/// Reads a file of counts in the format that the module's documentation describes.
 #[derive(Debug)]
 pub struct Counts;
 
 impl Counts {
-    /// The nonzero counts, by function and GPU; `None` is a call without a GPU.
+    /// Returns the nonzero counts by function and GPU. The GPU is `None` for calls without a GPU.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or is not a counts file.
+    /// If the file cannot be read, or is not a file of counts.
     pub fn read(path: &Path) -> io::Result<BTreeMap<(String, Option<u32>), u64>> {
         let bytes = std::fs::read(path)?;
         parse(&bytes).ok_or_else(|| {
@@ -77,26 +73,26 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<(String, Option<u32>), u64>> {
     Some(counts)
 }
 
-/// The counts, mapped for writing by the driver.
+/// The counts in the mapped file.
 pub(crate) struct Counter {
-    /// `Function::NAMES.len() * COLUMNS` counts, mapped until the process exits.
+    /// `Function::NAMES.len() * COLUMNS` counts, which are mapped until the process exits.
     cells: NonNull<AtomicU64>,
 }
 
-// SAFETY: the mapping is never moved or unmapped, and all access to it is atomic.
+// SAFETY: the mapping is never moved or unmapped, and all accesses are atomic.
 unsafe impl Send for Counter {}
-// SAFETY: as above.
+// SAFETY: all accesses are atomic.
 unsafe impl Sync for Counter {}
 
 impl Counter {
-    /// Maps the file; creates it if it does not exist.
+    /// Maps the file, and creates it if it does not exist.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let header = header();
         let length = header.len() + Function::NAMES.len() * COLUMNS * 8;
         if file.metadata()?.len() == 0 {
-            // Several processes can do this at the same time, because all write the same bytes.
+            // Several processes can do this at the same time, because they write the same bytes.
             file.set_len(length as u64)?;
             file.write_all_at(&header, 0)?;
         }
@@ -111,7 +107,7 @@ impl Counter {
 
     fn map(file: &File, length: usize, header: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: creates a new mapping, placed by the kernel, of a file that is at least this long.
+        // SAFETY: the kernel chooses an unused address, and the file is at least `length` bytes long.
         let start =
             unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
         // SAFETY: the header is shorter than the mapping.
@@ -125,8 +121,8 @@ impl Counter {
         let column = gpu.map_or(0, |gpu| gpu as usize + 1);
         let column = if column < COLUMNS { column } else { 0 };
         let cell = function as usize * COLUMNS + column;
-        // SAFETY: the function is below the number of names and the column is below COLUMNS, so the cell is in the
-        // mapping. The mapping's address and the header's length are multiples of 8 bytes.
+        // SAFETY: the cell is in the mapping, because the function and the column are below their limits. The cell is
+        // aligned, because the mapping's address and the header's length are multiples of 8 bytes.
         let cell = unsafe { self.cells.add(cell).as_ref() };
         cell.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! The driver's state in this process: the current scene, the time in it, and the steps of every call.
+//! The state of the driver in this process: the current scene, its time, and the steps that all calls share.
 //!
-//! A call clones its reference to the scene and releases the lock. It holds no lock while it waits, hangs or computes
-//! its answer.
+//! A call clones a reference to the scene and releases the lock, so that no call waits for another call's delay or
+//! hang.
 
 use std::ffi::c_uint;
 use std::fs::Metadata;
@@ -23,15 +23,15 @@ use crate::scene::{Fault, Gpu, MigDevice, Scene, UtilizationClock, Value};
 /// Minimum time between two checks of the scene file.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// A device handle for callers. It is tagged and not an address, so invalid handles are detected.
+/// A device handle. It is a tagged number, not an address, so that the driver detects invalid handles.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(usize);
 
 const HANDLE_TAG: usize = 0x4d6f_636b_0000;
-/// Maximum number of GPUs in a scene, limited by the bits in a handle.
+/// Maximum number of GPUs in a scene. A handle contains the index of a GPU in 10 bits.
 pub(crate) const GPUS_MAX: usize = 1 << 10;
-/// Maximum number of MIG devices of one GPU.
+/// Maximum number of MIG devices of a GPU.
 pub(crate) const MIG_DEVICES_MAX: u32 = 32;
 
 impl Handle {
@@ -39,12 +39,12 @@ impl Handle {
         Self(HANDLE_TAG | gpu as usize)
     }
 
-    /// The handle of a MIG device, by its index on the GPU.
+    /// Returns the handle of a MIG device.
     pub(crate) fn for_mig_device(gpu: u32, index: u32) -> Self {
         Self(Self::for_gpu(gpu).0 | ((index as usize + 1) * GPUS_MAX))
     }
 
-    /// The GPU's index and, for a MIG device's handle, its index on that GPU.
+    /// Returns the index of the GPU and, for the handle of a MIG device, the index of the MIG device.
     fn target(self) -> Option<(u32, Option<u32>)> {
         let number = self.0 & 0xffff;
         let (gpu, mig) = ((number % GPUS_MAX) as u32, (number / GPUS_MAX) as u32);
@@ -52,12 +52,12 @@ impl Handle {
     }
 }
 
-/// The driver state that a call requires.
+/// The state that a call requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// None: the call is allowed before `nvmlInit`.
+    /// The call is allowed before `nvmlInit`.
     Nothing,
-    /// `nvmlInit` has succeeded.
+    /// The call requires a successful `nvmlInit`.
     Init,
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
-    /// The MIG device, if the handle is a MIG device's.
+    /// The MIG device, if the handle is the handle of a MIG device.
     pub(crate) mig: Option<&'a MigDevice>,
     pub(crate) second: f64,
-    /// The driver's clock at the scene's second 0, in microseconds.
+    /// The driver's clock at second 0 of the scene, in microseconds.
     pub(crate) origin_us: i64,
-    /// Number of calls for the compute list, while that list grows.
+    /// Number of calls for the compute list, if the scene makes the list grow.
     pub(crate) list_calls: &'a AtomicU32,
 }
 
@@ -86,13 +86,13 @@ impl Call {
 }
 
 impl Device<'_> {
-    /// The current value; `NOT_SUPPORTED` if absent.
+    /// Returns the current value, or `NOT_SUPPORTED` if the scene has none.
     pub(crate) fn now(&self, value: Option<&Value>) -> Result<f64, Code> {
         let value = value.ok_or(Code::NOT_SUPPORTED)?;
         Ok(value.at(self.second))
     }
 
-    /// Like `now`, rounded to a whole number.
+    /// Returns the current value as an integer, or `NOT_SUPPORTED` if the scene has none.
     pub(crate) fn whole(&self, value: Option<&Value>) -> Result<c_uint, Code> {
         self.now(value).map(|value| value.round() as c_uint)
     }
@@ -127,14 +127,14 @@ pub(crate) fn answer_on(
         let (index, mig) = target.ok_or(Code::INVALID_ARGUMENT)?;
         let played = &call.played;
         played.meet_faults(function, Some(index))?;
-        // The GPU existed when the handle was returned: it fell off the bus.
+        // The GPU existed when the caller got the handle, so the GPU has fallen off the bus.
         let gpu = played.scene.gpus.get(index as usize);
         let (Some(gpu), Some(list_calls)) = (gpu, played.list_calls.get(index as usize)) else {
             return Err(Code::GPU_IS_LOST);
         };
         let mig = match mig {
             None => None,
-            // The handle of a destroyed instance is invalid.
+            // The handle of a destroyed MIG device is invalid.
             Some(index) => Some(gpu.mig_device_at(index).ok_or(Code::INVALID_ARGUMENT)?),
         };
         if mig.is_some() && !function.takes_mig_device() {
@@ -152,7 +152,7 @@ pub(crate) fn answer_on(
     })
 }
 
-/// `nvmlDeviceGetHandleBy*`: returns a handle. Counts and faults apply as for a call on the requested GPU.
+/// Answers `nvmlDeviceGetHandleBy*`. Counts and faults apply as for a call on the requested GPU.
 pub(crate) fn answer_lookup(
     function: Function,
     find: impl FnOnce(&Scene) -> Result<u32, Code>,
@@ -170,7 +170,7 @@ pub(crate) fn answer_lookup(
     })
 }
 
-/// `nvmlInit*`: the scene decides whether it succeeds.
+/// Answers `nvmlInit*`, which the scene can make fail.
 pub(crate) fn init(call: &Call) -> Answer {
     match call.scene().init_error {
         Some(code) if code != 0 => Err(Code(code)),
@@ -181,7 +181,7 @@ pub(crate) fn init(call: &Call) -> Answer {
     }
 }
 
-/// `nvmlShutdown`: undoes one `nvmlInit*`.
+/// Answers `nvmlShutdown`, which undoes one `nvmlInit*`.
 pub(crate) fn shutdown(_: &Call) -> Answer {
     driver()
         .users
@@ -190,7 +190,7 @@ pub(crate) fn shutdown(_: &Call) -> Answer {
         .map_err(|_| Code::UNINITIALIZED)
 }
 
-/// Catches panics, which must not unwind into a C caller.
+/// Catches panics, because unwinding into a C caller aborts the process.
 fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
@@ -199,23 +199,23 @@ fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
     }
 }
 
-/// The scene that is being played, and its state.
+/// The current scene and its state.
 struct Played {
     scene: Scene,
     file: Identity,
     faults: Vec<Armed>,
-    /// Whether the driver lacks a function, by function.
+    /// Set for each function that the driver lacks.
     missing: Vec<bool>,
     list_calls: Vec<AtomicU32>,
 }
 
-/// A fault, and the number of calls that it has matched.
+/// A fault, and the number of calls that have matched.
 struct Armed {
     fault: Fault,
     matched: Arc<AtomicU64>,
 }
 
-/// Detects whether the file at a path was replaced or changed.
+/// Identifies the version of a file, to detect changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     inode: u64,
@@ -253,7 +253,7 @@ impl Played {
         })
     }
 
-    /// Waits, hangs or fails, according to the scene.
+    /// Applies the faults in the scene: waits, hangs or fails.
     fn meet_faults(&self, function: Function, gpu: Option<u32>) -> Answer {
         if self.missing[function as usize] {
             return Err(Code::FUNCTION_NOT_FOUND);
@@ -288,12 +288,13 @@ impl Played {
 struct Driver {
     path: Option<PathBuf>,
     counter: Option<Counter>,
-    /// The time of the process's first call; below, the same as Unix time and as time since boot.
+    /// Time of the first call in this process. The next fields contain the same time in seconds since 1970 and since
+    /// boot.
     start: Instant,
     start_unix: f64,
     start_boot: f64,
     users: AtomicU32,
-    /// When the scene file was last checked, in nanoseconds since `start`; 0 means never.
+    /// Time of the last check of the scene file in nanoseconds since `start`, or 0 before the first check.
     checked_at: AtomicU64,
     played: RwLock<Option<Arc<Played>>>,
 }
@@ -346,8 +347,8 @@ impl Driver {
         (origin * 1e6) as i64
     }
 
-    /// The scene to play, read again if its file has changed. If that fails, the previous scene remains; `None` if
-    /// there is none.
+    /// Returns the scene, after reading a changed file. If reading fails, returns the previous scene, or `None` without
+    /// one.
     fn scene_at(&self, elapsed: Duration) -> Option<Arc<Played>> {
         let now = (elapsed.as_nanos() as u64).max(1);
         let checked_at = self.checked_at.load(Ordering::Relaxed);
@@ -393,7 +394,7 @@ impl Driver {
     }
 }
 
-/// Prints why a scene cannot be played, because a return code cannot say it.
+/// Prints why a scene is invalid. NVML has no return code for this error.
 #[allow(clippy::print_stderr, reason = "a driver has no other output")]
 fn warn(path: &Path, problem: &dyn std::fmt::Display) {
     eprintln!("mock-nvml: {}: {problem}", path.display());

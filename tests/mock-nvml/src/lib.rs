@@ -1,15 +1,15 @@
-//! A driver for tests: a shared library with NVML's C ABI, driven by a scene file.
+//! A driver for tests: a shared library with NVML's C ABI that plays a scene file.
 //!
-//! The production code loads it like the real driver and has no branch for it. The crate contains the driver (cdylib)
-//! and the means to control it in tests (rlib): the [`scene`], the [`Counts`] of calls, and the path of the
-//! [`library()`]. It is never shipped, and it does not check how a monitor uses its answers.
+//! The production code loads the library like the real driver. The crate contains the driver (cdylib) and the interface
+//! for tests (rlib): the [`scene`], the [`Counts`] of calls, and the path of the [`library()`]. The crate is never
+//! shipped.
 //!
 //! # Use
 //!
-//! `GPUMEM_MOCK_SCENE` is the path of the scene file. The driver checks the file at most once per millisecond, and
-//! reads it again if it has changed. If reading fails, the previous scene remains. Replace the file atomically, by a
-//! rename, like [`Scene::write`](scene::Scene::write). `GPUMEM_MOCK_COUNTS` is the path of a file that counts calls;
-//! see [`counts`].
+//! `GPUMEM_MOCK_SCENE` contains the path of the scene file. The driver checks the file at most once per millisecond,
+//! and reads the file again if it has changed. If reading fails, the previous scene remains. Replace the file
+//! atomically with a rename, like [`Scene::write`](scene::Scene::write). `GPUMEM_MOCK_COUNTS` contains the path of a
+//! file that counts calls; see [`counts`].
 //!
 //! ```
 //! use mock_nvml::scene::{Fault, Gpu, Process, Scene};
@@ -30,7 +30,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The same scene as JSON; omitted keys have defaults:
+//! The same scene in JSON. Omitted keys have defaults:
 //!
 //! ```
 //! # let scene = br#"
@@ -50,13 +50,13 @@
 //!
 //! # An older driver
 //!
-//! `driver.missing` lists functions that the driver lacks; a call of one returns `FUNCTION_NOT_FOUND`. A real old
-//! driver lacks the symbol itself: [`library_without`] makes a copy of the library without it.
+//! If a program calls a function in `driver.missing`, the driver returns `FUNCTION_NOT_FOUND`. A real old driver also
+//! lacks the symbol. [`library_without`] copies the library without the symbols.
 //!
 //! # Modules
 //!
-//! `abi` is the table of symbols, `driver` has the steps of every call, and `processes` and `utilization` compute the
-//! two answers that need more than a line.
+//! `abi` is the table of symbols, and `driver` contains the steps that all calls share. `processes` and `utilization`
+//! compute the process lists and the utilization samples.
 
 mod abi;
 mod answer;

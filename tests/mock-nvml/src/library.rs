@@ -1,4 +1,4 @@
-//! Finds the driver that cargo built, and makes copies of it without some symbols.
+//! Finds the driver that cargo has built, and copies the driver without some symbols.
 
 use std::fs;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "libmock_nvml.so";
 
-/// The driver that was built together with the calling test, benchmark or binary.
+/// Returns the path of the driver that cargo has built for the calling test, benchmark or binary.
 ///
-/// If a package depends on this one, cargo builds both crate types and leaves the cdylib in `target/<profile>/deps/`
-/// beside the test binaries, under its plain name. Cargo hard-links it into `target/<profile>/` only if this package
-/// itself is built. That link may be of an older build, so `deps` is searched first.
+/// If a package depends on this package, cargo builds both crate types, and leaves the cdylib beside the test binaries
+/// in `target/<profile>/deps/`. Only if this package itself is built, cargo also creates a hard link in
+/// `target/<profile>/`, which can belong to an older build. Therefore, `deps` is searched first.
 ///
 /// # Panics
 ///
-/// If there is no driver, because the test cannot continue without it.
+/// If there is no driver.
 #[allow(clippy::panic, reason = "only tests call this, and they cannot continue")]
 pub fn library() -> PathBuf {
     let executable = std::env::current_exe().unwrap_or_default();
@@ -27,15 +27,15 @@ pub fn library() -> PathBuf {
     })
 }
 
-/// Copies the driver into `folder` as `libnvidia-ml.so.1`, the name that loaders search for, without the given
-/// symbols: their lookup fails, as on a driver that never had them. Returns the copy's path.
+/// Copies the driver without the given symbols to `libnvidia-ml.so.1` in `folder`, and returns the path of the copy. A
+/// lookup of these symbols fails, as in a driver that never had them.
 ///
-/// Changes the last character of each name in the table of dynamic symbols, but not the hash tables. A lookup of the
-/// old name fails because the text differs, and of the new name because the hash differs.
+/// The function changes the last character of each name in the table of dynamic symbols, but not the hash tables. A
+/// lookup of the old name fails because the names differ, and a lookup of the new name fails because the hashes differ.
 ///
 /// # Errors
 ///
-/// If the driver does not export a symbol, or the folder cannot be written.
+/// If the driver does not export a symbol, or if `folder` cannot be written.
 pub fn library_without<S: AsRef<str>>(symbols: &[S], folder: &Path) -> io::Result<PathBuf> {
     let mut image = fs::read(library())?;
     for symbol in symbols {
@@ -50,7 +50,7 @@ pub fn library_without<S: AsRef<str>>(symbols: &[S], folder: &Path) -> io::Resul
     Ok(path)
 }
 
-/// Renames a dynamic symbol of a 64-bit little-endian ELF file; `None` if it does not exist.
+/// Renames a dynamic symbol of a 64-bit little-endian ELF file. Returns `None` if the symbol does not exist.
 fn hide(image: &mut [u8], symbol: &str) -> Option<()> {
     const SECTION_BYTES: usize = 64;
     const DYNAMIC_SYMBOLS: u64 = 11;

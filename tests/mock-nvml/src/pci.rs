@@ -1,8 +1,8 @@
-//! PCI addresses: their notation in a scene, and NVML's records of them.
+//! PCI addresses in scenes, and NVML's structs for PCI addresses.
 
 use std::ffi::{c_char, c_uint};
 
-/// Domain, bus and device; the function is always 0 on a GPU.
+/// Domain, bus and device. The function of a GPU is always 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Address {
     domain: u32,
@@ -10,7 +10,7 @@ pub(crate) struct Address {
     device: u32,
 }
 
-/// `nvmlPciInfo_t` of `nvmlDeviceGetPciInfo_v3`.
+/// `nvmlPciInfo_t`, for `nvmlDeviceGetPciInfo_v3`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Info {
@@ -23,7 +23,7 @@ pub(crate) struct Info {
     long: [c_char; 32],
 }
 
-/// The ids of a data centre GPU, the same for every scene.
+/// PCI ids of a data centre GPU.
 const DEVICE_ID: c_uint = 0x2335_10de;
 const SUBSYSTEM_ID: c_uint = 0x18be_10de;
 
@@ -34,12 +34,12 @@ impl Info {
 }
 
 impl Address {
-    /// The address of a GPU without one in the scene.
+    /// Returns the address of a GPU for which the scene specifies none.
     pub(crate) fn of_index(index: u32) -> Self {
         Self { domain: index / 0x80, bus: 0x10 + index % 0x80, device: 0 }
     }
 
-    /// Parses `00000000:17:00.0`, also with a four-digit domain.
+    /// Parses an address such as `00000000:17:00.0`. The domain can also have four digits.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_suffix(".0")?.split(':');
         let mut hex = |digits: usize| {
@@ -64,7 +64,7 @@ impl Address {
     }
 }
 
-/// Text in a field of C characters, truncated so that it ends with a NUL.
+/// Copies text into a C string of fixed size. Long text is truncated.
 fn padded<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (character, byte) in field.iter_mut().take(N - 1).zip(text.bytes()) {

@@ -1,17 +1,17 @@
-//! The pointers of C callers. Only this module dereferences them.
+//! Pointers of C callers. No other module dereferences them.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use crate::answer::{Answer, Code};
 
-/// An argument through which a C caller passes or receives values.
+/// A pointer argument of a C caller.
 ///
-/// It can only be created by a call through the ABI. NVML's header requires that it is null, or points to as much
-/// memory as the call says. The methods below are sound if the caller meets this requirement.
+/// Only a call through the ABI can create a value of this type. According to nvml.h, the pointer is null or points to
+/// as much memory as the function requires. The methods are sound if the caller meets this requirement.
 #[repr(transparent)]
 pub(crate) struct Pointer<T>(*mut T);
 
-// Not derived, because that would require `T: Copy`.
+// A derived implementation would require `T: Clone`.
 impl<T> Clone for Pointer<T> {
     fn clone(&self) -> Self {
         *self
@@ -28,8 +28,8 @@ impl<T> Pointer<T> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: the pointer is not null, so it points to memory for a T. The write is unaligned, because a foreign
-        // caller's buffer need not be aligned for our record.
+        // SAFETY: the pointer is not null, so it points to memory for a `T`. The write is unaligned, because a C
+        // caller's buffer need not be aligned for this struct.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -41,11 +41,11 @@ impl<T> Pointer<T> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: the pointer is not null, so it points to a T, which is plain data.
+        // SAFETY: the pointer is not null, so it points to a `T`, which is valid for all bit patterns.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Writes `values`, at most `room` of them.
+    /// Writes at most `room` values.
     pub(crate) fn put_all(self, values: impl ExactSizeIterator<Item = T>, room: usize) -> Answer {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -54,13 +54,13 @@ impl<T> Pointer<T> {
             return Err(Code::INSUFFICIENT_SIZE);
         }
         for (index, value) in values.take(room).enumerate() {
-            // SAFETY: `index` is below the number of records that the caller has memory for.
+            // SAFETY: `index` is less than the number of records for which the caller has memory.
             unsafe { self.0.add(index).write_unaligned(value) };
         }
         Ok(())
     }
 
-    /// The same buffer as records of another layout, according to the symbol version that was called.
+    /// Converts the pointer to another record layout, which depends on the version of the called function.
     pub(crate) fn cast<U>(self) -> Pointer<U> {
         Pointer(self.0.cast())
     }
@@ -71,12 +71,12 @@ impl Pointer<c_char> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: the pointer is not null, so it points to text that ends with a NUL.
+        // SAFETY: the pointer is not null, so it points to a NUL-terminated string.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Writes text that ends with a NUL into a buffer of `length` bytes.
+    /// Writes a NUL-terminated string into a buffer of `length` bytes.
     pub(crate) fn put_text(self, text: impl AsRef<[u8]>, length: c_uint) -> Answer {
         let bytes = text.as_ref().iter().copied().chain([0]);
         let bytes = bytes.map(|byte| byte as c_char);

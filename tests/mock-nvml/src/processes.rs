@@ -1,4 +1,4 @@
-//! The process lists, in every layout that drivers have used.
+//! Process lists, in all layouts that drivers have used.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use crate::driver::Device;
 use crate::pointer::Pointer;
 use crate::scene::{Process, ProcessKind};
 
-/// `nvmlProcessInfo_v1_t`; the unversioned functions.
+/// `nvmlProcessInfo_v1_t`, for functions without a version suffix.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Record16 {
@@ -16,7 +16,7 @@ struct Record16 {
     used_bytes: c_ulonglong,
 }
 
-/// `nvmlProcessInfo_v2_t`; `_v2`, and `_v3` on most drivers.
+/// `nvmlProcessInfo_v2_t`, for `_v2`, and for `_v3` in most drivers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Record24 {
@@ -26,7 +26,7 @@ struct Record24 {
     compute_instance: c_uint,
 }
 
-/// `_v3` on the drivers 535.43 to 535.86, and `nvmlProcessDetail_v1_t`.
+/// The record of `_v3` in drivers 535.43 to 535.86, and `nvmlProcessDetail_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Record32 {
@@ -51,7 +51,7 @@ pub(crate) struct DetailList {
     records: Pointer<Record32>,
 }
 
-/// A buffer of records, whose layout depends on the function and the driver.
+/// A buffer of records. The layout depends on the function and the driver.
 pub(crate) type Records = Pointer<u8>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,10 +71,11 @@ pub(crate) enum Version {
 /// `NVML_VALUE_NOT_AVAILABLE`.
 const NOT_AVAILABLE: u64 = u64::MAX;
 const NO_INSTANCE: u32 = u32::MAX;
-/// The first pid that is added to a growing list: above Linux's maximum pid.
+/// The first pid that is added to a growing list. It is near the maximum pid of Linux (4,194,304), and so probably
+/// unused.
 const FIRST_ADDED_PID: u32 = 4_180_000;
 
-/// `nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses`.
+/// Answers `nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses`.
 pub(crate) fn answer(
     device: &Device<'_>,
     list: List,
@@ -100,7 +101,7 @@ pub(crate) fn answer(
     }
 }
 
-/// `nvmlDeviceGetRunningProcessDetailList`.
+/// Answers `nvmlDeviceGetRunningProcessDetailList`.
 pub(crate) fn answer_details(device: &Device<'_>, list: Pointer<DetailList>) -> Answer {
     let mut request = list.get()?;
     if request.version != crate::abi::version_of::<DetailList>(1) {

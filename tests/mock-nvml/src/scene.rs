@@ -1,7 +1,7 @@
-//! The scene that the driver plays: types with serde and with builders for tests.
+//! The scene that the driver plays: types with serde, and builders for tests.
 //!
-//! Omitted keys have plausible defaults. A value that is `null` is answered with `NVML_ERROR_NOT_SUPPORTED`. An
-//! unknown key is an error. The crate's documentation has examples in JSON and with the builders.
+//! Omitted keys have plausible defaults. For a value that is `null`, the driver returns `NVML_ERROR_NOT_SUPPORTED`. An
+//! unknown key is an error. The documentation of the crate contains examples.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -25,11 +25,12 @@ mod process;
 #[serde(default, deny_unknown_fields)]
 pub struct Scene {
     pub driver: Driver,
-    /// The return code of `nvmlInit*` (9: driver not loaded, 18: version mismatch, 4: no permission).
+    /// Return code of `nvmlInit*`: 4 (no permission), 9 (driver not loaded) or 18 (version mismatch).
     pub init_error: Option<u32>,
-    /// Seconds of the scene per second of real time, from the process's first call; 1 if absent.
+    /// Speed of the scene's time relative to real time, 1 by default. The scene starts with the first call of a
+    /// process.
     pub speed: Option<f64>,
-    /// The GPUs, in NVML's index order.
+    /// GPUs in the order of NVML's indices.
     pub gpus: Vec<Gpu>,
     pub faults: Vec<Fault>,
 }
@@ -39,17 +40,17 @@ pub struct Scene {
 pub struct Driver {
     pub version: String,
     pub nvml_version: String,
-    /// The newest supported CUDA version: 1000 × major + 10 × minor.
+    /// The newest supported CUDA version, as 1000 × major + 10 × minor.
     pub cuda_version: u32,
-    /// Whether records of the `_v3` process lists have 32 bytes instead of 24, as in drivers 535.43 to 535.86.
+    /// Set if records of the `_v3` process lists have 32 bytes, as in drivers 535.43 to 535.86, and not 24.
     pub wide_records: bool,
-    /// The clock of process utilization samples.
+    /// Clock of the utilization samples of processes.
     pub utilization_clock: UtilizationClock,
-    /// Whether the caller can query the memory and the process lists of a whole GPU while MIG is on; otherwise these
-    /// return `NO_PERMISSION`.
+    /// Set if the caller may query the memory and processes of a whole GPU while MIG is on. Otherwise, the driver
+    /// returns `NO_PERMISSION`.
     pub privileged: bool,
-    /// Functions that this driver lacks: calls return `FUNCTION_NOT_FOUND`.
-    /// [`library_without`](crate::library_without) makes a library without the symbols.
+    /// Functions for which the driver returns `FUNCTION_NOT_FOUND`. [`library_without`](crate::library_without) also
+    /// removes the symbols.
     pub missing: Vec<String>,
 }
 
@@ -71,8 +72,8 @@ impl Default for Driver {
 }
 
 impl Driver {
-    /// A driver of the series with `_v3` process records of 32 bytes. It has the confidential computing call, but not
-    /// the detailed process list.
+    /// Returns a driver with 32-byte records in the `_v3` process lists. The driver supports the call for confidential
+    /// computing, but not the detailed process list.
     pub fn r535() -> Self {
         Self {
             version: "535.54.03".into(),
@@ -84,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// A driver without memory info v2 and without the `_v3` process lists.
+    /// Returns a driver without memory info v2 and the `_v3` process lists.
     pub fn r470() -> Self {
         Self {
             version: "470.256.02".into(),
@@ -108,14 +109,14 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// The clock of process utilization samples, in microseconds.
+/// Start of the clock for the utilization samples of processes, which is in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UtilizationClock {
-    /// Since 1970, as on x86.
+    /// 1970, as on x86.
     #[default]
     Unix,
-    /// Since boot, as on a DGX Spark.
+    /// Boot, as on a DGX Spark.
     Boot,
 }
 
@@ -123,46 +124,46 @@ pub enum UtilizationClock {
 #[serde(default, deny_unknown_fields)]
 pub struct Gpu {
     pub name: String,
-    /// Whether its name and UUID are invalid UTF-8.
+    /// Makes the name and the UUID invalid UTF-8.
     pub garbled: bool,
-    /// `"GPU-…"`; derived from the index if absent.
+    /// For example `"GPU-…"`. By default, derived from the index.
     pub uuid: Option<String>,
-    /// `"00000000:17:00.0"`; derived from the index if absent.
+    /// For example `"00000000:17:00.0"`. By default, derived from the index.
     pub pci: Option<String>,
     pub memory: Option<Memory>,
-    /// The NUMA node of its memory; `null` if its memory is not system memory.
+    /// NUMA node of the GPU's memory, or `null` if the memory is not part of the system's memory.
     pub numa_node: Option<u32>,
-    /// Share of time in which any kernel ran, and in which memory was read or written; percent.
+    /// Utilization in percent.
     pub utilization: Option<Utilization>,
-    /// Power draw, in milliwatts.
+    /// Power in milliwatts.
     pub power: Option<Value>,
-    /// Power limit, in milliwatts.
+    /// Power limit in milliwatts.
     pub power_limit: Option<Value>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<Value>,
-    /// All clocks, in MHz.
+    /// Frequency of all clocks in MHz.
     pub clock: Option<Value>,
-    /// P-state, 0 to 15.
+    /// Performance state from 0 to 15.
     pub pstate: Option<Value>,
-    /// Fan speed, in percent; `null` for a GPU without fans.
+    /// Fan speed in percent, or `null` for a GPU without fans.
     pub fan: Option<Value>,
     pub compute_mode: Option<ComputeMode>,
-    /// Whether it is drained; `null` for a driver that does not report it.
+    /// Set for a drained GPU. `null` if the driver does not report draining.
     pub drained: Option<bool>,
-    /// `nvmlDeviceGpuRecoveryAction_t`; `null` for a driver without the field.
+    /// `nvmlDeviceGpuRecoveryAction_t`, or `null` if the driver does not support the field.
     pub recovery_action: Option<u32>,
-    /// Whether the driver stays loaded without clients.
+    /// Persistence mode, in which the driver stays loaded without clients.
     pub persistence: Option<bool>,
-    /// Whether accounting is on; `null` for a GPU that does not support it.
+    /// Accounting mode, or `null` if the GPU does not support accounting.
     pub accounting: Option<bool>,
-    /// Whether MIG is on; `null` for a GPU without MIG. While it is on, utilization is not supported.
+    /// MIG mode, or `null` for a GPU without MIG. While MIG is on, NVML does not support utilization.
     pub mig: Option<bool>,
-    /// Its MIG devices, which exist only while `mig` is on.
+    /// MIG devices, which exist only while `mig` is `true`.
     pub mig_devices: Vec<MigDevice>,
-    /// Whether the driver has utilization samples of processes.
+    /// Set if the driver supports utilization samples of processes.
     pub process_utilization: bool,
     pub processes: Vec<Process>,
-    /// Additional utilization samples, with any pids and percentages.
+    /// Additional utilization samples with arbitrary pids and percentages.
     pub utilization_samples: Vec<Sample>,
     /// Makes the compute list grow with each call.
     pub grow_list: Option<Growth>,
@@ -199,26 +200,26 @@ impl Default for Gpu {
     }
 }
 
-/// Framebuffer memory, in bytes.
+/// Framebuffer memory in bytes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     pub total: Value,
-    /// Held by driver and firmware; memory info v1 reports it as used.
+    /// Memory of the driver and firmware. Memory info v1 reports it as used.
     pub reserved: Value,
-    /// Allocated memory; if absent, the sum of the processes' memory and `unattributed`.
+    /// Allocated memory. By default, the sum of the memory of all processes and `unattributed`.
     pub used: Option<Value>,
     /// Allocated memory that no listed process holds.
     pub unattributed: Value,
-    /// The limit of the caller's cgroup. From R615, memory info v2 reports it instead of the GPU's memory.
+    /// Limit of the caller's cgroup. From R615 on, memory info v2 reports the limit in place of the GPU's memory.
     pub limit: Option<Limit>,
 }
 
-/// The limit of the caller's cgroup, in bytes.
+/// Limit and use of the caller's cgroup in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limit {
-    /// Limit for all of its processes together.
+    /// Limit for all processes in the cgroup together.
     pub hard: Value,
     pub used: Value,
 }
@@ -235,13 +236,13 @@ impl Default for Memory {
     }
 }
 
-/// Utilization of a GPU, in percent.
+/// Utilization of a GPU in percent.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Utilization {
-    /// Share of time in which any kernel ran.
+    /// Percentage of the time in which a kernel ran.
     pub gpu: Value,
-    /// Share of time in which memory was read or written.
+    /// Percentage of the time in which memory was read or written.
     pub memory: Value,
 }
 
@@ -285,23 +286,23 @@ impl Scene {
         self
     }
 
-    /// Reads a scene and checks it.
+    /// Reads and checks a scene.
     ///
     /// # Errors
     ///
-    /// If the text is not JSON, has an unknown key, or has an invalid value.
+    /// If the text is not JSON, or contains an unknown key or an invalid value.
     pub fn from_json(json: &[u8]) -> io::Result<Self> {
         let scene: Self = serde_json::from_slice(json)?;
         scene.check()?;
         Ok(scene)
     }
 
-    /// Replaces the scene at `path` atomically, so that a driver never reads half of it. Then waits until new calls
-    /// use it, except a call during which another thread is still reading it.
+    /// Replaces the scene at `path` atomically. Then waits until new calls use the scene, unless another thread is just
+    /// reading the file.
     ///
     /// # Errors
     ///
-    /// If the folder of `path` cannot be written, or the scene is invalid.
+    /// If the scene is invalid, or if the directory of `path` cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         static WRITES: AtomicU64 = AtomicU64::new(0);
 
@@ -311,7 +312,7 @@ impl Scene {
         beside.push(format!(".{}.{serial}", std::process::id()));
         let mut file = File::create(&beside)?;
         file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        // The kernel's file times have the resolution of its tick, so two scenes could have the same time.
+        // The kernel sets modification times with the resolution of its tick, so two scenes could get the same time.
         file.set_modified(SystemTime::now())?;
         drop(file);
         std::fs::rename(&beside, path)?;
@@ -358,19 +359,19 @@ impl Scene {
 }
 
 impl Gpu {
-    /// A GPU with this name, 141 GiB, idle, without processes.
+    /// Returns an idle GPU with 141 GiB and without processes.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Sets the total memory, in bytes.
+    /// Sets the total memory in bytes.
     #[must_use]
     pub fn total(mut self, bytes: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().total = bytes.into();
         self
     }
 
-    /// Limits the memory of the caller's cgroup, which holds `used` bytes, to `hard` bytes.
+    /// Limits the memory of the caller's cgroup to `hard` bytes, of which `used` bytes are in use.
     #[must_use]
     pub fn limited(mut self, hard: impl Into<Value>, used: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().limit =
@@ -378,14 +379,14 @@ impl Gpu {
         self
     }
 
-    /// Sets the memory that no listed process holds, in bytes.
+    /// Sets the memory in bytes that no listed process holds.
     #[must_use]
     pub fn unattributed(mut self, bytes: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().unattributed = bytes.into();
         self
     }
 
-    /// Sets the utilization, in percent.
+    /// Sets the utilization in percent.
     #[must_use]
     pub fn utilization(mut self, gpu: impl Into<Value>, memory: impl Into<Value>) -> Self {
         self.utilization = Some(Utilization { gpu: gpu.into(), memory: memory.into() });

@@ -1,7 +1,7 @@
 //! Utilization samples of processes, as in the driver's ring buffer.
 //!
-//! The ring contains the last 10 s, at 7.2 samples per second. At each of these instants, this one has a sample of
-//! every busy process. The hardware samples only one process at each instant; with one busy process, both agree.
+//! The ring buffer covers the last 10 s with 7.2 samples per second. At each time, the mock driver has a sample of
+//! every busy process. The hardware samples only one process at a time, so both agree if a single process is busy.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -22,13 +22,13 @@ pub(crate) struct Sample {
     pub(crate) decoder: c_uint,
 }
 
-/// Microseconds between two instants of the ring.
+/// Microseconds between two samples.
 const PERIOD_US: i64 = 1_000_000 * 10 / 72;
 const INSTANTS: i64 = 72;
-/// The minimum number of samples that the driver tells callers to allocate.
+/// Minimum number of samples for which the driver tells callers to allocate memory.
 const USUAL_ROOM: usize = 100;
 
-/// `nvmlDeviceGetProcessUtilization`.
+/// Answers `nvmlDeviceGetProcessUtilization`.
 pub(crate) fn answer(
     device: &Device<'_>,
     out: Pointer<Sample>,
@@ -41,7 +41,7 @@ pub(crate) fn answer(
     let room = count.get()? as usize;
     let found = samples(device.gpu, device.second, device.origin_us, last_seen);
     if out.is_null() {
-        // Include the next instant, which may pass before the caller's second call.
+        // Include the next sampling time, which can pass before the second call of the caller.
         let need = found.len() + device.gpu.processes.len();
         count.put(need.max(USUAL_ROOM) as c_uint)?;
         return Err(Code::INSUFFICIENT_SIZE);
@@ -53,8 +53,8 @@ pub(crate) fn answer(
     out.put_all(found.into_iter(), room)
 }
 
-/// The samples in the ring at `second` of the scene that are newer than `last_seen`, oldest first. `origin_us` is
-/// the driver's clock at second 0.
+/// Returns the samples in the ring buffer that are newer than `last_seen`, oldest first. `origin_us` is the driver's
+/// clock at second 0 of the scene.
 fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample> {
     let last_seen = i64::try_from(last_seen).unwrap_or(i64::MAX);
     let newest = ((second * 1e6) as i64).div_euclid(PERIOD_US);
@@ -62,7 +62,7 @@ fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample
     let mut samples = Vec::new();
     for instant in (newest - INSTANTS).max(last_instant) + 1..=newest {
         let at = (instant * PERIOD_US) as f64 / 1e6;
-        // A machine that has just booted has no samples from before.
+        // The sampling time is before the boot of the machine.
         let Ok(timestamp) = u64::try_from(origin_us.saturating_add(instant * PERIOD_US)) else {
             continue;
         };

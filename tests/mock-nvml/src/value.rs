@@ -1,35 +1,35 @@
-//! A number that can change over time, in seconds of the scene.
+//! A number that can change during the scene.
 
 use serde::{Deserialize, Serialize};
 
-/// A number, constant or by second of the scene.
+/// A constant, or a function of the scene's time in seconds.
 ///
-/// In JSON: `40`, or steps `[[0, 10], [30, 90]]` (10 until second 30, then 90), or a line through points
-/// `{"points": [[0, 10], [30, 90]], "interpolate": true}`. The first value also applies before the first point, and
-/// the last value after the last point.
+/// In JSON: `40`, steps such as `[[0, 10], [30, 90]]` (10 until second 30, and then 90), or a line such as `{"points":
+/// [[0, 10], [30, 90]], "interpolate": true}`. Before the first point, the first value applies. After the last point,
+/// the last value applies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
     Constant(f64),
-    /// `(second, value)` in order of seconds; each value applies until the next.
+    /// `(second, value)` in the order of seconds. Each value applies until the next second in the list.
     Steps(Vec<(f64, f64)>),
-    /// Like `Steps`, or a straight line from point to point.
+    /// Points that are connected by steps or straight lines.
     Points {
-        /// `(second, value)` in order of seconds.
+        /// `(second, value)` in the order of seconds.
         points: Vec<(f64, f64)>,
-        /// Whether the value changes linearly between points.
+        /// Set for straight lines between points.
         #[serde(default)]
         interpolate: bool,
     },
 }
 
 impl Value {
-    /// A straight line from point to point.
+    /// Returns a value that changes linearly between points.
     pub fn line(points: impl Into<Vec<(f64, f64)>>) -> Self {
         Self::Points { points: points.into(), interpolate: true }
     }
 
-    /// The value at a second of the scene; 0 without points.
+    /// Returns the value at a time in seconds, or 0 without points.
     pub fn at(&self, second: f64) -> f64 {
         let (points, interpolate) = match self {
             Self::Constant(value) => return *value,
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// Whether the points are in order.
+    /// Returns whether there are points, and the points are in order.
     pub(crate) fn is_ordered(&self) -> bool {
         match self {
             Self::Constant(_) => true,
@@ -60,8 +60,8 @@ impl Value {
     }
 }
 
-/// Number of points at or before `second`. Guesses the position first, because points are mostly evenly spaced:
-/// monitors read thousands of values per second, and benchmarks measure the mock's time as theirs.
+/// Returns the number of points at or before `second`. Guesses the position first, because points are mostly evenly
+/// spaced. Monitors read thousands of values per second, and benchmarks attribute the time to the monitor.
 fn count_until(points: &[(f64, f64)], second: f64) -> usize {
     let is_next = |next: usize| {
         points[..next].last().is_none_or(|(from, _)| *from <= second)

@@ -1,4 +1,4 @@
-//! The structs that callers pass, with the layout of `nvml.h`.
+//! Structs of callers, with the layout in `nvml.h`.
 
 use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
@@ -62,7 +62,7 @@ pub(super) struct Attributes {
     pub(super) memory_mib: c_ulonglong,
 }
 
-/// `nvmlFieldValue_t`, with an unsigned int as its value.
+/// `nvmlFieldValue_t` with an unsigned integer as its value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct FieldValue {
@@ -78,7 +78,7 @@ pub(super) struct FieldValue {
 impl FieldValue {
     pub(super) const RECOVERY_ACTION: c_uint = 230;
 
-    /// The answer with this value, or `NOT_SUPPORTED` without one.
+    /// Sets the value, or `NOT_SUPPORTED` without a value.
     pub(super) fn with(self, value: Option<u32>) -> Self {
         let code = if value.is_none() { 3 } else { 0 };
         Self { value_type: 1, code, value: value.unwrap_or_default().into(), ..self }
@@ -112,7 +112,7 @@ impl AccountingStats {
             gpu: account.gpu,
             memory: 0,
             max_memory: 0,
-            // 0 while the process is running.
+            // NVML reports 0 while the process is running.
             time_ms: u64::from(account.has_ended),
             start_us: account.start_us,
             is_running: (!account.has_ended).into(),
@@ -121,12 +121,12 @@ impl AccountingStats {
     }
 }
 
-/// The value of a struct's version field: the size, with the version in the top byte.
+/// Returns the version field of a struct, which contains the size, and the version in the top byte.
 pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
     size_of::<T>() as c_uint | version << 24
 }
 
-/// A struct whose first field the caller sets to its version.
+/// A struct whose first field contains the version that the caller has set.
 pub(super) trait Versioned: Copy {
     const VERSION: c_uint;
 }
@@ -139,7 +139,8 @@ impl Versioned for Temperature {
     const VERSION: c_uint = version_of::<Self>(1);
 }
 
-/// Reads a versioned struct. Checks the version before it reads the rest, because another version may be shorter.
+/// Reads a versioned struct. The version must be checked before the rest is read, because other versions can be
+/// shorter.
 pub(super) fn check_version<T: Versioned>(out: Out<T>) -> Result<T, Code> {
     if out.cast::<c_uint>().get()? == T::VERSION {
         out.get()

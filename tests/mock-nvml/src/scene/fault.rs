@@ -1,28 +1,28 @@
-//! Faults: errors, delays and hangs of a driver's calls.
+//! Faults: errors, delays and hangs of calls.
 
 use serde::{Deserialize, Serialize};
 
-/// A fault. The faults that match a call apply in order, each with its delay, up to the first error or hang.
+/// A fault. If several faults match a call, they apply in order until the first error or hang.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
-    /// A symbol's exact name; `"*"` is every function that takes a device.
+    /// Exact name of a function, or `"*"` for all functions that take a device.
     pub function: String,
-    /// The GPU's index; if absent, any GPU, and functions without a GPU.
+    /// Index of the GPU. By default, the fault applies to all GPUs and to calls without a GPU.
     pub gpu: Option<u32>,
-    /// The return code; if absent or 0, the call continues after its delay.
+    /// Return code. By default, the call continues after the delay.
     pub error: Option<u32>,
-    /// Milliseconds before the call returns.
+    /// Delay in milliseconds.
     pub delay_ms: u64,
     pub hang: bool,
-    /// Number of matching calls before the fault begins.
+    /// Number of matching calls before the first affected call.
     pub after_calls: u64,
-    /// Number of calls that it affects; all if absent.
+    /// Number of affected calls. By default, all later calls are affected.
     pub times: Option<u64>,
 }
 
 impl Fault {
-    /// A function that fails on every GPU.
+    /// Returns a fault that makes a function fail on every GPU.
     pub fn error(function: impl Into<String>, code: u32) -> Self {
         Self { function: function.into(), error: Some(code), ..Self::default() }
     }

@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 use super::{Gpu, Memory, Process, Value};
 
-/// A MIG device: a compute instance of a GPU instance.
+/// A MIG device, which is a compute instance in a GPU instance.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigDevice {
-    /// Its index on its GPU; indices may have gaps.
+    /// Index on the GPU. Indices can have gaps.
     pub index: u32,
-    /// `"MIG-…"`; derived from the indices if absent.
+    /// For example `"MIG-…"`. By default, derived from the indices.
     pub uuid: Option<String>,
-    /// `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
+    /// For example `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
     pub profile: String,
-    /// Defaults to the GPU's name and the profile.
+    /// By default, the name of the GPU and the profile.
     pub name: Option<String>,
     pub gpu_instance_id: u32,
     pub compute_instance_id: u32,
     pub memory: Memory,
-    /// Processes that hold its memory; the GPU's own lists also contain them.
+    /// Processes that hold memory of this MIG device. The lists of the whole GPU contain them, too.
     pub processes: Vec<Process>,
 }
 
 impl MigDevice {
-    /// A MIG device in its own GPU instance, with `total` bytes of memory.
+    /// Returns a MIG device in a separate GPU instance, with `total` bytes of memory.
     pub fn new(index: u32, profile: impl Into<String>, total: impl Into<Value>) -> Self {
         Self {
             index,
@@ -49,7 +49,7 @@ impl MigDevice {
         self
     }
 
-    /// The number of slices of its compute instance and of its GPU instance, according to the profile.
+    /// Returns the numbers of slices of the compute instance and of the GPU instance, according to the profile.
     pub(crate) fn slices(&self) -> (u32, u32) {
         let part = |unit: char| {
             let mut parts = self.profile.split('.');
@@ -61,7 +61,7 @@ impl MigDevice {
 }
 
 impl Gpu {
-    /// Turns MIG on and adds a MIG device.
+    /// Turns MIG on, and adds a MIG device.
     #[must_use]
     pub fn mig_device(mut self, device: MigDevice) -> Self {
         self.mig = Some(true);
@@ -69,14 +69,14 @@ impl Gpu {
         self
     }
 
-    /// The MIG device at this index, while MIG is on.
+    /// Returns the MIG device with an index, if MIG is on.
     pub(crate) fn mig_device_at(&self, index: u32) -> Option<&MigDevice> {
         let is_on = self.mig == Some(true);
         let found = self.mig_devices.iter().find(|mig| mig.index == index);
         found.filter(|_| is_on)
     }
 
-    /// Its processes and those of its MIG devices, while MIG is on.
+    /// Returns all processes, including the processes of MIG devices if MIG is on.
     pub(crate) fn all_processes(&self) -> impl Iterator<Item = &Process> {
         let devices = self.mig_devices.iter().filter(|_| self.mig == Some(true));
         let of_devices = devices.flat_map(|device| &device.processes);

@@ -1,4 +1,4 @@
-//! Platforms on which NVML reports less than elsewhere.
+//! Platforms on which NVML reports less data.
 
 use super::{Fault, Gpu, Scene};
 
@@ -8,15 +8,15 @@ const NOT_SUPPORTED: u32 = 3;
 const UNKNOWN: u32 = 999;
 
 impl Gpu {
-    /// The GPU of a DGX Spark. It shares the machine's memory, so the memory calls are not supported, but processes
-    /// and their memory are listed.
+    /// Returns the GPU of a DGX Spark. The GPU shares the system's memory, so NVML does not support the memory calls,
+    /// but lists processes with their memory.
     pub fn gb10() -> Self {
         Self { memory: None, power_limit: None, ..Self::new("NVIDIA GB10") }
     }
 }
 
 impl Scene {
-    /// The integrated GPU of a Jetson. NVML reports little more than its name.
+    /// Returns the integrated GPU of a Jetson, for which NVML reports little more than the name.
     pub fn jetson() -> Self {
         let gpu = Gpu {
             memory: None,
@@ -43,7 +43,8 @@ impl Scene {
         })
     }
 
-    /// A GPU in WSL. Windows manages its memory: memory info v2 fails, and no process is listed or sampled.
+    /// Returns a GPU in WSL. Windows manages the memory, so memory info v2 fails, and NVML neither lists nor samples
+    /// processes.
     pub fn wsl() -> Self {
         let gpu = Gpu {
             process_utilization: false,

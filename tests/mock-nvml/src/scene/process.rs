@@ -1,4 +1,4 @@
-//! The processes on a GPU: their list entries and their utilization.
+//! Processes on a GPU: their rows in the process lists, and their utilization.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,26 +7,26 @@ use crate::value::Value;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its pid, which need not exist.
+    /// Pid, which need not exist.
     pub pid: u32,
     #[serde(rename = "type", default)]
     pub kind: ProcessKind,
-    /// Memory held; `null` means "not available" in NVML.
+    /// Memory in bytes. For `null`, NVML reports "not available".
     pub used_bytes: Option<Value>,
     #[serde(default)]
     pub gi: Option<u32>,
     #[serde(default)]
     pub ci: Option<u32>,
-    /// SM utilization in its samples, in percent.
+    /// SM utilization in percent.
     #[serde(default)]
     pub sm: Value,
-    /// Its accounting record, if accounting is on.
+    /// Accounting record, which NVML reports if accounting is on.
     #[serde(default)]
     pub account: Option<Account>,
 }
 
 impl Process {
-    /// A process on the compute list that holds `used_bytes`.
+    /// Returns a process on the compute list.
     pub fn compute(pid: u32, used_bytes: impl Into<Value>) -> Self {
         Self { pid, used_bytes: Some(used_bytes.into()), ..Self::default() }
     }
@@ -37,14 +37,15 @@ impl Process {
         self
     }
 
-    /// Sets the SM utilization of its samples, in percent.
+    /// Sets the SM utilization in percent.
     #[must_use]
     pub fn sm(mut self, percent: impl Into<Value>) -> Self {
         self.sm = percent.into();
         self
     }
 
-    /// Adds an accounting record: busy for `gpu` percent of its lifetime, since `start_us` (Unix time).
+    /// Adds an accounting record of a process that started at `start_us` (Unix time), and was busy for `gpu` percent of
+    /// the time.
     #[must_use]
     pub fn account(mut self, gpu: u32, start_us: u64) -> Self {
         self.account = Some(Account { gpu, start_us, has_ended: false });
@@ -56,11 +57,12 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Account {
-    /// Share of its lifetime in which it was busy, in percent; any number.
+    /// Percentage of the process's lifetime in which the GPU was busy. Values above 100 are possible, to simulate a
+    /// faulty driver.
     pub gpu: u32,
-    /// When it started, in microseconds since 1970.
+    /// Start time in microseconds since 1970.
     pub start_us: u64,
-    /// Whether it belongs to an earlier process with this pid.
+    /// Set if the record belongs to an earlier process with the same pid.
     pub has_ended: bool,
 }
 
@@ -77,21 +79,21 @@ pub enum ProcessKind {
     Mps,
 }
 
-/// A utilization sample that the scene specifies, with the time of the newest sample.
+/// A utilization sample with the time of the newest sample.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sample {
-    /// Any pid.
+    /// Pid, which need not be listed.
     pub pid: u32,
     pub sm: u32,
 }
 
-/// Makes the compute list grow: call n lists `entries` × n additional processes, until n reaches `calls`. A scene
-/// that is read again starts over.
+/// Makes the compute list grow. Until call number `calls`, each call adds `entries` processes. Reading the scene again
+/// resets the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Growth {
-    /// Number of processes that each call adds. They hold 1 MiB each and have pids from 4,180,000.
+    /// Number of processes that each call adds. These processes hold 1 MiB each, and their pids start at 4,180,000.
     pub entries: u32,
     /// Number of calls after which the list stops growing.
     pub calls: u32,
