@@ -1,15 +1,18 @@
-//! Finds the process that a parent, notebook server, service or container started to replace an ended process.
+//! Finds the process that a parent, notebook server, service or container started to replace an
+//! ended process.
 //!
-//! Candidates are processes that did not exist before the first signal. A candidate with the ended process's command
-//! is its successor. A candidate with another command must be listed by NVML on one of the target's GPUs, and started
-//! by the same parent, service or container. A successor is not in the plan, so it is never signalled.
+//! Candidates are processes that did not exist before the first signal. A candidate with the ended
+//! process's command is its successor. A candidate with another command must be listed by NVML on
+//! one of the target's GPUs, and started by the same parent, service or container. A successor is
+//! not in the plan, so it is never signalled.
 //!
-//! A process with the same user and command that allocates memory on one of the target's GPUs is also a successor,
-//! regardless of its parent. It may have forked on SIGTERM, or restarted itself in its own session.
+//! A process with the same user and command that allocates memory on one of the target's GPUs is
+//! also a successor, regardless of its parent, because the ended process may have forked on SIGTERM
+//! or restarted itself in its own session.
 //!
-//! A process that adopts orphans also adopts unrelated ones. If it is the ended process's parent, only children of
-//! the same user qualify, and only in their own session or the ended process's session. Leftovers of a login are in
-//! the login's session.
+//! A parent that adopts orphans can have unrelated children. Below such a parent, a candidate must
+//! have the same user, and must be in its own session or in the ended process's session. Leftovers
+//! of a login are in the login's session.
 
 use std::sync::Arc;
 
@@ -18,19 +21,19 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-/// How a process was related to others before it was ended.
+/// Relations of a process before it was ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// The parent only adopted the process, so the parent's other children are not successors.
+    /// Whether the parent only adopted the process, so that the parent's other children are not
+    /// successors.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
-    /// Whether the parent itself held a GPU.
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// Whether the command identifies one notebook kernel. Its parent may differ, because a server may use a
-    /// different wrapper each time.
+    /// Whether the command identifies one notebook kernel. The successor of a kernel can have
+    /// another parent, because a server can use a different wrapper for each start.
     is_kernel: bool,
     manager: Option<Arc<str>>,
 }
@@ -41,7 +44,7 @@ pub(super) struct Respawn {
 }
 
 impl Respawn {
-    /// Records how a living member is related to other processes.
+    /// Records the relations of a living member.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
         let shown = shown.filter(|process| process.start_ticks == Some(facts.start_ticks));
@@ -59,7 +62,6 @@ impl Respawn {
         });
     }
 
-    /// Finds a member's successor among the new processes.
     pub fn find(
         &self,
         target: &Target,
@@ -117,7 +119,7 @@ impl Respawn {
                 return Some(candidate.pid);
             }
         }
-        // A supervisor may also allocate the memory itself.
+        // A supervisor can also allocate the memory itself.
         let supervisors =
             self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
         let mut supervisors = supervisors.filter_map(|former| former.ppid);

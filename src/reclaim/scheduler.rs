@@ -1,8 +1,10 @@
-//! Decides from the newest snapshot which notices and unattended acts are due. Runs one act at a time.
+//! Decides from the newest snapshot which notices and unattended acts are due. Runs one act at a
+//! time.
 //!
-//! The caller supplies the time. Effects go through [`System`], which tests replace. The configuration selects the
-//! findings to act on, and [`crate::reclaim`] decides which processes may be ended. `notices` chooses the recipients
-//! of notices, and [`crate::reclaim::warnings`] records earlier warnings.
+//! The caller supplies the time. Effects go through [`System`], which tests replace. The
+//! configuration selects the findings to act on, and [`crate::reclaim`] decides which processes may
+//! be ended. `notices` chooses the recipients of notices, and [`crate::reclaim::warnings`] records
+//! earlier warnings.
 
 mod notices;
 
@@ -36,7 +38,8 @@ use crate::units::{Bytes, Span, number_of};
 const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
-/// Many users can read the service's log, and most of them cannot change anything.
+/// Reader of the service's log. Many users can read the log, and most of them cannot change the
+/// configuration.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
@@ -54,7 +57,7 @@ pub trait System {
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
-    /// Sends a notice. Returns `false` if the queue is full.
+    /// Queues a notice. Returns `false` if the queue is full.
     fn notify(&mut self, notice: Notice) -> bool;
 
     fn log(&mut self, text: &str);
@@ -63,7 +66,7 @@ pub trait System {
     fn tools(&mut self) -> Result<Tools, String>;
 }
 
-/// Writes actions to the service's log.
+/// Observer that writes actions to the service's log.
 struct LogObserver<'a>(&'a mut dyn System);
 
 impl Observer for LogObserver<'_> {
@@ -91,7 +94,7 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// Whether the configuration has changed, and the new one would not end the target.
+    /// Whether the configuration has changed so that it would not end the target.
     is_revoked: bool,
 }
 
@@ -110,17 +113,20 @@ pub struct ReapScheduler {
     warnings: Warnings,
     snapshot: Snapshot,
     acting: Option<RunningReap>,
-    /// Earliest time at which the next act may start.
+    /// Earliest time at which the next act can start.
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Findings whose processes were asked to release memory, and when to ask again. `None` means never.
+    /// Findings whose processes were asked to release memory, with the time at which to ask again.
+    /// `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while they were working, and when they may be asked again.
+    /// Processes that were asked while they were working, with the time from which they may be
+    /// asked again.
     cleaned: HashMap<Identity, Time>,
-    /// Resource usage of a warned target's job when the job was last idle, by the target's first member.
+    /// Resource usage of a warned target's job when the job was last idle, by the target's first
+    /// member.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
-    /// Findings that were skipped, with the reason already logged.
+    /// Findings that were skipped for a reason that the log already contains.
     skip_logged: HashSet<Arc<str>>,
     /// Last logged error that prevented all acts.
     last_error: Option<String>,
@@ -146,7 +152,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Replaces the configuration. A running act continues only if the new configuration would also end the target.
+    /// Replaces the configuration. A running act continues only if the new configuration would also
+    /// end the target.
     pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
@@ -177,7 +184,6 @@ impl ReapScheduler {
         self.acting.as_ref()?.executor.target()
     }
 
-    /// Returns a one-line status.
     pub fn status(&self) -> String {
         let gpus = number_of(self.snapshot.gpus.len(), "GPU");
         let found = number_of(self.engine.findings().len(), "finding");
@@ -223,8 +229,9 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// Returns the findings to act on and the findings to notify about. The findings to act on are from rules with
-    /// `action = "reap"`, and include subordinate ones.
+    /// Returns the findings to act on and the findings to notify about. The findings to act on are
+    /// those of rules with `action = "reap"`, including findings that are attached to a more severe
+    /// finding.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|finding| self.is_reaping(finding)).cloned().collect();
@@ -264,8 +271,8 @@ impl ReapScheduler {
         Ok((plan(&input, &guard), guard))
     }
 
-    /// Warns about targets that would be ended, and starts the act on the first target that is due, most memory
-    /// first. Owners of skipped processes are not warned.
+    /// Warns about targets that would be ended, and starts the act on the due target with the most
+    /// memory. Owners of skipped processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -315,7 +322,8 @@ impl ReapScheduler {
                         let now = Arc::new(system.usage(&target));
                         let when_idle =
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
-                        // The baseline advances while the job is idle, so that averaging does not hide recent work.
+                        // The baseline advances while the job is idle, because averaging over a
+                        // long time would hide recent work.
                         let used = now.since(when_idle);
                         if used.seconds >= MIN_SECONDS && !is_work(used) {
                             *when_idle = now;
@@ -334,8 +342,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Asks processes to release memory if their rule says so, most memory first. No process is ended, so the owner
-    /// gets a notice but no earlier warning.
+    /// Asks processes to release memory if their rule says so, most memory first. The processes
+    /// keep running, so the owner gets a notice but no earlier warning.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut still_asked = std::mem::take(&mut self.asked);
         still_asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
@@ -377,8 +385,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Splits a finding about a GPU into one finding for each process that has announced a signal and was not asked
-    /// recently. A finding about a process is returned unchanged.
+    /// Splits a finding about a GPU into one finding for each process that has announced a signal
+    /// and was not asked recently. Returns a finding about a process unchanged.
     fn split_by_process(&self, finding: Finding) -> Vec<Finding> {
         if finding.process.is_some() {
             return vec![finding];
@@ -398,7 +406,7 @@ impl ReapScheduler {
         processes.map(finding_about).collect()
     }
 
-    /// Whether an earlier run of gpumem has asked the process since the finding began.
+    /// Returns whether an earlier run of gpumem has asked the process since the finding began.
     fn was_asked(&self, finding: &Finding) -> bool {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
@@ -407,14 +415,14 @@ impl ReapScheduler {
             && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
-    /// Whether all warnings were sent and the act has not been tried yet.
+    /// Returns whether all warnings were sent and the act has not been tried yet.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
         warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
-    /// Whether the process has resumed work since the last warning.
+    /// Returns whether the process has resumed work since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
         let last = self.warnings.of(finding, true).and_then(|warning| warning.last);
         let usage = finding
@@ -430,7 +438,7 @@ impl ReapScheduler {
         })
     }
 
-    /// Logs once why findings are skipped.
+    /// Logs why findings are skipped, unless the log already contains a reason for each of them.
     fn log_skipped(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
         let is_new = findings.iter().any(|finding| !self.skip_logged.contains(finding));
         if is_new {
@@ -487,8 +495,8 @@ impl ReapScheduler {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        // If the act was revoked, findings count as unknown. "No longer true" would be ignored for a process that
-        // runs only because of SIGCONT.
+        // If the act was revoked, pass unknown findings. A finding that no longer holds would not
+        // cancel an act on a process that runs only because of SIGCONT.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
         let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
@@ -501,7 +509,7 @@ impl ReapScheduler {
             return;
         };
         if response == Response::Release {
-            // If the finding is about a nearly full GPU, the interval applies to each process, not to the finding.
+            // The interval for a nearly full GPU applies to each process, not to the finding.
             let ids = self.engine.findings().iter().filter(|finding| finding.process.is_none());
             let gpu_findings: Vec<Arc<str>> = ids.map(|finding| Arc::clone(&finding.id)).collect();
             let findings = findings.into_iter().filter(|id| !gpu_findings.contains(id));
@@ -510,7 +518,7 @@ impl ReapScheduler {
             let asked = findings.map(|finding| (finding, retry_at));
             return self.asked.extend(asked);
         }
-        // If the process resumed work, warnings start over; otherwise the act is not tried again.
+        // If the process resumed work, warnings start over. Any other outcome is not retried.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),
@@ -518,14 +526,14 @@ impl ReapScheduler {
         self.log_error(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Stops the act. gpumem must not act without an audit log, so a full disk stops it.
+    /// Stops the act, because gpumem must not act without an audit log. A full disk is an example.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.log_error(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
-    /// Logs once an error that prevents all acts.
+    /// Logs an error that prevents all acts, unless it was logged last.
     fn log_error(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
             && self.last_error.as_ref() != Some(&error)
@@ -536,8 +544,8 @@ impl ReapScheduler {
     }
 }
 
-/// Whether a snapshot shows a finding's process and GPUs. If not, the finding is based on older data, and gpumem does
-/// not act on it.
+/// Returns whether a snapshot shows a finding's process and GPUs. If not, the finding is based on
+/// older data, and gpumem does not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);
@@ -565,7 +573,6 @@ fn owner_command(target: &Target) -> &str {
     commands.next().map_or("gpumem reap --direct", |command| &**command)
 }
 
-/// Describes a target in one line.
 fn describe_target(target: &Target) -> String {
     let leader = text::lead(target);
     let name = leader.map_or_else(String::new, |process| format!(" ({})", escape(&process.name)));

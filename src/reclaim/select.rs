@@ -1,4 +1,5 @@
-//! Selects the processes for a plan: those that a person named, or those that rules found. Pure.
+//! Selects the processes for a plan: processes that a person named, or processes that rules found.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ pub(super) fn select_named<'a>(
             }
             continue;
         }
-        // A launcher holds no GPU. Naming it selects its ranks.
+        // A launcher holds no GPU, so its pid selects its ranks.
         let is_rank = |process: &&Process| {
             find_launcher(process, input.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
@@ -80,8 +81,8 @@ pub(super) fn select_named<'a>(
     accused
 }
 
-/// Returns the processes that a word selects: all processes of a GPU, notebook, kernel, inference server or finding,
-/// or the process with this [exact name](crate::model::Identity::exact_name).
+/// Returns the processes that a word selects: all processes of a GPU, notebook, kernel, inference
+/// server or finding, or the process with this [exact name](crate::model::Identity::exact_name).
 pub fn called<'a>(
     word: &str,
     snapshot: &'a Snapshot,
@@ -115,7 +116,7 @@ pub fn called<'a>(
     let has_prefix = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(has_prefix).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // A prefix of several ids is ambiguous and selects none.
+    // A prefix of several ids is ambiguous, so it selects no finding.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -126,7 +127,7 @@ pub fn called<'a>(
     found
 }
 
-/// Returns the processes that rules found and the selector requests.
+/// Returns the processes that rules found and that the selector requests.
 pub(super) fn select_found<'a>(
     input: &PlanInput<'a>,
     guard: &Guard,
@@ -182,7 +183,7 @@ pub(super) fn select_found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // No user expects an idle server to be killed, so it is not listed among the refused processes.
+                // No user expects that an idle server is killed, so do not report it as refused.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
@@ -227,8 +228,8 @@ pub(super) fn select_found<'a>(
     accused
 }
 
-/// Whether a process is not a placeholder, or placeholders are requested. Other findings on a placeholder, such as
-/// idle, are not enough.
+/// Returns whether a process is not a placeholder, or placeholders are requested. A request for
+/// other findings on a placeholder, such as idle, is not enough.
 fn is_asked_for_as_placeholder(
     input: &PlanInput<'_>,
     selector: &FindingSelector,
@@ -251,7 +252,7 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
     })
 }
 
-/// Whether `pids` contains the pid of a process or of its run's launcher.
+/// Returns whether `pids` contains the pid of a process or of its run's launcher.
 fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
     let is_rank =
         || find_launcher(process, snapshot).is_some_and(|launcher| pids.contains(&launcher.pid));
@@ -263,7 +264,7 @@ fn is_kernel(process: &Process, id: &str) -> bool {
     kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
 }
 
-/// Whether a path is the notebook's path or its last components.
+/// Returns whether a path is the notebook's path or its last components.
 fn is_notebook(process: &Process, path: &str) -> bool {
     let Some(kernel) = process.jupyter.as_deref() else {
         return false;

@@ -1,5 +1,5 @@
-//! A target: the processes to end together, the reason, and the steps with their actions and requests. This is the
-//! plain data that is shown and logged; `step` has the behaviour.
+//! A target: the processes to end together, the reason, and the steps with their actions and
+//! requests. This file contains the data that is shown and logged; `step` contains the behaviour.
 
 use std::sync::Arc;
 
@@ -41,13 +41,14 @@ pub struct Target {
     pub steps: Vec<Step>,
     /// How long to watch for a replacement of an ended process, in seconds.
     pub respawn_seconds: f64,
-    /// The job's usage when the plan was made or the last warning was sent. Later work cancels the act.
+    /// The job's usage when the plan was made or the last warning was sent. Later work cancels the
+    /// act.
     #[serde(skip)]
     pub used_at_plan: Option<Arc<JobUsage>>,
 }
 
 impl Target {
-    /// Whether a person named the target or a rule found it.
+    /// Returns whether a person named the target or a rule found it.
     pub fn call(&self) -> Call {
         match self.reason {
             Reason::Named => Call::Named,
@@ -55,7 +56,7 @@ impl Target {
         }
     }
 
-    /// Whether rules found the target, so that their findings must still hold.
+    /// Returns whether rules found the target, so that their findings must still hold.
     pub fn is_found(&self) -> bool {
         self.call() == Call::Rule
     }
@@ -65,8 +66,8 @@ impl Target {
         self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
 
-    /// Whether the target may be asked while it works: its GPU is nearly full, and it has announced a release
-    /// signal.
+    /// Returns whether the target may be asked while it works, because its GPU is nearly full and
+    /// it has announced a release signal.
     pub(super) fn may_work(&self) -> bool {
         match &self.reason {
             Reason::Found { findings } => {
@@ -76,7 +77,7 @@ impl Target {
         }
     }
 
-    /// Whether every step only asks for a release.
+    /// Returns whether every step only asks for a release.
     pub fn is_release(&self) -> bool {
         let is_release = |step: &Step| matches!(step, Step::Release { .. });
         !self.steps.is_empty() && self.steps.iter().all(is_release)
@@ -89,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Whether the steps only show a command.
+    /// Returns whether the steps only show a command.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())
     }
@@ -137,7 +138,7 @@ impl Because {
             pid,
             since: finding.since,
             message: finding.message.clone(),
-            // Plain data always serializes.
+            // Serializing plain data cannot fail.
             evidence: serde_json::to_value(&finding.evidence).unwrap_or_default(),
         }
     }
@@ -255,7 +256,7 @@ pub enum Recipients {
     Family,
 }
 
-/// One action, as the audit log records it.
+/// A single action, as the audit log records it.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "deed", rename_all = "snake_case")]
 pub enum Deed {
@@ -301,7 +302,7 @@ pub enum Request {
         kernel: KernelAtServer,
         /// Whether to shut the kernel down even if it is busy.
         even_at_work: bool,
-        /// Times of gpumem's own release requests, which do not count as work.
+        /// Times of gpumem's own release requests, which are not work.
         asked: Vec<AskedRelease>,
     },
 }

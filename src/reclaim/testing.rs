@@ -22,7 +22,8 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// Returns a process of the owner, alone in its session and group. Its start ticks are ten times its pid.
+/// Returns a process of user 1000 that is alone in its session and group. Its start ticks are ten
+/// times its pid.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -176,7 +177,7 @@ pub fn guard_naming(pids: &[u32]) -> Guard {
     guard
 }
 
-/// Returns the plan for a snapshot, with its own families and facts.
+/// Returns the plan for a snapshot, with the families and facts of the snapshot.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
     plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
@@ -199,9 +200,9 @@ pub struct FakeControl {
     pub refuses: HashMap<u32, NotOpened>,
     /// Errors for processes that cannot be signalled.
     pub rejects: HashMap<u32, NotSent>,
-    /// The signals that end each process.
+    /// Signals that end each process.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// The children that each process starts when it receives a signal.
+    /// Children that each process starts when it receives a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
     /// Processes in uninterruptible sleep, each with the kernel function that blocks it.
     pub wait_channels: HashMap<u32, String>,
@@ -232,7 +233,7 @@ impl FakeControl {
     }
 }
 
-/// A value that a test can still read after an executor takes ownership.
+/// A value that a test can still read after an executor has taken ownership.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 

@@ -1,8 +1,9 @@
 //! Verifies whether NVML shows the memory as freed, and derives the outcome of an act. Pure.
 //!
-//! An exit proves nothing: a blocked driver, or a fork that inherited the descriptors, may keep the memory. Memory is
-//! freed when NVML no longer lists the processes *and* unattributed memory has not grown. The GPU's total usage is
-//! weaker evidence, because another process may allocate memory in the same second.
+//! An exit proves nothing: a blocked driver, or a fork that inherited the file descriptors, can
+//! keep the memory. Memory is freed when NVML no longer lists the processes *and* unattributed
+//! memory has not grown. The GPU's total usage is weaker evidence, because another process can
+//! allocate memory in the same second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,13 +20,14 @@ use crate::units::{Bytes, MIB};
 /// Time limit, in seconds, for the driver to free memory after the last exit.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Minimum tolerated growth of unattributed memory, in bytes. The tolerance is a share of the expected bytes.
+/// Minimum growth of unattributed memory, in bytes, that is tolerated. The tolerance is a quarter
+/// of the expected bytes, within these limits.
 const MIN_SLACK: u64 = 16 * MIB;
-/// Minimum release that counts, in bytes. GPU memory is allocated in blocks of a few MiB.
+/// Minimum number of bytes that is a release. GPU memory is allocated in blocks of a few MiB.
 pub const MIN_RELEASED: u64 = 16 * MIB;
 /// Number of samples that must agree on the released memory.
 const RELEASE_SAMPLES: usize = 3;
-/// Maximum tolerated growth of unattributed memory, in bytes.
+/// Maximum growth of unattributed memory, in bytes, that is tolerated.
 const MAX_SLACK: u64 = 256 * MIB;
 
 /// How an act ended.
@@ -81,7 +83,7 @@ pub enum Outcome {
         bytes: u64,
         /// Time from the request until NVML first showed that much memory as free, in milliseconds.
         ms: u64,
-        /// What the process itself reported, which proves nothing.
+        /// The process's own report, which proves nothing.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
@@ -89,7 +91,7 @@ pub enum Outcome {
     NothingToRelease {
         /// Memory that was released, in bytes; less than 16 MiB.
         bytes: u64,
-        /// What the process itself reported; `why` says why nothing was released.
+        /// The process's own report. `why` says why nothing was released.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
@@ -118,7 +120,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the request succeeded: the memory was freed, or no process held it.
+    /// Returns whether the request succeeded: the memory was freed, or no process held it.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
@@ -138,7 +140,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the command that wakes a released process.
+    /// Returns the command that wakes a process after a release.
     pub fn wake(&self) -> Option<&Arc<str>> {
         match self {
             Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
@@ -231,7 +233,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Formats what a process itself reported about a release.
+/// Formats the process's own report about a release.
 fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
     if let Some(live) = report.live_bytes {
         write!(f, "; it has {} in use", Bytes(live))?;
@@ -246,17 +248,17 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReleaseMeter {
     before: Option<u64>,
-    /// Bytes held after the release, oldest first.
+    /// Bytes held at each time after the release, oldest first.
     after: Vec<(Time, u64)>,
 }
 
 impl ReleaseMeter {
-    /// Records the bytes held before the request.
+    /// Creates a meter with the bytes held before the request.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
-    /// Adds a snapshot taken after the release. A snapshot that is added again is ignored.
+    /// Adds a snapshot taken after the release. Ignores a snapshot that was already added.
     pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
         let last = self.after.last().map(|(time, _)| *time);
         if last.is_none_or(|last| last < snapshot.time)
@@ -266,12 +268,14 @@ impl ReleaseMeter {
         }
     }
 
-    /// Whether NVML reported the bytes held before the release, and often enough afterwards.
+    /// Returns whether NVML reported the bytes held before the release, and often enough
+    /// afterwards.
     pub fn is_known(&self) -> bool {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// Returns the minimum number of bytes released in the last three samples, and when that much was first free.
+    /// Returns the minimum number of bytes that were free in the last three samples, and the time
+    /// at which that many bytes were first free.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -281,7 +285,7 @@ impl ReleaseMeter {
     }
 }
 
-/// Sums the bytes that NVML lists for the members. `None` if a value is unknown.
+/// Returns the bytes that NVML lists for the members, or `None` if a value is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let is_on_gpu = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|member| &member.gpus);
@@ -304,17 +308,18 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Used memory that belongs to no listed process, in bytes. `None` if unknown.
+    /// Used memory that belongs to no listed process, in bytes.
     unattributed: Option<u64>,
-    /// Bytes that NVML lists for the target. `None` if a value is unknown.
+    /// Bytes that NVML lists for the target, or `None` if a value is unknown.
     held: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Back {
-    /// Bytes that were freed.
+    /// All memory was freed. Contains the number of bytes.
     Yes(u64),
-    /// Not freed yet, or unknown. Contains the pids of processes that may hold the memory.
+    /// The memory was not freed yet, or this is unknown. Contains the pids of processes that may
+    /// hold the memory.
     NotYet(Vec<u32>),
 }
 
@@ -340,7 +345,7 @@ impl Baseline {
         )
     }
 
-    /// Whether a snapshot taken after the first action shows the memory as freed.
+    /// Returns whether a snapshot taken after the first action shows the memory as freed.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_freed, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
@@ -370,7 +375,8 @@ impl BytesBefore {
         snapshot.gpus.iter().find(is_same_gpu)
     }
 
-    /// Returns the bytes freed on this GPU. `None` if they are still held, or if that is unknown.
+    /// Returns the bytes freed on this GPU, or `None` if the memory is still held or this is
+    /// unknown.
     fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
         let gpu = self.gpu(snapshot)?;
         if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
@@ -426,7 +432,8 @@ impl BytesBefore {
     }
 }
 
-/// Whether a pid that NVML lists belongs to the target, not to a later process that reuses the pid.
+/// Returns whether a pid that NVML lists belongs to the target, not to a later process with the
+/// same pid.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is_member = |member: &TargetProcess| {
@@ -435,12 +442,12 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     target.members.iter().any(is_member) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Whether a pid belongs to the target. Ignores pid reuse.
+/// Returns whether a pid belongs to the target. Ignores pid reuse.
 fn belongs_to(pid: u32, target: &Target) -> bool {
     target.members.iter().any(|member| member.pid == pid) || target.dead.contains(&pid)
 }
 
-/// Whether the members hold memory, according to a snapshot. `None` if unknown.
+/// Returns whether the members hold memory, according to a snapshot, or `None` if this is unknown.
 pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut is_known = true;
     for gpu in &snapshot.gpus {
@@ -460,7 +467,8 @@ pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Optio
         match files {
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
-            // A process missing from the snapshot holds nothing, unless NVML never listed it.
+            // A process that is missing from the snapshot holds nothing, unless NVML never listed
+            // it.
             Some(None) | None => is_known &= member.is_listed,
         }
     }

@@ -1,9 +1,10 @@
 //! Stores on disk the warnings given before unattended acts, so that they survive a restart.
 //!
-//! A warning concerns one finding on one process of one boot. It is given when the finding appears, and again shortly
-//! before the act. If a finding ends and returns, the warnings start over. If that happened during a restart, the
-//! finding began after its stored warning. The file is replaced atomically. If it cannot be read, all warnings are
-//! lost, which only delays acts. This module reads no clock and sends nothing.
+//! A warning is about one finding on one process of one boot. It is given when the finding appears,
+//! and again shortly before the act. If a finding ends and returns, the warnings start over. A
+//! finding that returned during a restart of gpumem began later than its stored warning. The file
+//! is replaced atomically. If it cannot be read, all warnings are lost, which only delays acts.
+//! This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -20,13 +21,14 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// Value of `schema` in the file. Version 1 counted undelivered warnings as given.
+/// Value of `schema` in the file. In version 1, undelivered warnings were stored as given.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// Maximum number of warnings. No machine needs that many.
+/// Maximum number of warnings. It only limits the size of the file; no machine needs as many.
 const MAX_WARNINGS: usize = 4096;
-/// Maximum file size, in bytes.
+/// Maximum size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Number of seconds after which a warning from before a restart expires, if its finding has not returned.
+/// Time, in seconds, after which a warning from before a restart expires, if its finding has not
+/// returned.
 const EXPIRY_SECONDS: f64 = 2.0 * 86_400.0;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +39,7 @@ pub enum WarningsError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// How long to wait before an act.
+/// Waiting times before an act.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
     /// Time from the first warning to the last.
@@ -62,15 +64,16 @@ pub struct Warning {
     pub finding: Arc<str>,
     /// ID of the boot that the start ticks count from.
     pub boot_id: Arc<str>,
-    /// PID of the process. `None` if the finding is about a GPU.
+    /// Pid of the process, or `None` if the finding is about a GPU.
     pub pid: Option<u32>,
     /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
-    /// Whether the warning announced that the process will be ended, and not only the finding.
+    /// Whether the warning announced that the process will be ended. If not, it only reported the
+    /// finding.
     pub is_of_end: bool,
-    /// Whether the due action was taken, and is not to be repeated.
+    /// Whether the announced action was taken, so that it must not be repeated.
     pub is_over: bool,
     /// Whether the warning is from an earlier run, and its finding has not been seen again yet.
     #[serde(skip)]
@@ -117,7 +120,8 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Reads the warnings of this boot. A missing file has none. Also returns the error if the file cannot be read.
+    /// Reads the warnings of this boot. If the file cannot be read, returns no warnings and the
+    /// error. A missing file is not an error.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
         let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
         let error = match read(path) {
@@ -140,15 +144,17 @@ impl Warnings {
         &self.warnings
     }
 
-    /// Returns the warning about a finding: the one that announces a kill if `is_of_end`, otherwise the notice.
+    /// Returns the warning about a finding: the warning that announces a kill if `is_of_end`,
+    /// otherwise the notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Updates the warnings. `found` has all current findings, and whether each leads to a kill. Drops a warning if
-    /// its finding is gone, if its time is in the future, or if it is from an earlier run and the finding began
-    /// later. Fails if the file cannot be written.
+    /// Updates the warnings. `found` contains all current findings, and whether each finding leads
+    /// to a kill. Drops a warning if its finding is gone, if its time is in the future, or if it is
+    /// from an earlier run and the finding began later. Returns an error if the file cannot be
+    /// written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
@@ -160,7 +166,7 @@ impl Warnings {
             let lasts = match finding {
                 Some(finding) if warning.is_old => finding.since <= warning.first,
                 Some(_) => true,
-                // Rules find nothing until they have collected history again.
+                // After a restart, rules find nothing until they have collected history again.
                 None => warning.is_old && now.seconds_since(warning.first) < EXPIRY_SECONDS,
             };
             warning.is_old &= finding.is_none();
@@ -172,8 +178,8 @@ impl Warnings {
         }
     }
 
-    /// Records the first or last warning, or a notice. If the file cannot be written, this fails and the warning does
-    /// not count.
+    /// Records the first or last warning, or a notice. If the file cannot be written, returns an
+    /// error and does not record the warning.
     pub fn note(
         &mut self,
         finding: &Finding,
@@ -208,7 +214,8 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Records that the due action of findings was taken. Fails if the file cannot be written.
+    /// Records that the announced action of findings was taken. Returns an error if the file cannot
+    /// be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {
@@ -217,7 +224,8 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Deletes the warnings about findings, so that they start over. Fails if the file cannot be written.
+    /// Deletes the warnings about findings, so that they start over. Returns an error if the file
+    /// cannot be written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|warning| !findings.contains(&warning.finding));
@@ -319,7 +327,7 @@ mod tests {
         let found = found();
         warnings.note(&found, false, at(0.0)).unwrap();
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        // The rule now leads to a kill.
+        // The rule now leads to a kill, so the notice is not enough.
         warnings.update(&[(&found, true)], at(2000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
         assert!(warnings.all().is_empty());
@@ -334,7 +342,7 @@ mod tests {
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
-        // This holds even if two ids are equal.
+        // The processes differ, even if the ids of their findings are equal.
         other.id = Arc::clone(&found.id);
         assert!(warnings.of(&other, true).is_none());
     }
@@ -346,11 +354,11 @@ mod tests {
         let found = found();
         open(&path).note(&found, true, at(0.0)).unwrap();
         let mut again = open(&path);
-        // The rules have no history yet.
+        // After a restart, the rules have no history yet.
         again.update(&[], at(100.0)).unwrap();
         again.update(&[(&found, true)], at(101.0)).unwrap();
         assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
-        // From now on, a missing finding is noticed.
+        // Once the finding was seen again, its absence deletes the warning.
         again.update(&[], at(902.0)).unwrap();
         assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
     }

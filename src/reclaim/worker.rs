@@ -1,8 +1,8 @@
 //! The screen's worker thread: creates plans and carries them out as `gpumem reap` does.
 //!
-//! This thread makes every call that can hang (/proc, a server, a disk), so that the screen never waits. Requests
-//! arrive through a [`mailbox`]. The worker passes each evaluated sample to the executor and reports progress. For a
-//! recording it only plans.
+//! This thread makes every call that can hang (/proc, a server, a disk), so that the screen never
+//! waits. Requests arrive through a [`mailbox`]. The worker passes each evaluated sample to the
+//! executor and reports progress. For a recording, it only plans.
 
 pub mod mailbox;
 
@@ -35,23 +35,23 @@ use crate::units::Span;
 
 /// Interval between checks for exited processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum age of a sample whose findings still count.
+/// Maximum age of a sample whose findings are current.
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
-/// How long a confirmation remains valid. A later action would surprise the user.
+/// Time for which a confirmation is valid. A later action would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// Which processes to end or release, and how.
+/// Processes to end or release, and the method.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     pub scope: PlanScope,
-    /// Ask for a release only, and keep the processes running.
+    /// Whether to ask for a release only, and keep the processes running.
     pub release: bool,
     pub signal: Option<Signal>,
-    /// Include processes of other users.
+    /// Whether to include processes of other users.
     pub all_users: bool,
-    /// Include processes that a scheduler, service manager or container runtime owns.
+    /// Whether to include processes that a scheduler, service manager or container runtime owns.
     pub direct: bool,
 }
 
@@ -83,7 +83,7 @@ pub enum ReclaimRequest {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// Number of the request, which the answer repeats.
+    /// Number of the request. The answer repeats it.
     pub number: u64,
     pub options: PlanOptions,
     pub snapshot: Arc<Snapshot>,
@@ -100,7 +100,7 @@ pub struct ObservedSample {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
-    /// A plan, or the reason for not making one.
+    /// A plan, or the reason why there is no plan.
     Planned {
         /// Number of the request.
         number: u64,
@@ -113,7 +113,7 @@ pub enum ReclaimProgress {
     },
     /// Commands for each finding, by finding id.
     Commands(Vec<(Arc<str>, NextSteps)>),
-    /// A plan is running and needs samples.
+    /// A plan has started and needs samples.
     Begun { number: u64 },
     Target {
         number: u64,
@@ -127,10 +127,10 @@ pub enum ReclaimProgress {
         place: usize,
         words: String,
     },
-    /// The plan is over: every target has ended, or the plan was stopped.
+    /// The plan is over, because every target has ended or the plan was stopped.
     Finished {
         number: u64,
-        /// Why the plan was stopped, if it was.
+        /// Error that stopped the plan, if any.
         error: Option<String>,
     },
 }
@@ -149,7 +149,7 @@ pub enum TargetStage {
     /// The target has time to react.
     Waiting {
         until: Time,
-        /// What the target is still doing, if it gets more time because of that.
+        /// Description of the target's work, if the target gets more time because it still works.
         saving: Option<Arc<str>>,
     },
     Ended {
@@ -165,11 +165,11 @@ pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    /// `None` for a recording or another machine, because plans for them cannot be carried out.
+    /// `None` for a recording or another machine, for which plans cannot be carried out.
     open_tools: Option<OpenTools>,
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
-    /// The newest sample, and the time when it arrived.
+    /// Newest sample, and the time at which it arrived.
     sample: Option<(ObservedSample, Instant)>,
 }
 
@@ -186,7 +186,7 @@ impl ReclaimWorker {
         }
     }
 
-    /// Creates a worker for another machine. It only returns commands to run there.
+    /// Creates a worker for another machine. It only returns commands to run on that machine.
     pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
         Self { commands, ..Self::new(config, None) }
@@ -235,7 +235,7 @@ impl ReclaimWorker {
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
-        // Processes of a recording cannot be probed.
+        // The processes of a recording cannot be probed.
         let text = if question.options.release && self.open_tools.is_some() {
             let probed = probe_targets(std::mem::take(&mut plan.targets));
             let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
@@ -310,7 +310,7 @@ impl ReclaimWorker {
         self.finish(number, Some(words.to_owned()), report);
     }
 
-    /// Stops the batch. Returns a description of the signals sent to an unfinished target.
+    /// Stops the plan. Returns a description of the signals that were sent to an unfinished target.
     pub fn leave(&mut self) -> Option<String> {
         let batch = self.batch.take()?;
         let leader = batch.executor.target()?.leader;
@@ -321,8 +321,9 @@ impl ReclaimWorker {
         Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
 
-    /// Handles a request of this age, or continues pending work, and reports results. Returns how long to wait for a
-    /// request before the next call; `None` means forever. May block.
+    /// Handles a request that is as old as the given duration, or continues pending work, and
+    /// reports results. Returns how long to wait for a request before the next call, or `None` to
+    /// wait forever. May block.
     pub fn handle(
         &mut self,
         request: Option<(ReclaimRequest, Duration)>,
@@ -340,7 +341,7 @@ impl ReclaimWorker {
             Some(ReclaimRequest::Begin { number, plan }) => {
                 match self.begin(number, &plan, asked) {
                     Ok(batch) => {
-                        // Samples from before the start of the plan do not count.
+                        // Samples from before the start of the plan must not be used.
                         (self.batch, self.sample) = (Some(batch), None);
                         report(ReclaimProgress::Begun { number });
                     }
@@ -368,8 +369,8 @@ impl ReclaimWorker {
     }
 }
 
-/// Reads the variables of a process, with a time limit. If a process is blocked, its memory may be locked, and a
-/// running plan must not wait for the lock.
+/// Reads the environment of a process, with a time limit. The memory of a blocked process can be
+/// locked, and a running plan must not wait for the lock.
 fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = process.start else {
         return Err("it is not known which process this is".to_owned());
@@ -386,9 +387,9 @@ struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// When the user confirmed the plan.
+    /// Time at which the user confirmed the plan.
     asked: Instant,
-    /// Latest estimate of the current time. `None` before the first sample.
+    /// Latest estimate of the current time, or `None` before the first sample.
     now: Option<Time>,
 }
 
@@ -403,22 +404,23 @@ impl RunningBatch {
         }
     }
 
-    /// Takes the actions that are due at a sample of this age. Returns the time until the next action, or `None` if
-    /// all targets are done.
+    /// Takes the actions that are due at a sample of this age. Returns the time until the next
+    /// action, or `None` if all targets are done.
     fn advance(
         &mut self,
         sample: &ObservedSample,
         age: Duration,
         report: &mut dyn FnMut(ReclaimProgress),
     ) -> Result<Option<Duration>, ledger::LedgerError> {
-        // Sampling takes time, so this sample's time may be before the time estimated from the previous sample.
+        // Sampling takes time, so the time of this sample can be before the time estimated from the
+        // previous sample.
         let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
         let sample = FreshSample {
             now,
             snapshot: &sample.snapshot,
-            // If the driver hangs, the findings may be outdated.
+            // If the driver hangs, the findings can be outdated.
             found: (age <= MAX_SAMPLE_AGE).then(|| sample.found.iter().collect()),
         };
         loop {
@@ -434,7 +436,7 @@ impl RunningBatch {
     }
 }
 
-/// Events for the screen, which are sent after an act has taken the actions that are due.
+/// Events for the screen. They are sent after an act has taken the actions that are due.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
@@ -442,7 +444,7 @@ struct ScreenObserver {
     last_stage: Option<TargetStage>,
     sent: Vec<String>,
     has_sent: bool,
-    /// What the target is still doing, if it gets more time because of that.
+    /// Description of the target's work, if the target gets more time because it still works.
     saving: Option<Arc<str>>,
 }
 
@@ -454,7 +456,6 @@ impl ScreenObserver {
         self.events.push(ReclaimProgress::Sent { number, place: index, words });
     }
 
-    /// Reports the stage of the target if it changed.
     fn report_stage(&mut self, index: usize, stage: TargetStage) {
         if self.last_stage.as_ref() != Some(&stage) {
             self.last_stage = Some(stage.clone());
@@ -516,7 +517,7 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         }
         pids.push(pid);
         let relatives = member(&families, pid).map(|family| &family.members);
-        // The plan adds members without a GPU by itself; see `plan`.
+        // The plan itself adds members without a GPU; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

@@ -1,4 +1,5 @@
-//! Creates notices about findings, chooses their recipients and times, and retries failed deliveries.
+//! Creates notices about findings, chooses their recipients and times, and retries failed
+//! deliveries.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub enum NoticeKind {
 pub struct Notice {
     pub kind: NoticeKind,
     pub time: Time,
-    /// When the process will be ended, unless the finding ends.
+    /// Time at which the process will be ended, unless the finding ends earlier.
     pub acts_at: Option<Time>,
     pub finding: Finding,
     pub uid: Option<u32>,
@@ -57,7 +58,7 @@ impl Notice {
             acts_at: self.acts_at,
             finding: &self.finding,
         };
-        // Plain data always serializes.
+        // Serializing plain data cannot fail.
         let mut line = Vec::new();
         let _ = json::append(&mut line, &document);
         line.push(b'\n');
@@ -150,7 +151,7 @@ impl ReapScheduler {
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
                 let earlier = self.undelivered.get(&finding.id);
-                // If the error repeats, it is logged only once.
+                // An error that repeats is logged only once.
                 if earlier.is_none_or(|retry| retry.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }

@@ -1,4 +1,4 @@
-//! Simulates days of the scheduler: notices, acts, and reasons not to act.
+//! Simulations of days of the scheduler: notices, acts, and reasons not to act.
 
 use super::notices::NoticeKind;
 use super::*;
@@ -17,25 +17,26 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// The rule takes two minutes to find the process. The warning period is ten minutes, the grace period one minute.
+/// Configuration with a rule that finds the process after two minutes, a warning period of ten
+/// minutes, and a grace period of one minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 /// Interval between samples, in seconds.
 const STEP: f64 = 2.0;
-/// The latest times, in seconds, of the warning, the last warning, and the act.
+/// Latest times, in seconds, of the warning, the last warning, and the act.
 const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A system with simulated processes that records all effects.
+/// A system with simulated processes. It records all effects.
 #[derive(Default)]
 struct FakeSystem {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     acts: Vec<Time>,
-    /// Notices that were sent but are not delivered yet.
+    /// Notices that were sent but not delivered yet.
     notices: Vec<Notice>,
     log: Vec<String>,
     is_busy: bool,
@@ -93,7 +94,7 @@ struct SchedulerTest {
     is_blind: bool,
     /// Pids of processes that use the GPU.
     at_work: Vec<u32>,
-    /// Error of every delivery. `None` if deliveries succeed.
+    /// Error of every delivery, or `None` if deliveries succeed.
     undelivered: Option<&'static str>,
     /// Time, in seconds, and kind of every notice that was sent.
     sent_notices: Vec<(f64, NoticeKind)>,
@@ -130,7 +131,7 @@ impl SchedulerTest {
         }
     }
 
-    /// Creates a test with a stopped process, 70, and a rule that ends it.
+    /// Returns a test with a stopped process, 70, and a rule that ends it.
     fn reaping() -> Self {
         Self::new(REAPS, vec![stopped(70)])
     }
@@ -144,7 +145,7 @@ impl SchedulerTest {
         ReapScheduler::new(engine, settings, warnings)
     }
 
-    /// Restarts gpumem with its stored state.
+    /// Restarts the scheduler with its stored state.
     fn restart(&mut self, toml: &str) {
         let mut engine = Engine::new(configured(toml).rules);
         for snapshot in &self.snapshots {
@@ -153,7 +154,7 @@ impl SchedulerTest {
         self.scheduler = Self::open(toml, &self.folder, engine);
     }
 
-    /// Runs until the given time, one sample at a time. Notices are delivered at once.
+    /// Runs until the given time, one sample at a time. Notices are delivered immediately.
     fn run_until(&mut self, seconds: f64) {
         while self.system.now < seconds {
             self.system.now += STEP;
@@ -206,14 +207,12 @@ impl SchedulerTest {
         self.sent()
     }
 
-    /// Runs until the given time, and asserts that nothing was sent.
     #[track_caller]
     fn run_idle_until(&mut self, seconds: f64) {
         self.run_until(seconds);
         assert_eq!(self.sent(), [], "{:?}", self.system.log);
     }
 
-    /// Runs until the given time, and asserts that something was sent.
     #[track_caller]
     fn run_until_act(&mut self, seconds: f64) {
         self.run_until(seconds);
@@ -251,21 +250,22 @@ fn work_after_the_last_warning_restarts_the_warnings() {
     }
 }
 
-/// Work that a process begins at some time.
+/// Kind of work that a process begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BegunWork {
     Gpu,
     /// Uses a share of a core.
     Cpu(f64),
-    /// Needs a share of a core on an overloaded host, where the process gets only a tenth of it.
+    /// Needs a share of a core on an overloaded host, where the process gets only a tenth of that
+    /// share.
     WaitsForCpu(f64),
-    /// Reads this many bytes per second. The counter updates every 30 s.
+    /// Reads this many bytes per second. The counter is updated every 30 s.
     Reads(f64),
 }
 
 impl BegunWork {
-    /// Returns the time for which work may remain undetected before a signal. Less than 5 CPU seconds, a tenth of the
-    /// grace period, or 50 MB does not count as work.
+    /// Returns the time for which work can remain undetected before a signal. CPU use below 5 s or
+    /// a tenth of the grace period, and I/O below 50 MB, are not work.
     fn undetected_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
         2.0 * STEP
@@ -364,7 +364,7 @@ fn a_process_that_resumes_work_is_not_ended() {
     );
 }
 
-/// A long grace period must not hide recent work. Constant low CPU usage is not work.
+/// A long grace period must not hide recent work. Constant low CPU use is not work.
 #[test]
 fn recent_work_is_detected_despite_a_long_grace_period() {
     for (works_for, is_ended) in [(0.0, true), (12.0, false), (30.0, false)] {
@@ -585,7 +585,8 @@ fn a_failed_act_is_not_repeated() {
     assert_eq!(test.count_logged("killing 70"), 1);
 }
 
-/// An idle placeholder is not ended, neither before nor after it is recognised as a placeholder.
+/// The rule `idle` must not end an idle placeholder, neither before nor after the placeholder is
+/// recognised.
 #[test]
 fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
     let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
@@ -610,13 +611,14 @@ fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
 const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\
                         [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 
-/// Returns an idle process that has announced a signal.
+/// Returns an idle process that announces a signal.
 fn announcing(pid: u32) -> Process {
     let announced = (Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"));
     Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }
 }
 
-/// Runs for this many seconds, giving this answer to release requests. Also returns the number of requests.
+/// Runs for this many seconds, and answers release requests with `answer`. Also returns the number
+/// of requests.
 fn run_release(seconds: f64, answer: ReleaseAnswer) -> (SchedulerTest, usize) {
     let mut test = SchedulerTest::new(RELEASES, vec![announcing(70)]);
     test.system.control.get().answer = Some(RequestResult::Released(answer));
@@ -647,7 +649,8 @@ fn action_release_asks_once_and_kills_no_process() {
     assert!(!log.contains("kill"), "{log}");
 }
 
-/// The GPU is in use and has less free memory than `min_free`.
+/// On a GPU in use with less free memory than `min_free`, the processes that announce a signal are
+/// asked at intervals.
 #[test]
 fn a_full_gpu_asks_working_processes_at_intervals() {
     let cleans =

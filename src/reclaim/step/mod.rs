@@ -1,12 +1,13 @@
 //! The steps that free a target's memory, gentlest first.
 //!
-//! [`Step`] lists them. Its methods cover what all steps have in common: description, recipients, execution, and
-//! effect. Each kind of step has a file with its part of each method and the condition for using it. To add a kind,
-//! add a file, a variant of [`Step`], and, for a new kind of action, variants of [`Deed`] and [`Request`].
+//! [`Step`] lists the kinds of steps. Its methods contain the common part: description, recipients,
+//! execution, and effect. Each kind of step has a file with its part of each method and the
+//! condition for using it. To add a kind, add a file, a variant of [`Step`], and, for a new kind of
+//! action, variants of [`Deed`] and [`Request`].
 //!
-//! A supervisor that would restart a process (a notebook server, or the launcher of a distributed run) is asked
-//! first. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
-//! command. `act` checks whether a step may be taken at all.
+//! A supervisor that would restart a process (a notebook server, or the launcher of a distributed
+//! run) is asked first. If a scheduler, service manager, container runtime or worker pool owns the
+//! process, the step only shows a command. `act` checks whether a step may be taken at all.
 
 pub(super) mod release;
 mod shut_kernel;
@@ -34,12 +35,13 @@ use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
-/// How long, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s
+/// Time, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s
 /// (`jupyter_client`: `KernelRestarter.time_to_dead` and `poll_interval`), torchrun more often.
 const RESPAWN_SECONDS: f64 = 6.0;
 
 impl Step {
-    /// Describes the action. The text contains untrusted names, so escape it for a terminal.
+    /// Describes the action. The text contains untrusted names, so a caller must escape it for a
+    /// terminal.
     pub fn describe(&self, target: &Target) -> String {
         let action = match self {
             Self::Release { way, .. } => release::describe(way),
@@ -54,7 +56,7 @@ impl Step {
         format!("{action}; wait {wait}{longer}")
     }
 
-    /// Whether the recipients may save their work before they exit.
+    /// Returns whether the recipients may save their work before they exit.
     pub(super) fn may_save(&self) -> bool {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
@@ -76,7 +78,8 @@ impl Step {
         }
     }
 
-    /// Returns the living recipients. If there are none, the next step is due. The caller checks their protection.
+    /// Returns the living recipients. If there are none, the next step is due. The caller checks
+    /// their protection.
     pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => state.alive(Recipients::Family),
@@ -86,7 +89,6 @@ impl Step {
         }
     }
 
-    /// Performs the step, or starts it.
     pub(super) fn execute(
         &self,
         context: &mut StepContext<'_>,
@@ -121,20 +123,21 @@ impl Step {
         }
     }
 
-    /// Whether the step ends processes. It may then also end dependents, and the act is over once the memory is
-    /// freed. A release measures its own effect.
+    /// Returns whether the step ends processes. Such a step can also end dependents, and the act is
+    /// over once the memory is freed. A release measures its own effect.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
 
-    /// Whether the program may exit in response. Some programs cannot free a memory pool in any other way.
+    /// Returns whether the program may exit in response. Some programs cannot free a memory pool in
+    /// any other way.
     pub(super) fn may_be_answered_by_an_end(&self) -> bool {
         let by_signal = |way: &ReleaseWay| matches!(way.by, ReleaseBy::Signal { .. });
         matches!(self, Self::Release { way, .. } if by_signal(way))
     }
 }
 
-/// The text contains untrusted names, so escape it for a terminal.
+/// The text contains untrusted names, so a caller must escape it for a terminal.
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -152,7 +155,8 @@ impl fmt::Display for Deed {
 }
 
 /// Returns the function that sends the requests of all steps, for
-/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A call may take seconds.
+/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A call can take
+/// seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
     Arc::new(move |request| match request {
         Request::Release { way, options } => {
@@ -166,11 +170,11 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
 
 pub(super) enum StepEffect {
     Pending,
-    /// The step is complete, and the next one is due.
+    /// The step is complete, and the next step is due.
     Over,
     Ends(Outcome),
-    /// The step is complete and the process is still alive. The act ends with this outcome, unless there is another
-    /// step and the finding still holds.
+    /// The step is complete and the process is still alive. The act ends with this outcome, unless
+    /// there is another step and the finding still holds.
     Settled(Outcome),
 }
 
@@ -182,7 +186,7 @@ pub(super) enum Started {
     Asked(Deed),
 }
 
-/// What a step can inspect: handles, answers, and times.
+/// Handles, answers and times that a step can inspect.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
@@ -190,7 +194,7 @@ pub(super) struct StepState<'a> {
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
     pub answer: &'a RequestResult,
-    /// When the answer arrived.
+    /// Time at which the answer arrived.
     pub answered: Option<Time>,
     pub begun: Option<Time>,
     /// Measures the memory that a living target has released.
@@ -214,7 +218,8 @@ impl StepState<'_> {
     }
 }
 
-/// Performs actions for a step. Writes each action to the ledger, executes it, and writes its result.
+/// Performs actions for a step. Writes each action to the ledger, executes it, and writes its
+/// result.
 pub(super) struct StepContext<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,
@@ -222,17 +227,17 @@ pub(super) struct StepContext<'a> {
     pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn LedgerSink,
     pub is_named: bool,
-    /// Whether a stopped process was sent SIGCONT.
+    /// Set when a stopped process is sent SIGCONT.
     pub has_continued: bool,
-    /// Signals sent in this act. Many programs treat a second SIGTERM as "quit now", even while they save their work
-    /// after the first.
+    /// Signals sent in this act. They are not repeated, because many programs treat a second
+    /// SIGTERM as "quit now", even while they save their work after the first.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
     pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
-    /// Returns the seconds since a recent release request to a process. A request in the future, after the clock was
-    /// set back, counts as now.
+    /// Returns the seconds since a recent release request to a process. A request in the future,
+    /// left over from before the clock was set back, counts as now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let process = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -272,7 +277,6 @@ pub(super) struct FamilyInput<'a> {
     pub is_idle: bool,
 }
 
-/// The steps, and how long to watch for a restart.
 pub(super) struct StepPlan {
     pub steps: Vec<Step>,
     pub respawn_seconds: f64,
@@ -299,8 +303,9 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
-/// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or unreachable server
-/// owns a process, unless `direct` is set. `restarted` returns the advice for a kernel that its server would restart.
+/// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or
+/// unreachable server owns a process, unless `direct` is set. `restarted` returns the advice for a
+/// kernel that its server would restart.
 fn advise(
     candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,

@@ -1,7 +1,8 @@
-//! The step that asks a process to release memory and keep running; see [`crate::reclaim::release`].
+//! The step that asks a process to release memory and keep running; see
+//! [`crate::reclaim::release`].
 //!
-//! Only NVML shows the effect: the bytes that it lists for the target decrease. The step uses the minimum of three
-//! samples in the seconds after the process reports success.
+//! Only NVML shows the effect: the bytes that it lists for the target decrease. The effect is the
+//! minimum of three samples in the seconds after the process reports success.
 
 use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot};
@@ -15,11 +16,12 @@ use crate::reclaim::target::{Deed, Request, Step};
 use crate::reclaim::verify::{MIN_RELEASED, Outcome};
 use crate::units::Bytes;
 
-/// How long, in seconds, to watch NVML after the process reports success.
+/// Time, in seconds, to watch NVML after the process reports success.
 const SETTLE_SECONDS: f64 = 5.0;
 /// Extra time, in seconds, for the requesting thread beyond its time limit.
 const SLACK_SECONDS: f64 = 2.0;
-/// Minimum interval, in seconds, between requests to one process. An earlier request would only delay the process.
+/// Minimum interval, in seconds, between requests to the same process. An earlier request would
+/// only delay the process.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
 pub(in crate::reclaim) fn step(
@@ -44,8 +46,8 @@ pub(in crate::reclaim) fn step(
     Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
-/// Returns the release step for an idle family. It asks the oldest member that can be asked. A server is asked only
-/// if its rule says so; see `plan`.
+/// Returns the release step for an idle family. The step asks the oldest member that can be asked.
+/// A server is asked only if its rule says so; see `plan`.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     let Release::First(options) = &policy.release else {
@@ -62,7 +64,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
 
-/// Returns how long to watch NVML. A server may report success before its current job ends and memory is freed.
+/// Returns the time, in seconds, to watch NVML. A server can report success before its current job
+/// ends and memory is freed.
 fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     match way.by {
         ReleaseBy::Server(_) => SETTLE_SECONDS.max(options.wait_ms as f64 / 1000.0),

@@ -1,12 +1,13 @@
 //! The step that asks a notebook server to shut its kernel down without a restart.
 //!
-//! Everything is verified again: the start time of the process, the kernel's argv, the parent if it is a server, and
-//! the kernel's state at the server. Then one request is sent. A mismatch is an error ([`NotShut`]). A running server
-//! would restart a kernel that merely received a signal, so the kernel is left alone. If the server is gone, the act
-//! continues with signals.
+//! The step verifies everything again: the start time of the process, the kernel's argv, the parent
+//! if it is a server, and the kernel's state at the server. Then it sends one request. A mismatch
+//! is an error ([`NotShut`]). A running server would restart a kernel that only received a signal,
+//! so the kernel is left alone. If the server is gone, the act continues with signals.
 //!
-//! The step takes seconds and reads users' files, which may hang, so [`PidfdControl`](crate::reclaim::PidfdControl)
-//! runs it on a separate thread. Neither answers nor errors contain the token; see `host::jupyter`.
+//! The step takes seconds and reads users' files, which can hang, so
+//! [`PidfdControl`](crate::reclaim::PidfdControl) runs it on a separate thread. Neither answers nor
+//! errors contain the token; see `host::jupyter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,11 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// Time limit of the step, in seconds. A notebook server escalates from interrupt to SIGKILL within 5 s
-/// (`jupyter_client`: `KernelManager.shutdown_wait_time`), and every request times out within 9 s.
+/// Time limit of the step, in seconds. Longer than the sum of the following time limits, 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// Time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the act's wait, so no
-/// request is sent after the act has given up.
+/// Time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the
+/// act's wait, so no request is sent after the act has given up.
 const READ_TIME: Duration = Duration::from_secs(1);
 /// Time limit for the server to report the kernel's state.
 const QUERY_TIME: Duration = Duration::from_secs(2);
@@ -38,20 +38,21 @@ const QUERY_TIME: Duration = Duration::from_secs(2);
 /// `KernelManager.shutdown_wait_time`).
 const SHUTDOWN_TIME: Duration = Duration::from_secs(6);
 
-/// Returns the step for a kernel whose server can be asked. The server would restart the kernel after a signal.
+/// Returns the step for a kernel whose server can be asked. After a signal, the server would
+/// restart the kernel.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
         return None;
     }
     let kernels = candidate.processes.iter().filter_map(|process| kernel(process));
-    // A process forked by a kernel looks like the kernel, but is younger.
+    // A process that a kernel forked looks like the kernel, but is younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
-/// Returns the advice for a kernel that its server may restart, if the server cannot be asked. Ending the kernel
-/// would lose the notebook's state without freeing memory for long.
+/// Returns the advice for a kernel that its server may restart, if the server cannot be asked.
+/// Ending the kernel would lose the notebook's state, and the memory would soon be in use again.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
     kernel.filter(|kernel| kernel.may_be_restarted()).map(through_server)
@@ -74,7 +75,8 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
     })
 }
 
-/// Returns the advice for a kernel whose server cannot be asked, and the reason for not sending a signal.
+/// Returns the advice for a kernel whose server cannot be asked, and the reason for not sending a
+/// signal.
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
     let why = why.unwrap_or("it has not reported the kernel's state");
@@ -91,7 +93,8 @@ fn through_server(kernel: &Jupyter) -> Arc<str> {
     format!("{advice}; {reason}: {why}").into()
 }
 
-/// Whether the parent may restart the kernel. A program that runs a notebook from start to end does not.
+/// Returns whether the parent may restart the kernel. A program that runs a notebook from start to
+/// end does not.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();
@@ -128,8 +131,8 @@ pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// Ends the attempt if the server has not answered, because the server may restart a kernel that merely received a
-/// signal.
+/// Ends the attempt if the server has not answered, because the server may restart a kernel that
+/// only received a signal.
 pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     match *state.answer == RequestResult::Waiting && !state.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
@@ -144,10 +147,11 @@ fn left_to_server(why: &str) -> Outcome {
     Outcome::Protected { why }
 }
 
-/// Why a kernel was not shut down. Contains untrusted text, so escape it for a terminal.
+/// Reason why a kernel was not shut down. The text is untrusted, so a caller must escape it for a
+/// terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum NotShut {
-    /// The kernel is working, or has worked since the plan.
+    /// The kernel works, or has worked since the plan.
     AtWork,
     /// A server that would restart the kernel exists, or may exist.
     Restarts(String),
@@ -155,8 +159,9 @@ enum NotShut {
     Failed(String),
 }
 
-/// Asks a notebook server to shut a kernel down, after checking its state. A working kernel is left alone unless
-/// `even_at_work` is set. gpumem's own requests, whose times are in `asked`, do not count as work. May take seconds.
+/// Asks a notebook server to shut a kernel down, after checking its state. A working kernel is left
+/// alone unless `even_at_work` is set. gpumem's own requests, whose times are in `asked`, are not
+/// work. The call can take seconds.
 pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -208,7 +213,8 @@ fn shut(
     client.shut_down(id, SHUTDOWN_TIME).map_err(failed)
 }
 
-/// Whether a server with this error may restart the kernel. A server that does not know the kernel will not.
+/// Returns whether a server with this error may restart the kernel. A server that does not know the
+/// kernel will not.
 fn may_restart(cause: &ServerError) -> bool {
     !matches!(
         cause,
@@ -220,13 +226,13 @@ fn may_restart(cause: &ServerError) -> bool {
     )
 }
 
-/// Returns the error for a kernel without a server to ask. `is_gone` means that the server has exited.
+/// Returns the error for a kernel without a server to ask. `is_gone` means that the server has
+/// exited.
 fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
     if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
 }
 
-/// Reads the kernel from this machine's files.
 fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, NotShut> {
     let (id, pid) = (&kernel.id, kernel.pid);
     let another =
@@ -248,8 +254,9 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     }
 }
 
-/// Whether a kernel is working, or has worked since the plan was made. An unknown state counts as work. A kernel that
-/// has had no client is in state `starting` (`jupyter_server`: `MappingKernelManager._async_start_kernel`).
+/// Returns whether a kernel works, or has worked since the plan was made. An unknown state counts
+/// as work. A kernel that has had no client is in state `starting` (`jupyter_server`:
+/// `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
@@ -306,7 +313,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_kernel_is_not_shut_down() {
         let kernel = kernel(None);
-        // The request names this process, with the wrong start time.
+        // The request names this process with a wrong start time.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);
         let RequestResult::Failed(why) = asked else {
             panic!("{asked:?}");

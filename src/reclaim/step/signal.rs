@@ -1,5 +1,5 @@
-//! The steps that send signals to the launcher, the leader or the whole family, and give them time to exit. SIGKILL
-//! comes last.
+//! The steps that send signals to the launcher, the leader or the whole family, and give these
+//! processes time to exit. SIGKILL comes last.
 
 use super::{FamilyInput, Started, StepContext};
 use crate::model;
@@ -14,8 +14,8 @@ use crate::reclaim::verify::Outcome;
 
 /// Default time to exit, in seconds, as in Kubernetes. Many processes write a checkpoint first.
 const GRACE_SECONDS: f64 = 30.0;
-/// Time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers before they kill them
-/// (torch: `distributed/elastic/multiprocessing/api.py`).
+/// Time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers
+/// before they kill them (torch: `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
 /// Time for the kernel to end a killed process, in seconds.
 const KILL_SECONDS: f64 = 5.0;
@@ -56,7 +56,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// Whether stopped processes also get SIGCONT, so that they handle the signal.
+/// Returns whether stopped processes also get SIGCONT, without which they would not handle the
+/// signal.
 fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
@@ -81,11 +82,12 @@ pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) 
     format!("{signal}{and} to {recipients}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no member can start a
-/// replacement.
+/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no
+/// member can start a replacement.
 ///
-/// No process is stopped before it is killed. If the leader of a process group ends while other members are
-/// stopped, the kernel sends SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
+/// No process is stopped before it is killed. If the leader of a process group ends while other
+/// members are stopped, the kernel sends SIGHUP to the whole group (`kill_orphaned_pgrp` in
+/// `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,
@@ -125,7 +127,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends all signals to each process. If a signal is refused, it is not retried.
+/// Sends all signals to each process. A refused signal is not retried.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],

@@ -35,7 +35,7 @@ fn memory_is_freed_when_its_row_and_bytes_are_gone() {
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // In the same second, another process allocated more memory than was freed.
+    // Another process allocated more memory in the same second than was freed.
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
     // NVML no longer lists the process, but the memory is still in use.
@@ -93,7 +93,8 @@ fn every_gpu_must_show_the_memory_as_freed() {
 
 #[test]
 fn unlisted_memory_is_measured_by_unattributed_bytes() {
-    // A forked worker holds its dead trainer's memory, so NVML lists the dead pid or no pid.
+    // A forked worker holds the memory of its dead trainer. NVML lists the dead trainer or no
+    // process.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));

@@ -1,8 +1,9 @@
 //! The mailbox between the screen and its worker. Neither waits for the other.
 //!
-//! A new request replaces an unread one of the same kind, because only the newest sample or query counts. If /proc or
-//! a disk blocked the worker for an hour, it then finds one recent sample, with its age. It always sees a request to
-//! stop, and notices if the screen is gone.
+//! A new request replaces an unread request of the same kind, because only the newest sample or
+//! query matters. If /proc or a disk blocked the worker for an hour, the worker then finds one
+//! recent sample, with its age. A request to stop always reaches the worker, and the worker notices
+//! if the screen is gone.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use super::ReclaimRequest;
 
 #[derive(Debug)]
 pub enum Received {
-    /// A request, and the time when it was made.
+    /// A request, and the time at which it was made.
     Request(ReclaimRequest, Instant),
     /// No request arrived in time.
     TimedOut,
@@ -39,7 +40,8 @@ struct MailboxState {
     requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
-/// Returns a request's priority. Leaving and stopping come first, but a plan is started before it is stopped.
+/// Returns a request's priority. Leaving and stopping come first, except that a plan is started
+/// before it is stopped.
 fn priority(request: &ReclaimRequest) -> usize {
     match request {
         ReclaimRequest::Leave => 0,
@@ -81,8 +83,8 @@ impl Drop for ReclaimHandle {
 }
 
 impl MailboxReceiver {
-    /// Returns the next request. Waits up to `patience`, or forever if that is `None`. Closing the mailbox drops
-    /// unread requests.
+    /// Returns the next request. Waits up to `patience`, or forever if `patience` is `None`.
+    /// Closing the mailbox drops unread requests.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
         let is_empty = |state: &mut MailboxState| {
             !state.is_closed && state.requests.iter().all(Option::is_none)
@@ -167,7 +169,8 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // The mailbox may close before the request is read. In either case, nothing more is done.
+        // The mailbox can close before the request is read. In either case, the worker does nothing
+        // more.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

@@ -41,7 +41,8 @@ fn plan_request(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     })
 }
 
-/// Returns a worker with a running plan for one process, confirmed `waited` ago. Its ledger is in `folder`.
+/// Returns a worker with a running plan for one process that the user confirmed `waited` ago. Its
+/// ledger is in `folder`.
 fn running_worker(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     running_worker_with(folder, waited, |plan| plan.targets)
 }
@@ -119,7 +120,7 @@ fn stopping_before_the_first_signal_reports_undone() {
 #[test]
 fn the_age_of_a_queued_sample_is_added_to_its_time() {
     let folder = tempfile::tempdir().unwrap();
-    // This plan has no targets.
+    // The plan has no targets.
     let begin = || running_worker_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
     let sample = sample();
