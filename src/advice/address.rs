@@ -1,4 +1,5 @@
-//! Fills in the advice: replaces `HOST:PORT` with the server's address, and options with command-line values.
+//! Fills in advice: the server's address for `HOST:PORT`, and values from the command line for
+//! options.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +8,7 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// Returns the text with this process's options, and its server's address if known.
+    /// Returns the text with this process's options and, if known, its server's address.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
         let Some((is_secure, default_port, host_and_port)) = server_address(process) else {
@@ -20,7 +21,7 @@ impl Remark {
     }
 }
 
-/// Replaces `{--option=0.9}` with the option's number on the command line, or with 0.9.
+/// Replaces `{--option=0.9}` by the option's number on the command line, or by 0.9.
 fn with_options(text: &str, process: &Process) -> String {
     let Some((before, rest)) = text.split_once("{--") else { return text.to_owned() };
     let Some(((option, default), after)) =
@@ -35,7 +36,8 @@ fn with_options(text: &str, process: &Process) -> String {
     format!("{before}{}{}", value.unwrap_or(default), with_options(after, process))
 }
 
-/// How to reach a process's server: whether it uses TLS, its default port, and its `host:port`.
+/// Returns whether the server of a process uses TLS, the server's default port, and its
+/// `host:port`.
 fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     if process.listening_on.is_none() {
         return typed_port(process);
@@ -45,7 +47,8 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
         listener.filter(|_| of(process).is_some_and(|framework| framework.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    // A container has its own loopback, and only its owner knows how its port is published.
+    // A container has its own loopback interface, and only its owner knows how the port is
+    // published.
     let host = match address.ip().to_canonical() {
         _ if process.container.is_some() => "HOST".to_owned(),
         ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
@@ -55,7 +58,8 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
-/// Like [`server_address`], from the command line alone, for unreadable sockets.
+/// Returns what [`server_address`] returns, judged by the command line alone. The sockets are not
+/// readable.
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;
@@ -160,7 +164,8 @@ mod tests {
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // An unknown address stays as a placeholder. A worker alone has no address.
+            // An unknown address stays a placeholder, and a worker without its server has no
+            // address.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

@@ -1,10 +1,9 @@
-//! Advice for users: how each framework allocates GPU memory, and how to free it so that NVML shows it as free.
+//! Advice for users: how each framework allocates GPU memory, and how to free the memory.
 //!
-//! `frameworks.toml` contains the texts and their sources. Findings, `explain` and recipes use them. This module
-//! reads nothing from the machine. `address` fills in a server's address, `owner` finds the owner of a process, and
-//! `place` describes how to end a process through its owner. [`recipe`] is code that a process runs to free its
-//! caches, and [`unload`] describes how servers unload. To add a framework, add its row here, and detect it in
-//! `host::framework`.
+//! `frameworks.toml` contains the texts with their sources, and findings, `explain` and recipes use
+//! them. This module reads nothing from the machine. `owner` finds the owner of a process, and
+//! `place` describes how to end the process through its owner. [`recipe`] is code that a process
+//! runs to free its caches, and [`unload`] describes how servers unload models.
 
 mod address;
 mod owner;
@@ -25,35 +24,36 @@ use crate::model::program::file_name;
 pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
-/// Python code for users to paste into a program: a signal handler that frees memory on request. The program
-/// announces the signal with `GPUMEM_RELEASE_SIGNAL`. The code is short and uses only the standard library, so that
-/// users can read and change it.
+/// Python code for users to paste into a program: a signal handler that frees memory on request.
+/// `GPUMEM_RELEASE_SIGNAL` announces the signal to gpumem. The code is short and uses only the
+/// standard library, so that users can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// Like [`SNIPPET`], for TensorFlow, which frees its pool only at exit: a child process trains, saves and exits.
+/// Python code like [`SNIPPET`] for TensorFlow, which frees its pool only at exit: a child process
+/// trains, saves and exits.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remark {
-    /// One line without a full stop; commands are in backquotes.
+    /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
-    /// Not shown for processes started with one of these settings, because they already follow the advice.
+    /// The line does not apply to processes started with one of these settings, which already
+    /// follow the advice.
     #[serde(default)]
     unless_set: Settings,
-    /// Applies only to processes started with one of these settings.
+    /// The line applies only to processes started with one of these settings.
     only_if_set: Option<Settings>,
     #[serde(default)]
     is_for_notebooks: bool,
 }
 
-/// Environment variables with lower-case substrings of their values. One match is sufficient.
+/// Environment variables with lower-case substrings of their values. One match suffices.
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the line applies to this process. If the environment is unreadable, all variables are treated as
-    /// unset.
+    /// Whether the line applies to the process. An unreadable environment is treated as empty.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
@@ -72,41 +72,41 @@ impl Remark {
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
-    /// The name in snapshots, lower case: `pytorch`.
+    /// Name in snapshots, in lower case, such as `pytorch`.
     pub name: String,
-    /// The framework's own spelling: `PyTorch`.
+    /// Official spelling, such as `PyTorch`.
     pub title: String,
-    /// Other spellings, letters and digits only.
+    /// Other spellings, without punctuation.
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in languages other than Python. They use this row regardless of the libraries that they have loaded.
+    /// Programs in languages other than Python. The entry applies to these programs whatever
+    /// libraries are loaded.
     #[serde(default)]
     programs: Vec<String>,
-    /// How the framework allocates memory, and how NVML shows it.
+    /// How the framework allocates memory, and how NVML shows the memory.
     pub takes: Remark,
-    /// How to free memory while the process runs. Short advice shows only the first line; the rest covers other
-    /// holders of memory.
+    /// How to free memory while the process runs. Short advice shows only the first line.
     #[serde(default)]
     pub inside: Vec<Remark>,
-    /// How to use less memory from the next start on.
+    /// How to use less memory after the next start.
     #[serde(default)]
     pub at_start: Vec<Remark>,
     /// Common attempts that do not return memory to the driver, and what they are useful for.
     #[serde(default)]
     pub unchanged: Vec<Remark>,
-    /// How to end the process cleanly if a signal is not sufficient.
+    /// How to end the process cleanly if a signal is not enough.
     #[serde(default)]
     pub at_end: Vec<Remark>,
 }
 
 impl Framework {
-    /// Whether memory can be returned to the driver while this process runs.
+    /// Whether memory can be returned to the driver while the process runs.
     pub fn returns(&self, process: &Process) -> bool {
         self.inside.iter().any(|line| line.applies(process))
     }
 }
 
-/// How to end a kernel that one of the applications in `of` started.
+/// How to end a kernel that one of the applications in `of` has started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotebookEnd {
@@ -118,7 +118,6 @@ struct NotebookEnd {
 #[serde(deny_unknown_fields)]
 struct Table {
     kernel: Remark,
-    /// How to end kernels that applications other than Jupyter started.
     notebook: Vec<NotebookEnd>,
     end: Remark,
     framework: Vec<Framework>,
@@ -128,16 +127,17 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("frameworks.toml"))
 }
 
-/// A test checks that the table parses, so the default is never used.
+/// A test checks that the table parses.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// Finds a framework by any common spelling, ignoring case and punctuation: `torch`, `llama-cpp`.
+/// Finds a framework by any common spelling, such as `torch` or `llama-cpp`. Case and punctuation
+/// are ignored.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // Try the exact name first, because this runs in every sample for every process with a finding.
+    // Try the exact name first: this runs in every sample for every process with a finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);
@@ -154,7 +154,8 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// Finds the framework that holds a process's memory, by the program's language or the framework's name and version.
+/// Returns the framework that holds the process's memory, judged by the program, the framework and
+/// its version.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let program =
         process.command.as_deref().and_then(<[_]>::first).map(|program| file_name(program));
@@ -174,30 +175,30 @@ pub fn of(process: &Process) -> Option<&'static Framework> {
     })
 }
 
-/// Other frameworks that a process has loaded.
+/// Returns the other frameworks that a process has loaded.
 pub fn beside(process: &Process) -> Vec<&'static Framework> {
     let libraries = process.libraries.as_deref().unwrap_or_default();
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
-/// Warns that another framework in this process frees its memory only at exit; `None` if there is no such framework.
+/// Returns a warning if another framework in the process frees its memory only at exit.
 pub fn stays_beside(process: &Process) -> Option<String> {
     let mut rows = beside(process).into_iter();
-    // Launchers and communication libraries allocate through the framework.
+    // Launchers and communication libraries allocate memory through a framework.
     let takes = |row: &Framework| !matches!(&*row.name, "deepspeed" | "nccl" | "ray");
     let row = rows.find(|row| takes(row) && !row.returns(process))?;
     let title = &row.title;
     Some(format!("{title} is loaded too and returns its memory only when the process ends"))
 }
 
-/// Short advice: how to free memory while the process runs, then how to end it.
+/// Returns short advice: how to free memory while the process runs, then how to end the process.
 pub fn lines(process: &Process) -> Vec<&'static Remark> {
     let is_kernel = place::is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
     inside(process).into_iter().chain([end]).collect()
 }
 
-/// Like [`lines`], for a finding, with the command that ends the process through its owner.
+/// Returns short advice for a finding, with the command that ends the process through its owner.
 pub fn steps(process: &Process) -> Vec<String> {
     let owner_steps = place_lines(process);
     let ends = if owner_steps.is_empty() { vec![TABLE.end.text.clone()] } else { owner_steps };
@@ -209,13 +210,14 @@ pub fn steps(process: &Process) -> Vec<String> {
         .collect()
 }
 
-/// The first applicable way to free memory while this process runs.
+/// Returns the first way to free memory that applies while the process runs.
 fn inside(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.inside.iter();
     lines.find(|line| line.applies(process))
 }
 
-/// The first setting, not yet set, that would make the process reserve less memory after a restart.
+/// Returns the first setting that the process lacks and that would make it reserve less memory
+/// after a restart.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

@@ -1,10 +1,13 @@
-//! Finds the owner of a process, and the command that ends the process through its owner, for findings and plans.
+//! Finds the owner of a process, and the command that ends the process through the owner.
 //!
-//! An owner runs a process, and would restart it or notice its end: a job, a pod, a container, a systemd unit, a
-//! supervisor. `model::owners` has the table of owners. This module collects the facts about a process that the
-//! table's texts refer to. A shared service is never stopped for one of its processes (`model::unit`). Neither a
-//! process's claims about itself nor a container run by its own user proves an owner. Names come from processes, so
-//! they are quoted for a shell. If a name cannot be typed as shown, its command is omitted.
+//! An owner runs a process and would restart it or notice its end: a job, a pod, a container, a
+//! systemd unit or a supervisor. `model::owners` has the table of owners; this module collects the
+//! facts about a process that the table's texts contain. A shared service is never stopped because
+//! of one of its processes (`model::unit`). What a process claims about itself proves no owner, nor
+//! does a container that the process's own user runs.
+//!
+//! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
+//! cannot be typed as shown.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +19,23 @@ use crate::model::unit::{Role, role};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The owner's kind, with its name if it can be shown: `Slurm job 3_4`, `container train`.
+    /// Kind of the owner, with its name if the name can be shown: `Slurm job 3_4`,
+    /// `container train`.
     pub name: String,
-    /// The command that ends the process through its owner. `None` if one command is not enough, or a name is
-    /// unknown or cannot be typed.
+    /// Command that ends the process through its owner. `None` if one command is not enough, or if
+    /// a name is unknown or cannot be typed.
     pub command: Option<String>,
-    /// The owner and the command as a sentence without a full stop; commands are in backquotes.
+    /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
-    /// A unit of the user's own systemd, or a supervisor that may not be root's. Users can create units of
-    /// any name, so this protects the process only from its own user.
+    /// Whether the owner is a unit of the user's own systemd, or a supervisor that might not be
+    /// root's. Users can create units with any name, so such an owner protects the process only
+    /// from its own user.
     pub is_by_user: bool,
-    /// The owner restarts an ended process, or runs it as a job, so a signal does not replace the command.
+    /// Whether the owner restarts a process that ends, or runs it as a job. A signal is then no
+    /// substitute for the command.
     pub is_asked_first: bool,
-    /// The command contains a name that the process reported, so other users must check the command first.
+    /// Whether the command contains a name that the process has claimed. Other users must check the
+    /// command first.
     pub is_claimed: bool,
 }
 
@@ -42,23 +49,24 @@ impl Owner {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// Returns the command if the process's own user types it (`is_own`), or if nothing in it must be checked first.
+    /// Returns the command if the process's own user types it (`is_own`) or if it contains no
+    /// claimed name.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
 }
 
-/// Facts about a process, by their names in `owners.toml`.
+/// Facts about a process, by the name that `owners.toml` uses.
 type Facts = BTreeMap<&'static str, String>;
 
-/// Finds the owner of a process. Of nested owners, this is the innermost one with a name that people know. `None` if
-/// there is no owner, in which case signals are safe.
+/// Finds the owner of a process. Of nested owners, the innermost with a known name is returned. A
+/// process without an owner can be signalled.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// Finds the owner of a process that ends together with others of its job. The command ends these processes, and no
-/// others in the same container or unit.
+/// Finds the owner of a process and of its `job`. The command ends the processes of the job but
+/// nothing else in the same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
@@ -68,7 +76,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if let Some(owner) = slurm.or_else(|| in_place(OwnerPlace::Pod, pod(process))) {
         return Some(owner);
     }
-    // A pid namespace alone shows only that someone created it.
+    // A PID namespace alone does not identify a container.
     let is_known = |container: &Container| container.id.is_some() || container.runtime.is_some();
     let is_bare = !process.container.as_deref().is_some_and(is_known);
     let unit = unit(process, job).filter(|_| is_bare);
@@ -77,7 +85,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     let Some(inner) = program_owner(process) else {
         return around;
     };
-    // The unit or container belongs to the machine; the inner owner comes first.
+    // The unit or container belongs to the machine, so the inner owner comes first.
     Some(match around {
         Some(around) if inner.is_by_user => Owner {
             line: format!("{}; else {}", inner.line, around.line),
@@ -88,7 +96,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     })
 }
 
-/// Returns the owner from the first entry for this place whose facts are all known.
+/// Returns the owner from the first entry for `place` whose facts are all known.
 fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner> {
     let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
     OwnerEntry::in_place(place, process.container.as_deref()).find_map(|entry| {
@@ -125,7 +133,7 @@ fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner
     })
 }
 
-/// The program that restarts the process or runs it as a job, from the table in `model::owners`.
+/// Returns the program that restarts the process or runs it as a job.
 fn program_owner(process: &Process) -> Option<Owner> {
     let found = process.program_owner()?;
     let owner = found.owner;
@@ -144,7 +152,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
     let inside = within(process);
     let stop = owner.stop.as_ref().and_then(fill).map(|stop| format!("{inside}{stop}"));
     let check = owner.check.iter().find_map(fill);
-    // Root's supervisor may manage a program of the same name as the user's own supervisor.
+    // Root's supervisor can manage a program of the same name as the user's supervisor.
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
         (None, _) => owner.unnamed.clone()?,
@@ -161,12 +169,11 @@ fn program_owner(process: &Process) -> Option<Owner> {
     })
 }
 
-/// The prefix that runs a command in the process's container: `docker exec train `; empty without a container.
+/// Returns the prefix that runs a command in the process's container, such as `docker exec train `.
 fn within(process: &Process) -> String {
     let facts = container(process, &[process]).unwrap_or_default();
     let mut entries = OwnerEntry::in_place(OwnerPlace::Container, process.container.as_deref());
     let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
-    // The first entry that applies has the command.
     let entry = entries.find(|entry| {
         [&entry.shows, &entry.stop].into_iter().flatten().all(|text| fill(text).is_some())
     });
@@ -174,7 +181,8 @@ fn within(process: &Process) -> String {
     exec.map_or_else(String::new, |exec| format!("{exec} "))
 }
 
-/// Fills in a template, and quotes each word for a shell. `None` if a name is unknown, masked or cannot be typed.
+/// Fills in a template and quotes each word for a shell. Returns `None` if a name is unknown,
+/// masked or cannot be typed.
 fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let word = |word: &str| {
         let mut filled = String::new();
@@ -189,7 +197,7 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
         if rest.len() == word.len() {
             return Some(word.to_owned());
         }
-        // A backquote of the template encloses a command; one in a value is quoted.
+        // A backquote in the template encloses a command. A backquote in a value is quoted.
         let open = usize::from(word.starts_with('`'));
         let (before, after) = rest.split_at(rest.find(['`', ',', ';']).unwrap_or(rest.len()));
         filled.push_str(before);
@@ -199,8 +207,8 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// Returns the notebook server as the owner of a kernel in a container or job, because the server runs other kernels
-/// there, too.
+/// Returns the notebook server as the owner of a kernel in a container or job, which also contains
+/// other kernels of the server.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
@@ -209,12 +217,13 @@ fn notebook(process: &Process) -> Option<Owner> {
         .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
 }
 
-/// Keeps only the facts that are known.
+/// Returns the facts that are known.
 fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The pids of a job, for `kill`. `None` if one of them is unknown, or if killing it would end other processes, too.
+/// Formats the PIDs of a job for `kill`. Returns `None` if a PID is unknown or if killing it would
+/// end other processes.
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
@@ -223,13 +232,14 @@ fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<St
 
 fn slurm(process: &Process) -> Option<Facts> {
     let slurm = process.slurm.as_deref().filter(|slurm| slurm.over != Some(true))?;
-    // The ids of the array and the task come from the environment, which can be forged. They are used only if the
-    // array's id is the job's own: the job's id alone would then cancel all tasks.
+    // The environment contains the IDs of array and task, and a process can forge its environment.
+    // They are used only if the array's ID equals the job's ID, in which case the job's ID alone
+    // would cancel all tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // The process was started from an allocation's shell, so the allocation must not end with it.
+    // The process was started from an allocation's shell, and the allocation must outlive it.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([
@@ -241,9 +251,10 @@ fn slurm(process: &Process) -> Option<Facts> {
     Some(facts.into_iter().chain(doubt).collect())
 }
 
-/// Why a job's id must be checked before it is typed; `None` if it is certain.
+/// Returns why the user must check a job's ID before typing it, or `None` if the ID is certain.
 fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
-    // Newer Slurm names cgroups differently, so only the process reports its job.
+    // Newer versions of Slurm name cgroups differently, so the job's ID comes from the process
+    // alone.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
@@ -252,7 +263,8 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
     if is_named_otherwise && !job.starts_with('s') {
         return Some("claimed");
     }
-    // The last task of an array has the array's id as its own job id, and `scancel` with that id cancels all tasks.
+    // The last task of an array has the array's ID as its job ID, and `scancel` with this ID
+    // cancels all tasks.
     let environment = process.environment.as_deref();
     let claimed = environment.and_then(|variables| variables.get("SLURM_JOB_ID"));
     let is_confirmed =
@@ -267,7 +279,8 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// Facts about the process's container. `None` if there is none, or if the process's own user runs it.
+/// Returns facts about the process's container, or `None` if the process's own user runs the
+/// container.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =
@@ -279,7 +292,7 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     if container.user.is_some() || is_unnamed {
         return None;
     }
-    // A container ends with its first process.
+    // A container ends together with its first process.
     let inner_pid = |process: &Process| {
         Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
     };
@@ -301,19 +314,20 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     ]))
 }
 
-/// Whether a user's own systemd manages the process, rather than the machine's.
+/// Whether a user's own systemd manages the process.
 fn is_rootless(process: &Process) -> bool {
     let cgroup = process.cgroup.as_deref();
     cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
 }
 
-/// Whether the process runs in a user's login session, or under that user's own systemd.
+/// Whether the process runs in a user's login session or under a user's own systemd.
 fn is_in_users_tree(process: &Process) -> bool {
     let is_login = |cgroup: &str| cgroup.starts_with("/user.slice/");
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
-/// Shortens an id as container programs do, to twelve of 64 digits. Other ids are names and stay as they are.
+/// Shortens a container ID to twelve digits, as container programs do. Anything but 64 digits is a
+/// name.
 fn short_id(id: &str) -> &str {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     id.get(..12).filter(|_| is_digest).unwrap_or(id)
@@ -323,7 +337,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let unit = process.systemd_unit.as_deref()?;
     match role(unit) {
         Role::Work => {}
-        // The daemon no longer manages a process that outlived its job.
+        // A process that has outlived its job is no longer managed by the daemon.
         Role::Host { owner } => {
             let is_over = process.slurm.as_deref().is_some_and(|slurm| slurm.over == Some(true));
             let words = owner.unnamed.clone().filter(|_| !is_over && !process.is_left_behind());
@@ -331,7 +345,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
         }
         Role::Starter | Role::Login => return None,
     }
-    // A unit's main process leads a session and is a child of systemd.
+    // The main process of a unit leads a session and is a child of systemd.
     let is_main = |process: &Process| {
         process.session == Some(process.pid) && process.parent_is_reaper == Some(true)
     };

@@ -1,16 +1,16 @@
-//! How to end a process through its owner: the command for its notebook, job, pod, container or unit.
+//! How to end a process through its owner, since a supervisor can restart a process that is killed.
 //!
-//! A supervisor may restart its processes, so a signal is the last resort. Processes control these names, so they are
-//! quoted for a shell. If a name cannot be typed as shown, its command is omitted.
+//! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
+//! cannot be typed as shown.
 
 use super::owner::owner;
 use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 
-/// Maximum length of a name that is shown in a command.
+/// Maximum length of a name in a command.
 const LONGEST_NAME: usize = 253;
 
-/// How to continue or end this process through its owner. Empty if no owner is known.
+/// Describes how to continue or end the process through its owner. Empty if no owner is known.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {
@@ -19,7 +19,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
-        // The container or unit belongs to the server, which may also run other users' kernels.
+        // The container or unit belongs to the server, which can also run other users' kernels.
         lines.push(notebook(process));
         return lines;
     }
@@ -37,7 +37,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     lines
 }
 
-/// How to thaw a process; `None` if its cgroup is not frozen.
+/// Describes how to thaw a process, or returns `None` if its cgroup is not frozen.
 pub fn thaw(process: &Process) -> Option<String> {
     let cgroup = process.cgroup.as_deref().filter(|_| process.frozen == Some(true))?;
     let file = quote(&format!("/sys/fs/cgroup{cgroup}/cgroup.freeze"));
@@ -47,7 +47,7 @@ pub fn thaw(process: &Process) -> Option<String> {
     ))
 }
 
-/// Whether the process is an interactive notebook. A notebook run by a program is a batch job.
+/// Whether the process is an interactive notebook. Programs run notebooks as batch jobs.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))
@@ -74,8 +74,9 @@ pub(super) fn notebook(process: &Process) -> String {
     text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
-/// Quotes a name for a POSIX shell, in single quotes if needed. `None` if the name cannot be typed as shown: it is
-/// empty or too long, contains control or invisible characters, or starts with `-` like an option.
+/// Quotes a name for a POSIX shell if needed. Returns `None` if the name cannot be typed as shown:
+/// it is empty or too long, contains control or invisible characters, or starts with `-` like an
+/// option.
 pub fn quote(name: &str) -> Option<String> {
     if !is_plain(name) || name.starts_with('-') {
         return None;

@@ -1,4 +1,4 @@
-//! Tests that every line of the table is printable, and that the advice frees memory.
+//! Tests that the texts are printable and that the advice frees memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn every_line_is_printable_and_has_a_source() {
     }
 }
 
-/// Calls and settings that do not return memory to the driver.
+/// Words of calls and settings that return no memory to the driver.
 const USELESS: &[&str] = &[
     "clear_session",
     "reset_default_graph",
@@ -145,7 +145,8 @@ fn unload_advice_names_its_preconditions() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Advice must name the required options, and the call that loads the model again.
+            // Advice must name the options that the request requires, and the request that loads
+            // the model again.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (

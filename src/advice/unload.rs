@@ -1,9 +1,10 @@
-//! How inference servers release memory on request and keep listening. `servers.toml` lists the requests,
-//! `reclaim::release` sends them, and this module judges the answers.
+//! How inference servers release memory on request and keep listening.
 //!
-//! A row defines how to recognise the server and what unloading requires (a version, a flag, a key). Its requests
-//! identify the server, check that it is idle, unload it, check the result, and wake it. Answers (JSON, Prometheus
-//! text) are hostile: their size is limited, and only explicit evidence proves a server idle.
+//! An entry of `servers.toml` defines how to recognise a server, what unloading requires (a
+//! version, a flag, a key), and the requests that identify the server, check that it is idle,
+//! unload it, check the result, and wake it. `reclaim::release` sends the requests, and this module
+//! judges the answers. Answers are hostile: their size is limited, and only explicit evidence
+//! proves a server idle.
 
 use std::mem::discriminant;
 use std::slice;
@@ -22,104 +23,106 @@ use crate::model::program::file_name;
 
 /// Maximum number of models in an answer.
 const MOST_MODELS: usize = 256;
-/// Maximum length of a model name; longer names are rejected.
+/// Maximum length of a model's name in bytes. Answers with longer names are rejected.
 const NAME_BYTES: usize = 512;
-/// Placeholder for the model's name in paths and bodies.
+/// Placeholder for a model's name in paths and bodies.
 const MODEL: &str = "{model}";
 
-/// A row of the table. Names are compared as a whole.
+/// An entry of `servers.toml`. Names are compared as a whole.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadServer {
-    /// The name in commands, lower case: `vllm`.
+    /// Name in commands, in lower case, such as `vllm`.
     pub name: String,
-    /// The server's own spelling: `vLLM`.
+    /// Official spelling, such as `vLLM`.
     pub title: String,
-    /// Programs, scripts and Python packages.
+    /// Names of programs, scripts and Python packages.
     programs: Vec<String>,
-    /// Prefixes of its workers' process titles.
+    /// Prefixes of the process titles of workers.
     titles: Vec<String>,
     arguments: Vec<String>,
-    /// Names of the directory that contains the scripts.
+    /// Names of the directories that contain the scripts.
     folders: Vec<String>,
-    /// Script names that other programs also use. They match only in one of the folders, or if the process listens on
-    /// the default port.
+    /// Names of scripts that other programs use as well. A name matches only in one of the folders,
+    /// or if the process listens on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
-    /// The default port for metrics, if it is a separate port.
+    /// Default port for metrics, if metrics have a port of their own.
     metrics_port: Option<u16>,
     metrics_port_flag: Option<String>,
     tls_flags: Vec<String>,
-    /// Advice for users if gpumem cannot unload the server.
+    /// Advice for users of a server that gpumem cannot unload.
     pub advice: Option<String>,
     pub unload: Option<UnloadApi>,
 }
 
-/// A server's API for unloading, and what it requires.
+/// The requests that unload a server, and what the server needs for them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
     pub identify: Vec<Question>,
-    /// Requests that prove that the server is idle.
+    /// Requests that prove the server idle.
     pub idle: Vec<Question>,
-    /// The server must have no connections, because no request shows that it is idle, or unloading aborts requests.
+    /// Whether idleness requires that the server has no connections. No request shows that it is
+    /// idle, or unloading aborts requests.
     pub is_idle_unconnected: bool,
-    /// A check that the server itself treats as use. Sent once for each model, just before unloading.
+    /// A check that the server treats as use, so it is sent just before unloading, once for each
+    /// model.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
-    /// The unload request. Sent once for each model if it contains the placeholder.
+    /// The request that unloads. With the placeholder, it is sent once for each model.
     deed: Question,
-    /// Checks that unloading is done. Without it, the answer to `deed` is sufficient.
+    /// Check of the result. Without a check, the answer to `deed` suffices.
     pub done: Option<Question>,
-    /// How the server loads its model again: a command or an event. `BASE` is the server's address.
+    /// What makes the server load its model again: a command or an event. `BASE` is the server's
+    /// address.
     pub wake: String,
-    /// The weights move to host memory, which must have enough room.
+    /// Whether unloading moves the weights to host memory, which must have room for them.
     pub needs_host_memory: bool,
-    /// If set, gpumem unloads the server only if the user names it, for this reason.
+    /// Why gpumem unloads the server only if the user names it.
     pub risk: Option<String>,
-    /// The first version in which unloading is safe.
+    /// First version in which unloading is safe.
     pub since: Option<(u32, u32)>,
-    /// The command-line flag that unloading requires to free memory.
+    /// Command-line flag without which unloading frees nothing.
     pub flag: Option<String>,
-    /// How to start the server so that it accepts these requests.
+    /// How to start the server so that it accepts the requests.
     pub start: String,
-    /// The header for the key; defaults to a bearer token.
+    /// Header with the key. The default is a bearer token.
     key: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// The first version in which `pause` does not abort running requests.
+    /// First version in which `pause` does not abort running requests.
     pub since: (u32, u32, u32),
     pub pause: Question,
     pub resume: Question,
 }
 
-/// A request, and the evidence required in its answer.
+/// A request, and the evidence that the answer must contain.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Question {
-    /// `GET /path`
+    /// Verb and path, such as `GET /path`.
     ask: String,
-    /// The request for older versions, sent if the server answers 404 or 405.
+    /// Verb and path for older versions, which answer 404 or 405.
     older: Option<String>,
     body: Option<String>,
-    /// Whether the request goes to the metrics port.
     is_metrics: bool,
     may_be_absent: bool,
     text: Option<String>,
     version: Option<String>,
     expect: Vec<Expect>,
-    /// The answer must be a list in which each item meets this requirement.
+    /// Requirement that each item of the answer, a list, must meet.
     each: Option<Expect>,
-    /// The loaded models; there must be at least one.
+    /// Where the answer lists the loaded models. At least one must be loaded.
     models: Option<ModelList>,
     zero: Vec<String>,
-    /// A metric that changes with each use. It can be missing before the first use.
+    /// Metric that changes with each use. It can be missing before the first use.
     mark: Option<String>,
-    /// JSON pointer to a value that changes with each use. It can be missing.
+    /// JSON pointer to a value that changes with each use. The value can be missing.
     mark_at: Option<String>,
 }
 
@@ -132,11 +135,11 @@ struct Expect {
     contains: Option<Value>,
     #[serde(default)]
     is_optional: bool,
-    /// The verdict for other values of the same type. Defaults to `Another`.
+    /// Verdict if the value has the right type but is wrong. The default is `Another`.
     r#else: Option<AnswerVerdict>,
 }
 
-/// Describes a list of models in JSON. All pointers except `list` are relative to the model.
+/// A list of models in JSON. All pointers except `list` are relative to the model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelList {
@@ -144,7 +147,7 @@ struct ModelList {
     name: String,
     mark: Option<String>,
     state: Option<String>,
-    /// The state in which a model holds memory.
+    /// State in which a model holds memory.
     loaded: Option<Value>,
     unloaded: Option<Value>,
     busy: Option<Value>,
@@ -161,10 +164,10 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("servers.toml"))
 }
 
-/// A test checks that the table parses, so the default is never used.
+/// A test checks that the table parses.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// All servers. Servers that start other servers come first.
+/// Returns all servers. Servers that start other servers come first.
 pub fn unload_servers() -> &'static [UnloadServer] {
     &TABLE.server
 }
@@ -173,7 +176,7 @@ pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
     unload_servers().iter().find(|row| row.name == name)
 }
 
-/// A listening process, which holds the memory or is a relative of the process that does.
+/// A listening process: the process that holds the memory, or a relative of that process.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerListener<'a> {
     pub pid: u32,
@@ -183,8 +186,8 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// The server that a process runs or works for, and the listening process if known. Servers that start others take
-/// precedence, because they also unload them.
+/// Returns the server that a process runs or works for and, if known, the listening process. A
+/// server that starts other servers takes precedence, because it also unloads them.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let command = process.command.as_deref().unwrap_or_default();
@@ -200,7 +203,8 @@ pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<Ser
     })
 }
 
-/// Lists ancestors first, because a worker's own port is not its server's; then the process, then its descendants.
+/// Returns ancestors first, because a worker's own port is not the server's port, then the process,
+/// then descendants.
 fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
@@ -230,7 +234,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
         .collect()
 }
 
-/// The values of a flag, from the next word or after `=`.
+/// Returns the values of a flag, which follow in the next word or after `=`.
 pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
@@ -239,8 +243,8 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process belongs to this server, judged by its command line, working directory and listening
-    /// sockets.
+    /// Whether a process belongs to this server, judged by its command line, working directory and
+    /// listening sockets.
     pub fn runs(
         &self,
         command: &[Arc<str>],
@@ -272,7 +276,8 @@ impl UnloadServer {
             || has(&self.scripts, run) && (is_in_folder() || is_on_port())
     }
 
-    /// The address for requests: on the port from the command line, else on the default port, else the only address.
+    /// Returns the address for requests: on the port from the command line or, without one, on the
+    /// default port or the only port.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {
@@ -283,7 +288,8 @@ impl UnloadServer {
             [only] => Some(only.clone()),
             _ => None,
         };
-        // A server that does not listen on its configured port is not ready or is a different server.
+        // A server that does not listen on the port from the command line is not ready, or is
+        // another server.
         match named {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
@@ -295,7 +301,6 @@ impl UnloadServer {
         named.filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok()).last()
     }
 
-    /// Whether the command line makes the server use TLS.
     pub fn is_secure(&self, command: &[Arc<str>]) -> bool {
         command.iter().any(|word| {
             let name = word.split('=').next().unwrap_or_default();
@@ -311,7 +316,7 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    /// The requests that unload all loaded models.
+    /// Returns the requests that unload all loaded models.
     pub fn deeds(&self, facts: &Known) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
@@ -325,7 +330,6 @@ impl UnloadApi {
     }
 }
 
-/// The name of the directory that contains a script.
 fn folder_name<'a>(path: &'a str, working_directory: Option<&'a str>) -> Option<&'a str> {
     let (folder, _) = path.rsplit_once('/').unwrap_or_default();
     let base = working_directory.filter(|_| !path.starts_with('/')).unwrap_or_default();
@@ -353,12 +357,12 @@ fn encoded(name: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
     pub verb: String,
-    /// The path and query.
+    /// Path and query.
     pub path: String,
     pub body: Option<String>,
     /// Whether the request goes to the metrics port, if the server has one.
     pub is_metrics: bool,
-    /// Verb and path for older versions, sent if the server answers 404 or 405.
+    /// Verb and path for older versions, which answer 404 or 405.
     older: Option<(String, String)>,
 }
 
@@ -368,14 +372,14 @@ impl ServerRequest {
         Some(Self { verb, path, older: None, ..self.clone() })
     }
 
-    /// The curl command for the request. `base` is the address, after `--unix-socket PATH ` for a Unix socket; `key`
-    /// is a header. `None` if a part cannot be typed as shown.
+    /// Formats the curl command for the request. `base` is the address, after `--unix-socket PATH `
+    /// for a Unix socket, and `key` is a header. Returns `None` if a part cannot be typed as shown.
     pub fn command(&self, base: &str, key: &str) -> Option<String> {
         let mut words = vec!["curl".to_owned()];
         if self.verb != "GET" && !(self.verb == "POST" && self.body.is_some()) {
             words.extend(["-X".to_owned(), self.verb.clone()]);
         }
-        // Double quotes let the shell expand the variable.
+        // Double quotes let the shell expand the variable with the key.
         words.extend(["-H".to_owned(), format!("\"{key}\"")]);
         if let Some(body) = &self.body {
             let json = "'Content-Type: application/json'".to_owned();
@@ -391,14 +395,15 @@ impl ServerRequest {
 /// Facts from the server's answers so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
-    /// Names of the loaded models. Untrusted.
+    /// Names of the loaded models, which are untrusted.
     pub models: Vec<String>,
     pub version: Option<(u32, u32, u32)>,
-    /// Values that change with each use. If two readings differ, the server was used in between.
+    /// Values that change with each use. If a value has changed since an earlier answer, the server
+    /// was used.
     pub marks: Vec<String>,
 }
 
-/// Why an answer is insufficient, with the reason or the observed value.
+/// Why an answer is not sufficient: the reason or the observed value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
@@ -407,11 +412,9 @@ pub enum AnswerVerdict {
     Nothing(String),
     /// The answer is from a different server.
     Another(String),
-    /// The answer lacks the required evidence.
+    /// The answer lacks the evidence.
     Unknown(String),
-    /// The server requires a key.
     Key,
-    /// The server does not support the request.
     Absent,
     /// The server refuses with this message.
     Declined(String),
@@ -425,7 +428,8 @@ fn other_server<T>(observed: impl Into<String>) -> Result<T, AnswerVerdict> {
 }
 
 impl Question {
-    /// The request for a model. Without a placeholder, the request is the same for all models.
+    /// Builds the request for a model. Without the placeholder, the request is the same for all
+    /// models.
     pub fn request(&self, model: &str) -> ServerRequest {
         let split = |ask: &str| {
             let (verb, path) = ask.split_once(' ').unwrap_or_default();
@@ -463,7 +467,8 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let count = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter can be missing before the first use, if other metrics identify the server.
+                // A counter can be missing before the first use. Another metric must then identify
+                // the server.
                 let may_be_absent = !self.zero.is_empty();
                 facts.marks.push(count.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
@@ -493,7 +498,7 @@ impl Question {
         }
     }
 
-    /// Checks that an answer shows no loaded model.
+    /// Checks that no model is loaded according to the answer.
     pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match (self.check(answer, facts), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
@@ -585,7 +590,7 @@ impl UnloadAnswer {
         }
     }
 
-    /// The first line of the error message in an answer, from the usual places in JSON.
+    /// Returns the first line of the error message, from the usual places in JSON.
     fn message(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&self.body).ok()?;
         let pointers = ["/error/message", "/error", "/detail", "/message"];
@@ -594,7 +599,7 @@ impl UnloadAnswer {
         Some(line.chars().take(200).collect())
     }
 
-    /// The sum of these metrics in Prometheus text; an error if one is missing.
+    /// Returns the sum of metrics in Prometheus text, or an error if a metric is missing.
     fn metrics(&self, wanted: &[String]) -> Result<f64, AnswerVerdict> {
         let text = std::str::from_utf8(&self.body);
         let text = text.or_else(|_| other_server("an answer that is not text"))?;
@@ -603,7 +608,8 @@ impl UnloadAnswer {
     }
 }
 
-/// The sum of a metric over its labels; `None` if it is missing or not a valid count.
+/// Returns the sum of a metric over its labels, or `None` if the metric is missing or not a valid
+/// count.
 fn metric(text: &str, name: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines() {
@@ -624,7 +630,7 @@ fn metric(text: &str, name: &str) -> Option<f64> {
     sum
 }
 
-/// Parses a version: `0.17.1rc2+cu129` is 0, 17, 1.
+/// Parses a version: `0.17.1rc2+cu129` becomes 0, 17, 1.
 fn version(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.trim_start_matches('v').split('.');
     let number = |part: Option<&str>| {

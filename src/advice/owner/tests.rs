@@ -1,4 +1,4 @@
-//! Tests that the owner of a process is found, and that its command ends only this process.
+//! Tests that the owner of a process is found, and that the command ends only this process.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ fn the_command_fits_the_owner() {
         (in_unit("gitlab-runner.service", "/x"), "cancel its job in GitLab"),
         (in_unit("actions.runner.acme.gpu7.service", "/x"), "cancel its workflow run in GitHub"),
         (in_unit("rstudio-server.service", "/x"), "RStudio"),
-        // Ending a process started from an allocation's shell must not end the allocation.
+        // Ending a process that was started from an allocation's shell must not end the allocation.
         (in_job("77", Some("interactive")), "end it where it was typed"),
         (in_job("77", Some("extern")), "end it where it was typed"),
         (notebook(None, None), "in Jupyter"),
@@ -136,7 +136,7 @@ fn a_shared_service_is_never_stopped() {
         assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
     }
     assert_eq!(steps(&in_unit("sshd.service", "/x")), [&*TABLE.end.text]);
-    // A kernel's container and job belong to the server.
+    // The container and the job of a kernel belong to the server.
     let kernel = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         slurm: in_job("77", None).slurm,
@@ -144,7 +144,7 @@ fn a_shared_service_is_never_stopped() {
     };
     let line = only(&kernel);
     assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
-    // A kernel run by a program is a job like any other.
+    // A kernel that a program runs belongs to an ordinary job.
     let batch = Process {
         slurm: in_job("77", None).slurm,
         ..notebook(Some("papermill"), Some("train.ipynb"))
@@ -159,12 +159,12 @@ fn a_job_that_only_the_process_names_is_in_no_command() {
     for cgroup in [
         "/slurm/uid_5/job_77/step_0/task_0",
         "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
-        // The step's daemon was the process's ancestor.
+        // The ancestor of the process was the step's daemon.
         "/system.slice/slurmd.service",
     ] {
         assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
     }
-    // Newer Slurm names cgroups differently, so only the process supplies the job id.
+    // With the cgroup names of newer Slurm, only the process claims the job's ID.
     let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
@@ -181,18 +181,19 @@ fn an_array_task_is_named_by_array_and_task() {
         (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
     };
     let command = |process: &Process| owner(process).unwrap().command;
-    // The last task to start has the array's id as its own: `scancel 3` would cancel all tasks.
+    // The last task to start has the array's ID as its job ID, so `scancel 3` would cancel all
+    // tasks.
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // If it is unknown whether the process is an array task, the user must check first.
+    // The environment is not readable, so the process can be a task of an array.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
     assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
     let other = Process { environment: environment(&[("SLURM_JOB_ID", "4")]), ..in_job("3", None) };
     assert_eq!(command(&other), None);
-    // A process that outlived its job has no owner.
+    // A process that has outlived its job has no owner.
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);
@@ -256,9 +257,8 @@ fn each_runtime_has_its_command_and_namespace() {
         assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
         assert!(only(&process).contains(command));
     }
-    // There is no command for a container that its user runs.
     assert_eq!(owner(&of("podman", None, Some("ann"), Some("train"), &id)), None);
-    // The process has its own pid namespace, and nothing else is known.
+    // The process has its own PID namespace, and nothing else is known about a container.
     let unknown = Process {
         container: Some(Arc::new(Container::default())),
         namespace_pid: Some(1),
@@ -278,7 +278,6 @@ fn a_kernel_without_its_server_is_ended_by_gpumem() {
     let line = only(&process);
     assert!(line.contains("`gpumem kill 4242`") && !line.contains("Shut Down"), "{line}");
     assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
-    // A surrounding container does not matter either.
     process.container = contained(Some("docker"), Some("lab"), "x").container;
     assert_eq!(owner(&process), None);
 }
@@ -327,7 +326,6 @@ fn a_name_is_one_word_for_a_shell_or_is_omitted() {
         let path = notebook(None, Some(hostile));
         assert!(!only(&path).contains('\n'));
     }
-    // Check with a real shell.
     for name in ["a b", "$(echo no)", "it's `x` \"y\"", "a\\b", "!!", "*"] {
         let word = quote(name).unwrap();
         let echoed = std::process::Command::new("sh")
@@ -437,7 +435,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
         ("/usr/bin/gitlab-runner run", &[("CI_JOB_ID", "7")], "GitLab's runner job 7", None),
         ("/usr/bin/java -jar /var/agent.jar -url x", &[], "Jenkins", None),
-        // A step daemon that may not be Slurm's does not identify the job.
+        // A step daemon that might not be Slurm's does not identify the job.
         ("/usr/sbin/slurmstepd", &[("SLURM_JOB_ID", "7")], "Slurm job 7", Some("scancel 7")),
     ] {
         let owned = below(ancestor, true, variables);
@@ -447,11 +445,11 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that may not be root's does not protect, and its command is shown only to its user.
+        // A supervisor that might not be root's does not protect a process from other users, who
+        // get no command.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");
-        // An orphan no longer has an owner.
         let orphan = Process {
             parent_is_reaper: Some(true),
             group_leader_alive: Some(false),
@@ -460,7 +458,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         };
         assert_eq!(owner(&orphan), None, "{ancestor}");
     }
-    // The unit shows the owner if the ancestor is unknown, as long as the process has not outlived its starter.
+    // If the ancestor is unknown, the unit shows the owner, unless the process has outlived its
+    // starter.
     for (unit, words) in [
         ("supervisor.service", "`supervisorctl status`"),
         ("slurmd.service", "`scancel JOB`"),
@@ -481,7 +480,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let line = only(&comfy);
     assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
     assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
-    // In a container, the command runs in the container.
+    // In a container, the supervisor must be asked inside the container.
     let inside = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         namespace_pid: Some(20),
@@ -557,7 +556,7 @@ fn a_forged_name_is_quoted_and_protects_nothing() {
         owned += 1;
         assert!(found.is_by_user && found.command_for(false).is_none(), "{ancestor} {variables:?}");
         if let Some(command) = &found.command {
-            // No character that a shell interprets is left outside single quotes.
+            // Outside single quotes, the command has no character that a shell interprets.
             let outside: String = command.replace(r"'\''", "").split('\'').step_by(2).collect();
             let is_safe = |c: char| !"$;|&<>\\\n`".contains(c);
             assert!(outside.chars().all(is_safe), "{command}");

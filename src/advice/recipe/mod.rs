@@ -1,11 +1,12 @@
-//! Python code that frees cached GPU memory from inside a process, and the report of the result.
+//! Python code that frees cached GPU memory from inside a process, and the report about the result.
 //!
-//! The process runs [`source`] with `exec` in a new dictionary, where it sets `out`; [`parse`] reads `out` as JSON.
-//! [`expression`] wraps the source for a notebook kernel, which answers with the JSON in hexadecimal
-//! ([`parse_value`]). `recipe.py` documents the steps for each library. It imports nothing, creates no CUDA context,
-//! shows no value, and does nothing after its deadline.
+//! The process runs [`source`] with `exec` in a new dictionary, which then contains `out`;
+//! [`parse`] reads `out` as JSON. [`expression`] wraps the source for a notebook kernel, which
+//! answers with the JSON in hexadecimal digits ([`parse_value`]). `recipe.py` imports only what is
+//! loaded or built in, creates no CUDA context, shows no value, and does nothing after the
+//! deadline.
 //!
-//! The process controls the report, so this module limits its size, and writers escape it.
+//! The process controls the report, so this module limits its size, and writers escape its texts.
 
 use std::sync::Arc;
 
@@ -16,23 +17,23 @@ use crate::model::release::{Reference, ReleaseReport};
 
 const RECIPE: &str = include_str!("recipe.py");
 
-/// Maximum length of a text in a report; longer texts are cut.
+/// Maximum length of a text in a report. Longer texts are truncated.
 const TEXT_CHARACTERS: usize = 500;
-/// Maximum number of references in a report; the rest are dropped.
+/// Maximum number of references in a report. The rest are dropped.
 const REFERENCES: usize = 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecipeOptions {
-    /// Collect garbage first. This runs finalizers of the user's objects.
+    /// Whether to collect garbage first, which runs finalizers of the user's objects.
     pub collects: bool,
-    /// Report the variables that still hold memory.
+    /// Whether to report the variables that still hold memory.
     pub references: bool,
     pub deadline: Time,
-    /// PCI bus ids of the process's GPUs in NVML's format. The recipe does not touch other GPUs.
+    /// PCI bus IDs of the process's GPUs in NVML's format. The recipe touches no other GPU.
     pub pci_bus_ids: Vec<Arc<str>>,
 }
 
-/// Returns source for Python 3.8 and later that sets `out` to a dictionary that JSON can represent.
+/// Returns Python 3.8 source that sets `out` to a dictionary that JSON can represent.
 pub fn source(options: &RecipeOptions) -> String {
     let python_bool = |is_true: bool| if is_true { "True" } else { "False" };
     let bus_ids: Vec<String> = options.pci_bus_ids.iter().map(|bus_id| literal(bus_id)).collect();
@@ -45,9 +46,10 @@ pub fn source(options: &RecipeOptions) -> String {
     )
 }
 
-/// Wraps the source in one expression, whose value is `out` as JSON in hexadecimal. The expression leaves nothing in
-/// the user's namespace, and reads only `__builtins__` there (a module or its dictionary), because users may reuse
-/// the name `exec`.
+/// Wraps the source in an expression whose value is `out` as JSON in hexadecimal digits.
+///
+/// The expression changes nothing in the user's namespace and reads only `__builtins__` from it,
+/// which is a module or a dictionary. A user can have redefined the name `exec`.
 pub fn expression(source: &str) -> String {
     format!(
         "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']).encode().hex(), n.clear())[1])\
@@ -56,7 +58,6 @@ pub fn expression(source: &str) -> String {
     )
 }
 
-/// Formats a text as a Python string literal.
 fn literal(text: &str) -> String {
     let mut written = String::from("\"");
     for c in text.chars() {
@@ -70,7 +71,8 @@ fn literal(text: &str) -> String {
     written + "\""
 }
 
-/// Parses a kernel's answer: the `repr` of a string of hexadecimal digits, which encode `out` as JSON.
+/// Parses a kernel's answer: the `repr` of a string of hexadecimal digits, which encode `out` as
+/// JSON.
 pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
     let digits = value.trim().strip_prefix('\'').and_then(|quoted| quoted.strip_suffix('\''));
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -83,7 +85,7 @@ pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
 ///
 /// # Errors
 ///
-/// Fails if this is not the recipe's report, or if the recipe started after its deadline.
+/// Returns an error if `out` is not a report, or if the recipe started after its deadline.
 pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Raw {
@@ -93,7 +95,7 @@ pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
         why: Option<String>,
         references: Vec<(String, u64)>,
     }
-    // serde would also accept an array.
+    // serde would also accept an array for the struct.
     if !out.trim_ascii_start().starts_with(b"{") {
         return Err(unexpected_answer());
     }

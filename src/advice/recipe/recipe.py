@@ -1,6 +1,6 @@
-# Frees GPU memory that the loaded libraries have cached, and sets `out`.
-# exec() runs this in a new dictionary, with T, COLLECTS, REFERENCES and BUS_IDS set.
-# It imports only loaded or built-in modules, initialises nothing, shows no value, and does nothing after T.
+# Frees GPU memory that the loaded libraries have cached, and sets `out`. exec() runs this code in a new dictionary,
+# after T, COLLECTS, REFERENCES and BUS_IDS were set. The code imports only modules that are loaded or built in,
+# initialises nothing, shows no value, and does nothing after T.
 def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
     import sys
     import time
@@ -23,15 +23,15 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         try:
             return work(*arguments)
         except KeyboardInterrupt:
-            # Meant for the program; the caller passes it on.
+            # The interrupt is meant for the program, to which the caller passes it on.
             raise
         except BaseException as error:
-            # Only the type: the message may contain the user's data.
+            # The message can contain the user's data, so report only the type.
             errors.append(name + ': ' + type(error).__name__)
             return None
 
     def loaded(name):
-        # Skip modules that another thread is still importing.
+        # Another thread can still be importing the module.
         module = modules.get(name)
         spec = getattr(module, '__spec__', None)
         return None if module is None or getattr(spec, '_initializing', False) else module
@@ -41,7 +41,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             total[kind] = total.get(kind, 0) + count
 
     def bus_id(text):
-        # NVML writes a domain with eight digits, CUDA with four.
+        # NVML reports the domain with eight digits, CUDA with four.
         domain, bus, device = text.strip().split('.')[0].split(':')
         return int(domain, 16), int(bus, 16), int(device, 16)
 
@@ -93,7 +93,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         did.append('torch.cuda.empty_cache')
         part('torch ipc', lambda: cuda.ipc_collect())
         split = 0
-        # Memory of cudaMallocAsync is counted with its pool, below.
+        # pools() counts memory of cudaMallocAsync.
         backend = getattr(cuda, 'get_allocator_backend', lambda: 'native')()
         for live, reserved, inactive in torch_stats(cuda) if backend == 'native' else ():
             add('live', live)
@@ -109,7 +109,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         pool = module.get_default_memory_pool()
         for index in range(runtime.getDeviceCount()):
-            # Selecting a device that the process does not use would create a context there.
+            # Selecting a device that the process does not use would create a context on it.
             if bus_id(runtime.deviceGetPCIBusId(index)) not in wanted:
                 continue
             with module.cuda.Device(index):
@@ -121,7 +121,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
     def numba():
         devices = loaded('numba.cuda.cudadrv.devices')
-        # Set once a device is used. A query through the API would use one.
+        # `lst` is set once the process has used a device. A query through the API would use a device.
         known = vars(getattr(devices, 'gpus', None) or object).get('lst') or ()
         for manager in known:
             device = getattr(manager, '_device', None)
@@ -164,7 +164,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         context = getattr(loaded('tensorflow.python.eager.context'), '_context', None)
         if context is None or not getattr(context, '_initialized', False):
-            # A session of version 1 has its own context; its memory cannot be read.
+            # A session of version 1 has a context of its own, whose memory cannot be read.
             why.append(keeps)
             return
         index = 0
@@ -184,13 +184,13 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                        '(memory.enable_memory_arena_shrinkage)')
 
     def pools():
-        # Stream-ordered pools, through the driver: Warp's, and those of TensorFlow, JAX, RMM and PyTorch if they
-        # are set to use cudaMallocAsync.
+        # Stream-ordered pools of the driver. Warp uses them, and TensorFlow, JAX, RMM and PyTorch do if they are set to
+        # cudaMallocAsync.
         ctypes = loaded('ctypes')
         if ctypes is None or not wanted:
             return
         try:
-            # RTLD_NOLOAD: only if it is loaded already.
+            # RTLD_NOLOAD: fail unless the library is loaded.
             cuda = ctypes.CDLL('libcuda.so.1', mode=4)
         except OSError:
             return
@@ -243,7 +243,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                   'numba': ('DeviceNDArray',)}
 
         def kind(value):
-            # By class, so that no user code runs.
+            # Compare classes, so that no code of the user runs.
             for one in type(value).__mro__:
                 module = str(one.__dict__.get('__module__', '')).split('.')[0]
                 if one is tensor:
@@ -257,7 +257,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             if of == 'torch':
                 if not value.is_cuda:
                     return None
-                # Before version 2 there are only typed storages.
+                # PyTorch 1 has only typed storages.
                 untyped = getattr(value, 'untyped_storage', None)
                 storage = untyped() if untyped else value.storage()
                 return ('torch', str(value.device), storage.data_ptr()), storage.nbytes()
@@ -328,7 +328,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         shell = None if ipython is None else ipython.get_ipython()
         if shell is not None:
             space = shell.user_ns
-            # `exit` and others refer to the shell, which refers to everything.
+            # `exit` and similar names refer to the shell, which refers to everything.
             visited.update((id(shell), id(getattr(shell, 'user_module', None))))
         visited.add(id(space))
         names = dict(space)
@@ -345,7 +345,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         trace = getattr(error, '__traceback__', None) or getattr(sys, 'last_traceback', None)
         while trace is not None and steps < 100:
             frame = trace.tb_frame
-            # The variables of the notebook's own frame are listed already.
+            # The variables of the notebook's own frame are already listed.
             if frame.f_locals is not frame.f_globals:
                 note('last traceback', dict(frame.f_locals))
             trace = trace.tb_next
@@ -354,7 +354,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         out['references'] = [[name[:200], size] for name, size in largest]
 
     def guarded_references():
-        # Reading a tensor must not run a subclass's code.
+        # Reading a tensor must not run code of a subclass.
         disabled = getattr(getattr(loaded('torch'), '_C', None), 'DisableTorchFunction', None)
         if disabled is None:
             return references()
@@ -381,7 +381,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
 
 def _without_collector():
-    # Collection must run only on request, not whenever the recipe has made enough objects.
+    # Garbage is collected only on request, not whenever the recipe has created enough objects.
     from sys import modules
     was_loaded = 'gc' in modules
     import gc

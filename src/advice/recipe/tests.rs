@@ -1,4 +1,4 @@
-//! Runs the recipe in a real Python with fake libraries (`tests/it/release`).
+//! Runs the recipe in a real Python with fake libraries from `tests/it/release`.
 
 use std::process::Command;
 
@@ -18,7 +18,8 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, then the recipe like a kernel, then evaluates `after`. Returns the report and the value of `after`.
+/// Runs `before`, then the recipe as a kernel does, and returns the report and the value of
+/// `after`.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
@@ -55,7 +56,7 @@ fn run(before: &str, after: &str) -> (ReleaseReport, Value) {
 
 #[test]
 fn garbage_collection_runs_only_on_request() {
-    // With this threshold, every new object starts a garbage collection.
+    // At this threshold, almost every new object would start a collection.
     let before = "import gc, sys\nruns = []\ndef note(phase, info):\n    frame = sys._getframe()\n    \
                   while frame is not None:\n        if phase == 'start' and frame.f_code.co_name == \
                   '_recipe':\n            runs.append(1)\n        frame = frame.f_back\n\
@@ -79,7 +80,6 @@ fn the_recipe_imports_and_creates_nothing() {
     let loads = "import torch, cupy, tensorflow, jax, numba, onnxruntime, ctypes";
     let after = "[fake_gpu.made_contexts, sys.modules['tensorflow.python.eager.context'].made,\
                  len(sys.modules['jax._src.xla_bridge']._backends), torch.cuda.collected]";
-    // A GPU that NVML does not list for the process.
     let mut nowhere = options();
     nowhere.pci_bus_ids.clear();
     let (report, state) = run_with(&nowhere, &[], loads, after);
@@ -100,7 +100,8 @@ fn pytorch_frees_its_cache_and_keeps_live_tensors() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Debian's CPU-only PyTorch has the functions that the recipe uses. The recipe must not initialise CUDA.
+/// Debian's PyTorch lacks CUDA but has the functions that the recipe calls. The recipe must not
+/// initialise CUDA.
 #[test]
 fn a_real_pytorch_without_cuda_is_unchanged() {
     let python = "/usr/bin/python3";
@@ -199,7 +200,6 @@ fn pools_that_never_shrink_are_reported() {
     assert!(why.contains("keeps its pages") && why.contains("cuda_malloc_async"), "{why}");
     assert!(state[0].as_u64().unwrap() >= 400 * MIB, "{state}");
     assert_eq!(state[1], serde_json::json!([]));
-    // A closed TensorFlow 1 session.
     let session = "import tensorflow\ns = tensorflow.Session()\ns.run(20 * MIB)\ns.close()";
     let (report, _) = keeps(session, &[("FAKE_TENSORFLOW_1", "1")]);
     assert_eq!(report.live_bytes, None, "nothing tells");
@@ -252,7 +252,6 @@ fn references_are_limited() {
     let (report, _) = run_with(&options, &[], before, "None");
     let references = report.unwrap().references;
     let names: Vec<&str> = references.iter().map(|reference| &*reference.name).collect();
-    // The recipe stops after ten thousand objects.
     assert_eq!(names, ["first"]);
 }
 

@@ -1,4 +1,5 @@
-//! Tests the table, the judgement of answers, and that the advice in `explain` agrees with the table.
+//! Tests of the table and of judging answers, and that the advice in `explain` agrees with the
+//! table.
 
 use super::*;
 use crate::advice;
@@ -32,13 +33,13 @@ fn every_row_is_complete() {
         let name = &row.name;
         assert!(!name.is_empty() && !row.title.is_empty(), "{name}");
         assert!(row.advice.is_some() != row.unload.is_some(), "{name}");
-        // A script is recognised by its name together with its folder.
+        // A script is recognised by name and folder together.
         assert_eq!(row.folders.is_empty(), row.scripts.is_empty(), "{name}");
         let Some(api) = &row.unload else {
             continue;
         };
         assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
-        // The server's answers or connections must prove that it is idle.
+        // Answers or connections must prove the server idle.
         assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
         let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
         for deed in deeds(row).into_iter().chain(hold.map(|question| question.request("m"))) {
@@ -46,7 +47,6 @@ fn every_row_is_complete() {
             assert!(deed.body.as_ref().is_none_or(is_json), "{name} {deed:?}");
             assert!(deed.verb == "POST" && deed.path.starts_with('/'), "{deed:?}");
         }
-        // Requests before unloading must only read.
         for question in api.identify.iter().chain(&api.idle).chain(&api.done) {
             let ask = question.request("m");
             assert!(ask.verb == "GET" || ask.path == "/v2/repository/index", "{name} {ask:?}");
@@ -108,7 +108,7 @@ fn servers_are_recognised_by_command_folder_and_port() {
     }
 }
 
-/// The name of the row that a listening process belongs to.
+/// Returns the name of the entry for a listening process.
 fn server_in(working_directory: Option<&str>, command: &str, port: u16) -> Option<&'static str> {
     let process = Process {
         start_ticks: Some(7),
@@ -152,7 +152,7 @@ fn a_relative_script_is_in_the_working_directory() {
     ] {
         assert_eq!(server_in(Some(folder), command, 3000), None, "{folder}: {command}");
     }
-    // On the default port, the script's name is sufficient.
+    // A process on the default port is recognised by the script's name alone.
     assert_eq!(server_in(Some("/home/ann"), "python main.py", 8188), Some("comfyui"));
 }
 
@@ -295,7 +295,7 @@ fn answers_map_to_the_right_verdict() {
         (question.check(&answer(status, body), &mut facts), facts)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
-    // A model in host memory is skipped, and each use changes the mark.
+    // A model in host memory is skipped. Each use changes the mark.
     let ollama = &api("ollama").idle[0];
     let (judged, facts) = asked(
         ollama,
@@ -323,7 +323,6 @@ fn answers_map_to_the_right_verdict() {
     let triton = &api("triton-server").identify[0];
     let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
     assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
-    // Unloading is done when no model is loaded.
     let done = api("ollama").done.as_ref().unwrap();
     let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
     assert_eq!(judge(r#"{"models": []}"#), Ok(()));
