@@ -10,7 +10,7 @@ use crate::model::Time;
 const POINTS: usize = 256;
 /// Maximum number of points of the last half minute.
 const LAST_POINTS: usize = 32;
-/// Milliseconds between points of the last half minute. Less than 1000, because a sample can be early.
+/// Milliseconds between points of the last half minute. Less than 1000, because a sample may be early.
 const LAST_MILLISECONDS: i64 = 900;
 /// Milliseconds between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
@@ -123,7 +123,7 @@ impl Counter {
     }
 
     /// Returns the start of the latest period without six minutes in which more than `percent` of a core was used. The
-    /// result can be six minutes late. Returns `None` if nothing is known.
+    /// result may be six minutes late. Returns `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {

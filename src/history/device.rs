@@ -8,7 +8,7 @@ use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// Minimum interval in milliseconds of snapshots that reliably contain process samples. The driver takes about seven
-/// process samples per second, each of one process, so a shorter interval can show use of the GPU without a process.
+/// process samples per second, each of one process, so a shorter interval may show use of the GPU without a process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Device {
         // A GPU that does not answer has stale values.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
-        // Memory shared by processes is counted twice, so the difference can be negative.
+        // Memory shared by processes is counted twice, so the difference may be negative.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));

@@ -9,9 +9,10 @@
 //!   size, and up to three steps of any size. The fewer twelfths rise, the longer the window must be;
 //! - lasting: the last third rises nearly as fast as the whole;
 //! - new: most of the rise is above the level held for minutes before;
-//! - larger than the depth of the valleys that samples can miss (`series`);
+//! - larger than the depth of the valleys that samples may miss (`series`);
 //! - not slowing: the rises of the twelfths do not decline (`window`);
-//! - not a high-water mark or a filling cache: growth without frees is even, or its steps do not become rarer (`window`);
+//! - not a high-water mark or a filling cache: growth without frees is even, or its steps do not become rarer
+//!   (`window`);
 //! - not a band that fills up: memory that goes up and down reaches higher peaks, and is closer to a line than random
 //!   variation (`window`).
 //!

@@ -226,7 +226,7 @@ impl History {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // If the previous list was read, a new row has just appeared. Otherwise the row can be old.
+            // If the previous list was read, a new row has just appeared. Otherwise the row may be old.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -272,7 +272,7 @@ impl History {
         }
     }
 
-    /// Finds GPUs where an abandoned process can hold memory without being listed.
+    /// Finds GPUs where an abandoned process may hold memory without being listed.
     fn observe_hidden(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         // By index in the snapshot. Computed only if a process is abandoned.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
@@ -283,7 +283,7 @@ impl History {
                 continue;
             };
             let unexplained = unexplained.get_or_insert_with(|| {
-                // The process can be on a list that could not be read.
+                // The process may be on a list that could not be read.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
                     process::is_unexplained(gpu).filter(|_| is_whole)
@@ -352,7 +352,7 @@ impl History {
         self.devices.iter().find(|device| device.is(gpu))
     }
 
-    /// Returns the rows whose process is uncertain, because /proc does not list the pid or its entry can belong to
+    /// Returns the rows whose process is uncertain, because /proc does not list the pid or its entry may belong to
     /// another process. Each row has the snapshot's entry for the process, if any. `snapshot` must be the last
     /// snapshot.
     pub fn unresolved_rows<'s>(
@@ -367,14 +367,14 @@ impl History {
         })
     }
 
-    /// Returns facts about a pid that a GPU lists without a living process, or `None` if a living process can have the
+    /// Returns facts about a pid that a GPU lists without a living process, or `None` if a living process may have the
     /// pid.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
     }
 
-    /// Returns whether a process missing from the last snapshot can exist, because one of its GPUs did not answer.
+    /// Returns whether a process missing from the last snapshot may exist, because one of its GPUs did not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
         self.process(identity).is_some_and(|process| {
             Some(process.last_seen()) != self.last
@@ -385,7 +385,7 @@ impl History {
         })
     }
 
-    /// Returns whether a process is listed on a GPU, or was listed recently enough that it can still be there.
+    /// Returns whether a process is listed on a GPU, or was listed recently enough that it may still be there.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);

@@ -193,7 +193,7 @@ impl PowerHistory {
         self.works.push(work);
     }
 
-    /// Counts a phase that ended without intervention as lighter work, which can recur.
+    /// Counts a phase that ended without intervention as lighter work, which may recur.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);

@@ -15,7 +15,7 @@ use crate::units::GIB;
 
 /// Maximum number of rows per process: one per GPU, or per instance with MIG.
 const MOST_ROWS: usize = 256;
-/// CPU seconds that two scheduler ticks can charge to any process.
+/// CPU seconds that two scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.02;
 /// Maximum CPU use of an inactive process, as a share of a core.
 const TRACE_OF_CPU: f64 = 0.01;
@@ -214,7 +214,7 @@ impl ProcessHistory {
     }
 
     /// Returns whether the process serves a person or a guest: it draws a desktop, is a virtual machine, or computes
-    /// and has a window, which can contain unsaved work.
+    /// and has a window, which may contain unsaved work.
     pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         let facts = &self.names.facts;

@@ -12,7 +12,7 @@ const TRACE_OF_CPU: f64 = 0.02;
 /// CPU use, as a share of a core, that is too little for one burst of GPU work per minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 const TICK_OF_CPU: f64 = 0.02;
-/// CPU seconds that scheduler ticks can charge to any process.
+/// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
 /// Seconds after a release request in which a decrease is its effect. Releases are verified for as long.
@@ -21,7 +21,7 @@ const RELEASED_SECONDS: f64 = 10.0;
 const MOVEMENT_BYTES: u64 = 64 << 20;
 /// Minimum share of the power limit that a working GPU draws, even if it reports no utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// One in this many samples of a run can show unexplained use, because the GPU's value was measured at another time.
+/// One in this many samples of a run may show unexplained use, because the GPU's value was measured at another time.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
 /// Evidence that a process did not use a GPU.
@@ -54,7 +54,7 @@ impl Use {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
-        // The driver can attribute the work of an MPS client to the server, so a 0 proves nothing.
+        // The driver may attribute the work of an MPS client to the server, so a 0 proves nothing.
         let process = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (process, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
@@ -80,7 +80,7 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
 }
 
 /// Returns whether a video engine of a GPU was used and no process sample explains it. Any process that holds memory on
-/// the GPU can have used the engine.
+/// the GPU may have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
     let is_explained =
@@ -110,7 +110,7 @@ pub enum Began {
     Witnessed,
     /// The run began after use of the GPU that the driver did not attribute.
     AfterDeviceUse,
-    /// The run began with the history, or after a gap. It can be older.
+    /// The run began with the history, or after a gap. It may be older.
     Unwitnessed,
 }
 

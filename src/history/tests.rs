@@ -417,7 +417,7 @@ fn names_are_read_again_when_one_changes() {
         let process = scene.process(PID);
         let pick =
             |list: &[&str], index: usize| list.get(index).map(|name| Arc::<str>::from(*name));
-        // Usually nothing changes, and a change can be an equal copy.
+        // Usually nothing changes, and a change may be an equal copy.
         match roll(12) {
             0 => process.command = commands.get(roll(11)).map(|line| words(line)),
             1 => process.command = Some(spawned.clone().into()),

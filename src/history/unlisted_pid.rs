@@ -66,7 +66,7 @@ impl UnlistedPids {
 }
 
 /// Returns the state of a dead process, or `Some(None)` if /proc does not list it. Returns `None` if the process can be
-/// alive, because the pid's entry can belong to another process.
+/// alive, because the pid's entry may belong to another process.
 fn state_of_unlisted(process: &Process) -> Option<Option<char>> {
     match process.state {
         Some('Z' | 'X') => Some(process.state),

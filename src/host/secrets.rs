@@ -164,7 +164,7 @@ impl SecretScan {
         }
     }
 
-    /// Like [`Self::hide_argument`], for a word of a text that can already be partly masked.
+    /// Like [`Self::hide_argument`], for a word of a text that may already be partly masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;

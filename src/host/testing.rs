@@ -129,7 +129,6 @@ impl Proc {
         Roots { dev: "/nonexistent".into(), root: "/".into(), ..self.0.roots.clone() }
     }
 
-    /// Adds a process of the current user.
     pub fn process(&self, pid: u32, ppid: u32, start: u64, environment: &[&str]) {
         fs::create_dir_all(self.root_of(pid)).unwrap();
         self.stat(pid, &StatLine { ppid, start, ..StatLine::ASLEEP });

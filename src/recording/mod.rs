@@ -48,7 +48,7 @@ pub enum RecordingError {
         /// The first damage in the file. `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// Too much input contained no snapshot. The input can be endless.
+    /// Too much input contained no snapshot. The input may be endless.
     #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,

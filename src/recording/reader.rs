@@ -16,7 +16,7 @@ use crate::units::MIB;
 
 /// Maximum length of a line. A snapshot with a thousand processes has about one MiB.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum number of bytes without a snapshot. Longer input is not a recording and can be endless: a device, a pipe, or
+/// Maximum number of bytes without a snapshot. Longer input is not a recording and may be endless: a device, a pipe, or
 /// zeros compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
@@ -139,7 +139,7 @@ impl RecordingReader {
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // A pipe can deliver the four bytes one by one.
+        // A pipe may deliver the four bytes one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));

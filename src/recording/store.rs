@@ -30,7 +30,7 @@ use crate::units::MIB;
 const SUFFIX: &str = ".jsonl.zst";
 /// Latest time that the name of a segment can contain, in milliseconds: the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments to search for the latest snapshot. The newest segment can be torn or empty.
+/// Number of segments to search for the latest snapshot. The newest segment may be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
 /// Maximum number of bytes to read from a segment. Segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
@@ -121,7 +121,7 @@ impl Since {
         left_out > 0
     }
 
-    /// Returns the error for a damaged segment after reading it. The newest segment can still be growing.
+    /// Returns the error for a damaged segment after reading it. The newest segment may still be growing.
     fn damage_error(
         &self,
         name: &str,
@@ -179,7 +179,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // This reads the metadata of the entry itself, not of a link's target. The entry can have disappeared.
+        // This reads the metadata of the entry itself, not of a link's target. The entry may have disappeared.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });

@@ -29,7 +29,7 @@ pub struct Writer {
 
 impl Writer {
     /// Appends to a file, which is created if missing. A torn last line after a crash remains and is terminated by a
-    /// newline. The path can be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
+    /// newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Writer {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // If standard output is a file, it can have been opened without `O_APPEND`.
+            // If standard output is a file, it may have been opened without `O_APPEND`.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };

@@ -1,6 +1,6 @@
 //! Adds data from notebook files and servers to the kernels in each snapshot.
 //!
-//! A home directory can be on a file server that hangs, and a notebook server may never answer. A separate thread for
+//! A home directory may be on a file server that hangs, and a notebook server may never answer. A separate thread for
 //! each kernel therefore reads its files every minute and queries its server every ten seconds. A sample uses the
 //! answers that have arrived. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as
 //! pending (`Jupyter::asking`) and added to a later sample. An answer belongs to one process, identified by pid and

@@ -1,6 +1,6 @@
 //! Samples this machine: joins NVML's rows with Linux's data about their processes.
 //!
-//! A pid from NVML is a hint, not proof, because the process that allocated the memory can have exited and the pid can
+//! A pid from NVML is a hint, not proof, because the process that allocated the memory may have exited and the pid may
 //! have been reused. `doubt` decides whether NVML means the current process. If not, the row is shown as unresolved,
 //! without values of the current process, and no rule or action uses it. If a process exits while NVML still lists its
 //! pid, the process's name remains until the pid is reused.
@@ -297,7 +297,7 @@ struct PidTrust {
 ///
 /// The process must have started before NVML first reported the pid. If the driver uses device files, the process must
 /// also hold one open. If gpumem cannot read the descriptors, the second condition is unknown. On the host, the first
-/// condition is then enough. In a container, the pid can belong to another namespace, so the process is not trusted.
+/// condition is then enough. In a container, the pid may belong to another namespace, so the process is not trusted.
 ///
 /// A real driver always uses device files. NVML holds one open in gpumem itself, which is visible even if `/dev`
 /// contains none, as in a container that has only the library. If gpumem holds none either, only the first condition

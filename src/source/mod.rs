@@ -39,7 +39,7 @@ pub trait Source: Send {
 
     fn origin(&self) -> Origin;
 
-    /// Returns why snapshots are missing, if the reason is known and can be temporary.
+    /// Returns why snapshots are missing, if the reason is known and may be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }

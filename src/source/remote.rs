@@ -121,7 +121,7 @@ pub struct Remote {
     reader: Option<RecordingReader>,
     hangup: Hangup,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// Reads standard error. A shared connection can keep it open, so this thread may never end.
+    /// Reads standard error. A shared connection may keep it open, so this thread may never end.
     error_reader: Option<Task<()>>,
 }
 
@@ -258,7 +258,7 @@ impl RemoteSource {
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // The store of the host can contain the snapshots that were missed.
+                    // The store of the host may contain the snapshots that were missed.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)

@@ -120,7 +120,7 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// Depth by which samples can miss the bottom of a valley: the difference to the neighbouring samples. If a sawtooth
+/// Depth by which samples may miss the bottom of a valley: the difference to the neighbouring samples. If a sawtooth
 /// and the sampling interval have similar periods, the observed minimum rises without growth, but at most by this
 /// depth.
 #[derive(Clone, Copy, Debug, Default)]

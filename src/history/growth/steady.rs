@@ -11,7 +11,7 @@ use crate::model::Time;
 const MISSED_VALLEYS: f64 = 1.5;
 /// How long in seconds growth must slow down before it ends.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// Like [`SLOW_FOR_SECONDS`], for irregular growth, whose rises can be rare by chance.
+/// Like [`SLOW_FOR_SECONDS`], for irregular growth, whose rises may be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
@@ -61,7 +61,7 @@ impl GrowthDetector {
                     }
                 } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady::of(&self.series, passing.since, passing.trend);
-                    // A window can still be full of growth that has ended.
+                    // A window may still be full of growth that has ended.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
             }
@@ -134,7 +134,7 @@ impl GrowthDetector {
 const QUIET_SECONDS: u32 = 300;
 /// How long in seconds stopped growth is reported, unless its pauses are longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause can be longer than the longest earlier pause by this factor.
+/// A pause may be longer than the longest earlier pause by this factor.
 const PATIENCE: f64 = 1.5;
 /// Minimum rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
@@ -171,7 +171,7 @@ struct Rises {
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
-        // A plateau rises at its start. Any other bucket can rise as late as its end.
+        // A plateau rises at its start. Any other bucket may rise as late as its end.
         self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }

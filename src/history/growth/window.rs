@@ -95,7 +95,7 @@ impl View<'_> {
 const NEW_SHARE: f64 = 0.8;
 /// Minimum slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
-/// If lows moved by more than this share of the growth before it began, they can do so again.
+/// If lows moved by more than this share of the growth before it began, they may do so again.
 const WANDERED_SHARE: f64 = 0.5;
 /// Number of parts of a window whose lows are compared. A part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
@@ -116,7 +116,7 @@ impl View<'_> {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Returns whether the growth can be random, because lows moved as far before it began, or do not follow a line
+    /// Returns whether the growth may be random, because lows moved as far before it began, or do not follow a line
     /// now.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];

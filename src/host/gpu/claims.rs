@@ -37,7 +37,7 @@ const QUEUE: &str = "vendor";
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Minimum interval between reads of `/proc/locks` unless a new claim is detected.
 const HOLDERS_NS: u64 = 30_000_000_000;
-/// Maximum number of attempts to claim a GPU, [`PAUSE`] apart. A concurrent test can hold the lock briefly.
+/// Maximum number of attempts to claim a GPU, [`PAUSE`] apart. A concurrent test may hold the lock briefly.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Content of `/proc/PID/comm` for gpumem.
@@ -55,7 +55,6 @@ pub struct CannotClaim {
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    /// Locks found by the last read of `/proc/locks`.
     locks: Vec<Lock>,
     read_ns: Option<u64>,
     /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
@@ -123,7 +122,7 @@ impl Claims {
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
         if is_new || (is_old && !indices.is_empty()) {
             let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-            // The size limit can truncate the last line.
+            // The size limit may truncate the last line.
             let lines = read.split_inclusive(|&byte| byte == b'\n');
             let lines = lines.filter(|line| line.ends_with(b"\n"));
             self.locks = lines.filter_map(parse_lock).collect();
@@ -157,7 +156,7 @@ fn is_claimed(path: &Path) -> bool {
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Returns whether the process with this pid is gpumem. If gpumem has exited, its command can still hold the lock while
+/// Returns whether the process with this pid is gpumem. If gpumem has exited, its command may still hold the lock while
 /// an unrelated process has reused the pid.
 fn is_gpumem(proc: &Path, pid: u32) -> bool {
     let mut content = [0; 32];

@@ -53,7 +53,6 @@ fn is_gpu_file(name: &[u8]) -> bool {
         || is_after(b"nvgpu/", u8::is_ascii_graphic)
 }
 
-/// Returns whether `dev` contains GPU device files.
 pub fn has_gpu_device_files(dev: &Path) -> bool {
     let Ok(names) = fs::read_dir(dev) else {
         return false;
@@ -143,7 +142,6 @@ pub(in crate::host) fn holds_gpu_file(
     Ok(((holds || walk == Walk::Whole).then_some(holds), read_count))
 }
 
-/// Collects at most [`FILES`] GPU device files below `dev`.
 #[derive(Debug)]
 pub(in crate::host) struct Files<'a> {
     dev: &'a [u8],
@@ -214,8 +212,8 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-// `read_device_files` checks permissions and does not open a file, because opening a GPU's file can wake a suspended
-// GPU. Permissions do not show the device rules of a container. NVML reports those as an error.
+// Check permissions instead of opening the files, because opening a GPU's file can wake a suspended GPU. Permissions do
+// not show the device rules of a container. NVML reports those as an error.
 
 /// Maximum number of device files listed. Real machines have fewer.
 const MAX_LISTED: usize = 1024;

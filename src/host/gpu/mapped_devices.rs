@@ -78,10 +78,10 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// Parses the GPU device files below `dev` from `/proc/PID/maps`, sorted and unique. `bytes` can be truncated.
+/// Parses the GPU device files below `dev` from `/proc/PID/maps`, sorted and unique. `bytes` may be truncated.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
-    // The path in an incomplete last line can be incomplete.
+    // The last line may be truncated.
     let lines = bytes.split_inclusive(|&byte| byte == b'\n');
     for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
         // The fields before the path contain no slash. The kernel writes a newline in a path as `\012`.
@@ -120,7 +120,7 @@ mod tests {
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia-\n",
             b"7f00-7f01 rw-s 0 00:06 5 /dev/null\n",
             b"7f00-7f01 rw-s 0 00:06 5 /memfd:/dev/nvidia0\n",
-            // The path can be incomplete because its line has no newline.
+            // The line has no newline, so its path may be truncated.
             b"7f00-7f01 rw-s 0 00:06 5 /dev/nvidia1",
             b"\xff/\xff\n",
         ] {

@@ -10,7 +10,6 @@ use crate::host::proc::small_file::read_start;
 const COMM: &[u8] = b"nvidia-cuda-mps";
 const MAX_TRIED: usize = 1 << 16;
 const START_BYTES: u64 = 64;
-/// Maximum number of bytes of a command line searched for the program's name.
 const COMMAND_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

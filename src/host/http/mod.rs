@@ -146,7 +146,7 @@ impl HttpClient {
     }
 
     /// Sends a request once, on a separate connection. Fails if the answer is not complete in time, although the server
-    /// can have carried out the request.
+    /// may have carried out the request.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
         let mut message =
             Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));

@@ -126,7 +126,7 @@ impl ToServer {
                 } else {
                     connect_tcp(*address, time)?
                 };
-                // The server held the port before connecting. If it still holds the port, no other process can have
+                // The server held the port before connecting. If it still holds the port, no other process may have
                 // accepted the connection.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);

@@ -86,7 +86,7 @@ impl<'a> Client<'a> {
     ///
     /// A request without a token must prove that it does not come from another site's page. It therefore contains the
     /// XSRF cookie of a page of the server, as a browser's request would (jupyter_server:
-    /// `JupyterHandler.check_xsrf_cookie`). After a timeout, the server can still shut down the kernel.
+    /// `JupyterHandler.check_xsrf_cookie`). After a timeout, the server may still shut down the kernel.
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
@@ -247,7 +247,7 @@ mod tests {
                 stream.read_exact(&mut byte).unwrap();
                 request.push(byte[0]);
             }
-            // The client can close the connection early.
+            // The client may close the connection early.
             let _ = stream.write_all(&answer);
             String::from_utf8(request).unwrap()
         });

@@ -93,7 +93,7 @@ pub enum ServerError {
         "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
-    /// Another process can be the kernel.
+    /// Another process may be the kernel.
     #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }

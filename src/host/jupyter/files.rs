@@ -4,7 +4,7 @@
 //! of the container. Only a regular file of the process's user is read. This rule excludes devices, pipes without a
 //! writer, and root-owned files behind a user's link. Nothing is written or deleted, not even stale files.
 //!
-//! Home directories can be on a file server that hangs, so callers use a separate thread that can be abandoned.
+//! Home directories may be on a file server that hangs, so callers use a separate thread that can be abandoned.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     let content = read(process, path)?;
     let read = serde_json::from_slice(&content);
     let mut read: Connection = read.map_err(|_| ServerError::Malformed { path: path.into() })?;
-    // In a damaged file, this field can contain the key.
+    // In a damaged file, this field may contain the key.
     let is_secret = |name: &String| contains_secret(name, None);
     if read.jupyter_session.as_ref().is_some_and(is_secret) {
         read.jupyter_session = None;
@@ -245,7 +245,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
-    // In a damaged file, a displayed field can contain the token.
+    // In a damaged file, a displayed field may contain the token.
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
@@ -266,10 +266,10 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Returns whether a text contains the token or a word that can be a token. Jupyter's tokens have 48 hexadecimal
+/// Returns whether a text contains the token or a word that may be a token. Jupyter's tokens have 48 hexadecimal
 /// digits. A kernel's key has 32, as does a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
-    // A shorter token can be an ordinary word.
+    // A shorter token may be an ordinary word.
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
     token.is_some_and(|token| text.contains(token))
@@ -331,7 +331,7 @@ impl Drop for FileRights {
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::assume(process.uid);
-    // A relative path refers to an earlier working directory, which can have changed.
+    // A relative path refers to an earlier working directory, which may have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }

@@ -6,7 +6,7 @@
 //! kernels, or to shut one down. [`ShellChannel`] asks a kernel directly. `reclaim` decides which requests are allowed.
 //!
 //! This module does not write or delete files or send signals. It does not keep secrets (the key of a connection,
-//! environments) except the [`Token`] of a server, which is never displayed. Users' files can be on a file server that
+//! environments) except the [`Token`] of a server, which is never displayed. Users' files may be on a file server that
 //! hangs, and a notebook server may never answer, so `source::kernel_poller` uses a separate thread.
 
 use std::path::Path;
@@ -195,7 +195,7 @@ impl LocalKernel {
     }
 
     /// Checks that this process is the kernel whose id the server knows. Fails if the process has exited or another
-    /// process can be the kernel. Reads only /proc.
+    /// process may be the kernel. Reads only /proc.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let current = KernelCandidate::read(roots, pid, start_ticks);

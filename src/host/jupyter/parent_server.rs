@@ -84,7 +84,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         if !is_parent_server(&process, kernel, number) {
             continue;
         }
-        // The kernel's namespace can be nested in the namespace of its starter.
+        // The kernel's namespace may be nested in the namespace of its starter.
         if process.numbers.len() < kernel.numbers.len() {
             return Starter::Unknown;
         }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
         let inside = (51, 40, 500, 'S', "51 7", "b");
         assert_eq!(find(&[INIT, first, orphan, elsewhere, inside], 7), Found::Alive(51, 500));
-        // The host has an older process with this pid, which can have started the kernel in the container.
+        // The host has an older process with this pid, which may have started the kernel in the container.
         let host = (7, 1, 70, 'S', "7", "a");
         assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
     }

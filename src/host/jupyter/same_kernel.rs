@@ -14,7 +14,7 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 const ANCESTORS: usize = 32;
 
-/// Returns another process that can be the kernel with this id instead of `process`, or `None` if there is none. A
+/// Returns another process that may be the kernel with this id instead of `process`, or `None` if there is none. A
 /// process whose argv cannot be read belongs to another user, so it is not a kernel of this server.
 pub fn find_twin(
     roots: &Roots,
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
         // A process of the previous kernel remains while the server has another kernel.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
-        // In a container, the server adopts orphans, so either process can be the kernel.
+        // In a container, the server adopts orphans, so either process may be the kernel.
         assert_eq!(twin(&[server, parent, (90, 50, "python")]), Some(70));
     }
 }

@@ -1,7 +1,7 @@
 //! Finds running servers on this machine, including those without kernels, from the files in runtime folders. The
 //! environments and kernels of running processes name the folders.
 //!
-//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, so it can hang with their
+//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, so it may hang with their
 //! file system. No requests are sent, and stale files are not deleted.
 
 use std::collections::{BTreeMap, HashMap};
@@ -120,7 +120,7 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // A server in another container can share the folder. It is found through its own processes.
+            // A server in another container may share the folder. It is found through its own processes.
             let local = processes.iter().find(|server| server.mounts == self.mounts);
             let Some(local) = local else {
                 continue;

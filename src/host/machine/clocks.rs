@@ -66,7 +66,7 @@ pub struct Clocks {
 impl Clocks {
     /// Returns how many seconds the machine has been suspended since boot. `last` is the previous result, which is
     /// returned again unless it is wrong by at least two seconds. The two clocks are not read simultaneously, so
-    /// smaller differences can be jitter.
+    /// smaller differences may be jitter.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);

@@ -1,11 +1,11 @@
 //! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
 //!
-//! Another user can own a directory on the path and replace its entries at any time. gpumem therefore opens the path
+//! Another user may own a directory on the path and replace its entries at any time. gpumem therefore opens the path
 //! one directory at a time, and opens the file relative to the directory that it has checked. It follows a symbolic
 //! link only if no other user can change the link. The file must be a regular file with a single hard link, and belong
 //! to the caller or root. These rules exclude another user's file, and a hard link that another user made to the
 //! caller's file. Opening a file never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`)
-//! can be of any type.
+//! may be of any type.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -59,7 +59,7 @@ impl OutputFile {
         Ok(Self::Replaced(path.to_owned()))
     }
 
-    /// Opens a job summary file of a CI system for appending. The file can belong to the owner of its directory instead
+    /// Opens a job summary file of a CI system for appending. The file may belong to the owner of its directory instead
     /// of the caller, because a containerised job runs as root and the summary file belongs to the runner's user.
     pub fn summary(path: &Path) -> io::Result<Self> {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
@@ -135,12 +135,12 @@ struct OutputPath {
 }
 
 impl OutputPath {
-    /// Opens the directory of the file at `path`. The file can be missing.
+    /// Opens the directory of the file at `path`. The file may be missing.
     fn find(path: &Path) -> io::Result<Self> {
         let mut components = VecDeque::new();
         push_front(&mut components, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Keep the current directory and its parents open. Opening `..` could lead elsewhere, because another user can
+        // Keep the current directory and its parents open. Opening `..` could lead elsewhere, because another user may
         // move a directory.
         let mut folder = openat(CWD, "/", flags, Mode::empty())?;
         let mut above: Vec<OwnedFd> = Vec::new();
@@ -186,7 +186,6 @@ impl OutputPath {
         Err(Errno::ISDIR.into())
     }
 
-    /// Checks the file if it exists, and returns its mode.
     fn check(&self, other_owner: Option<u32>) -> io::Result<Option<u32>> {
         let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
@@ -201,7 +200,7 @@ impl OutputPath {
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
-        // Another user can have replaced the file since the check.
+        // Another user may have replaced the file since the check.
         check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
         Ok(file.into())
     }
@@ -282,7 +281,6 @@ mod tests {
 
     use super::*;
 
-    /// An arbitrary unprivileged user id.
     const OTHER_USER: u32 = 4242;
 
     fn mode(path: &Path) -> u32 {

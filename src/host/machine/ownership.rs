@@ -48,7 +48,7 @@ pub enum NotOurs {
         mode: u32,
         /// The user who may own the component besides root.
         own_uid: u32,
-        /// For a directory, the message does not suggest chown, because its entries can belong to another user, too.
+        /// For a directory, the message does not suggest chown, because its entries may belong to another user, too.
         is_directory: bool,
     },
     #[error(
@@ -65,7 +65,7 @@ pub enum NotOurs {
         uid: u32,
         mode: u32,
         /// Whether the component is a device, pipe or socket. The message then does not suggest chmod, because other
-        /// users can need write access.
+        /// users may need write access.
         is_special: bool,
     },
     #[error(
@@ -78,7 +78,6 @@ pub enum NotOurs {
     Unknown { component: PathBuf, cause: io::Error },
 }
 
-/// Returns a user's name and id, or only the id if the user has no name.
 pub(super) fn name(uid: u32) -> String {
     if uid == 0 {
         return "root".to_owned();
@@ -160,14 +159,13 @@ fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
         check_ancestor(&at, &metadata_of(&at).map_err(|cause| unknown(&at, cause))?, own_uid)?;
     while let Some(component) = components.pop_front() {
         if component == ".." {
-            // The parent was checked on the way down.
             at.pop();
             continue;
         }
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // Another user can still create the file. A later check then rejects it.
+            // Another user may still create the file. A later check then rejects it.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
@@ -269,7 +267,6 @@ mod tests {
 
     use super::*;
 
-    /// An arbitrary unprivileged user id.
     const OTHER_USER: u32 = 4242;
 
     fn own_uid() -> u32 {
@@ -299,7 +296,6 @@ mod tests {
         check_path(&path.join("etc"), own_uid()).unwrap();
         check_directory(&path.join("etc"), own_uid()).unwrap();
         check_path(&path.join("etc/../etc/./config.toml"), own_uid()).unwrap();
-        // A missing file passes. gpumem checks it again when it exists.
         check_path(&path.join("etc/absent/config.toml"), own_uid()).unwrap();
         check_path(&file.join("below-a-file"), own_uid()).unwrap();
         symlink("etc/config.toml", path.join("link")).unwrap();

@@ -20,12 +20,10 @@ const MAX_TRIED: usize = 4096;
 /// Maximum number of bytes read from a `status` file, which has about 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
 
-/// Result of reading the descriptors of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
     Seen,
     Refused,
-    /// No suitable process was found.
     NoProcess,
 }
 

@@ -1,7 +1,7 @@
 //! Reads a process's ancestors: the step daemon of its Slurm job, and the monitor of its container.
 //!
 //! Both run as root on this machine, and the kernel maintains the links from child to parent. An environment, in
-//! contrast, is inherited and can be copied, and a cgroup can be shared or uninformative. A user can give a program the
+//! contrast, is inherited and can be copied, and a cgroup may be shared or uninformative. A user can give a program the
 //! name of a daemon, or start a root-owned program under that name (`su`). The root user of a container owns the
 //! processes in the container. None of these processes is trusted. `place` combines the results with those from the
 //! cgroup.
@@ -332,7 +332,7 @@ impl Jobs {
             Some(jobs.iter().any(|running| **running == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // A job that is missing from an older list can have started since, so only a list of this sample proves that it
+        // A job that is missing from an older list may have started since, so only a list of this sample proves that it
         // is over.
         let is_fresh = match age_ns {
             Some(0) => true,
@@ -363,13 +363,13 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(errno) if is_gone(errno) => continue,
             Err(_) => return None,
         };
-        // A daemon that could not be verified can also belong to the job.
+        // A daemon that could not be verified may also belong to the job.
         if process.may_be_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
                 // `slurmstepd infinity` keeps the parent cgroup of all steps and belongs to no job.
                 None if has_word(&content, b"infinity") => {}
-                // A daemon without a job in its title can belong to any job.
+                // A daemon without a job in its title may belong to any job.
                 None => return None,
             }
         }

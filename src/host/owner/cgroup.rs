@@ -4,7 +4,7 @@
 //! below a user's systemd (`user@UID.service`), and the container's root inside a container. Names below these
 //! therefore do not prove a container, pod or job. If containers are nested, only the outermost is reported, because
 //! only it belongs to this machine. Values missing from the path are `None`. In a cgroup namespace
-//! (cgroup_namespaces(7)), all values can be `None` although the process runs in a container. `names` looks up the
+//! (cgroup_namespaces(7)), all values may be `None` although the process runs in a container. `names` looks up the
 //! names of the ids found here.
 
 use std::sync::Arc;
@@ -35,14 +35,14 @@ pub struct CgroupPlace {
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Parses `/proc/PID/cgroup`, which can be truncated. It contains a line `number:controllers:path` for each hierarchy.
+/// Parses `/proc/PID/cgroup`, which may be truncated. It contains a line `number:controllers:path` for each hierarchy.
 ///
 /// Uses the first hierarchy that names a container, pod or job, in the order v2, memory, pids, systemd's own, others.
 /// Slurm and Docker use only the v1 hierarchies on machines that have them.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
-        // A line without a newline can contain an incomplete path.
+        // A line without a newline may contain an incomplete path.
         .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
@@ -154,7 +154,7 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            // The parent component can name the runtime, but the cgroup of a pod can belong to any runtime.
+            // The parent component may name the runtime, but the cgroup of a pod may belong to any runtime.
             let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
             let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));

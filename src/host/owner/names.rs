@@ -1,7 +1,7 @@
 //! Looks up the names of Docker containers and of pods in the files of Docker and the kubelet, and the ids of runc and
 //! crun containers. Other containers are named by their id, which the stop command of their runtime accepts.
 //!
-//! The files belong to root and can be on a slow disk, so a separate thread reads them. A sample with a new container
+//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new container
 //! waits for the thread, but at most [`ANSWER_TIME`]. gpumem does not query runtimes over their sockets. The name of a
 //! container is unknown if its files cannot be read, or if it is rootless and its files are in a home directory.
 //! `cgroup` finds the ids.
@@ -42,7 +42,7 @@ pub struct NameQuestion {
 }
 
 impl NameQuestion {
-    /// Creates a question. Returns `None` if `first` is `None` and `place` has no container or pod that can have a
+    /// Creates a question. Returns `None` if `first` is `None` and `place` has no container or pod that may have a
     /// name.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
@@ -159,7 +159,7 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
     Worker::start("names", (BATCHES, BATCHES), read)
 }
 
-/// Searches the files of all runtimes that the container can belong to.
+/// Searches the files of all runtimes that the container may belong to.
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();

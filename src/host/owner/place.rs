@@ -210,7 +210,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // The variables can be inherited, but they are enough if the job has no step left on this machine.
+        // The variables may be inherited, but they are enough if the job has no step left on this machine.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));

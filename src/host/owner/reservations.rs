@@ -26,7 +26,7 @@ use crate::model::reservation::{Reservation, names_devices};
 use crate::model::snapshot::ProcessesByPid;
 
 const LIST_NS: u64 = 30_000_000_000;
-/// Maximum number of processes watched per job or container. One process is not enough, because an older process can
+/// Maximum number of processes watched per job or container. One process is not enough, because an older process may
 /// have copied its environment.
 const ASKED_EACH: usize = 4;
 const MOST: usize = 256;
@@ -93,7 +93,7 @@ impl Reservations {
             if let Some(stat) = parse_stat(&content[..length]) {
                 has_steps |= stat.comm == STEP_DAEMON.as_bytes();
                 // Another program has another stack address (see `entry`). A process stuck in a driver is skipped,
-                // because reading its environment can block.
+                // because reading its environment may block.
                 let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
                 if stat.has_memory() && !is_same {
                     changed.push((listed.pid, stat.start_stack, stat.start_ticks));

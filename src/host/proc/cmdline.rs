@@ -41,7 +41,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     }
     if is_cut && let Some(last) = arguments.last_mut() {
         let last = last.to_mut();
-        // Drop a character that was cut, because the process did not write U+FFFD.
+        // Remove the U+FFFD that replaces a truncated character.
         if last.ends_with('\u{fffd}') {
             last.pop();
         }

@@ -38,8 +38,8 @@ pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 /// A sleeping process that has used no CPU for this long is resting.
 const REST_NS: u64 = 10 * SECOND_NS;
 
-/// Maximum age of a resting process's data. Without this limit, reading sleeping processes took half of the CPU time of
-/// `watch`. A sample can show that a resting process woke, stopped or exited only after this time.
+/// Maximum age of a resting process's data. Reading sleeping processes in each sample took half of the CPU time of
+/// `watch`. A sample may miss for this long that a resting process has woken, stopped or exited.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,10 +52,8 @@ pub enum Presence {
 pub struct ProcessEntry {
     /// The process as reported in samples, which share its strings.
     pub process: Process,
-    /// Short name of the program.
     comm: Box<[u8]>,
     start_stack: u64,
-    /// Device number of the terminal.
     terminal: u32,
     pub ticks: Ticks,
     /// When `ticks` were read. `None` before the first sample.
@@ -96,7 +94,6 @@ impl ProcessEntry {
         }
     }
 
-    /// Returns whether the process sleeps and has used no CPU for [`REST_NS`].
     fn is_resting(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
@@ -126,7 +123,6 @@ pub struct Surroundings {
     /// Parents read in this sample. The processes of a job share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
-    /// Whether each cgroup read in this sample is frozen.
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
     pub(in crate::host) descriptors: DescriptorBudget,
     pub(in crate::host) content: Vec<u8>,
@@ -186,8 +182,8 @@ impl Surroundings {
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Updates a known process from its stat if no other file is due, as is usual. Returns `false` if a full update is
-    /// needed. A process costs at most three system calls, and none if it is resting and was read recently.
+    /// Updates a known process from its stat, unless other files are due. Returns `false` if a full update is needed.
+    /// Costs at most three system calls, and none for a resting process that was read recently.
     pub fn update_from_stat(
         &mut self,
         entry: &mut ProcessEntry,
@@ -215,7 +211,7 @@ impl Surroundings {
         }
         self.update_relations(entry, &stat, false);
         self.update_usage(entry, &stat, now_ns);
-        // Only a process that is runnable, or has run since the last sample, can have waited for a CPU.
+        // Only a process that is runnable, or has run since the last sample, may have waited for a CPU.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -361,7 +357,6 @@ impl Surroundings {
         self.names.settle()
     }
 
-    /// Fills in the names of the process's container and pod, if known.
     pub fn name(&mut self, entry: &mut ProcessEntry) {
         if entry.whereabouts.may_have_names() {
             entry.whereabouts.fill(&mut entry.process, &mut self.names);
@@ -369,8 +364,8 @@ impl Surroundings {
     }
 
     /// Returns whether the leader of a process's group or session is alive, or `None` if that is unknown. The processes
-    /// of a job share leaders, so each leader is checked once per sample. Only for an adopted process is a zombie
-    /// leader treated as dead.
+    /// of a job share leaders, so each leader is checked once per sample. A zombie leader is treated as dead only for
+    /// an adopted process.
     fn has_leader(
         &mut self,
         pid: u32,

@@ -95,7 +95,7 @@ pub(in crate::host) fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
-/// Parses the listed variables from `/proc/PID/environ`, which can be truncated. Uses the first value of a repeated
+/// Parses the listed variables from `/proc/PID/environ`, which may be truncated. Uses the first value of a repeated
 /// name, as getenv(3) does, and replaces invalid UTF-8.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
@@ -169,13 +169,12 @@ pub(in crate::host) fn has_memory(
     Some(!stat.is_exiting && stat.state != 'D')
 }
 
-/// Truncates a value to its maximum length and masks secrets.
 fn text(value: &[u8]) -> Arc<str> {
     let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
     secrets::hide_in_value(&mut text);
     if value.len() > VALUE_BYTES {
         let text = text.to_mut();
-        // Drop a character that was cut, because the process did not write U+FFFD.
+        // Remove the U+FFFD that replaces a truncated character.
         if text.ends_with('\u{fffd}') {
             text.pop();
         }

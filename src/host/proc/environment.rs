@@ -33,7 +33,7 @@ pub enum EnvironmentError {
 /// masked, and all other values are `***`. Invalid UTF-8 is replaced. The caller must escape control characters.
 ///
 /// If the program file gives gpumem more rights than its caller, only the caller's own processes are read, because
-/// masking can miss secrets. Fails if the process has exited, is stuck, or belongs to another user.
+/// masking may miss secrets. Fails if the process has exited, is stuck, or belongs to another user.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,

@@ -61,7 +61,6 @@ impl Folder {
         openat(&self.0, format!("{pid}/fd"), flags, Mode::empty()).map(Self)
     }
 
-    /// Reads the stat file of `pid` into `content`. `self` must be /proc.
     pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
         self.file_of(pid, "stat", content)
     }
@@ -223,12 +222,10 @@ impl AsFd for Folder {
     }
 }
 
-/// Returns whether gpumem or the machine has run out of file descriptors.
 pub fn is_out_of_descriptors(errno: Errno) -> bool {
     errno == Errno::MFILE || errno == Errno::NFILE
 }
 
-/// Returns whether the process does not exist or has exited.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }

@@ -56,7 +56,7 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("framework/framework.toml"))
 }
 
-/// A test parses the table, so it never defaults.
+/// Parsing cannot fail, because a test parses the same table.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 /// Libraries that are listed in addition to a framework, in this order.
@@ -71,7 +71,6 @@ pub struct Loaded {
     pub libraries: Vec<&'static str>,
 }
 
-/// Parses the folder and the file name in a line of maps. Returns `None` if the line has no path.
 fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
     // The fields before the path contain no slash.
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
@@ -85,7 +84,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut has_driver = false;
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
-    // The path in an incomplete last line can be incomplete.
+    // The last line may be truncated.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
@@ -133,7 +132,6 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     Loaded { framework, version, libraries }
 }
 
-/// Parses the version that follows `.so.` in the name of a library.
 fn version_of_file(name: &[u8]) -> Option<String> {
     let (_, number) = std::str::from_utf8(name).ok()?.split_once(".so.")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -364,7 +362,7 @@ mod tests {
         }
         assert_eq!(parse_maps(b"", &[]), Loaded::default());
         assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
-        // The path can be incomplete because its line has no newline.
+        // The line has no newline, so its path may be truncated.
         assert_eq!(
             parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
             Loaded::default()

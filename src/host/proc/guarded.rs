@@ -73,14 +73,12 @@ pub struct Ourselves {
     pub may_signal_others: bool,
     /// Pid namespace of these pids.
     pub pid_namespace: Option<PidNamespace>,
-    /// Boot that start times refer to.
     pub boot_id: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedProcess {
     pub pid: u32,
-    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub process_group: Option<u32>,
@@ -119,7 +117,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         ..Guarded::default()
     };
-    // A process in state D can hold the lock of its memory map.
+    // A process in state D may hold the lock of its memory map.
     let has_memory = !stat.is_exiting && stat.state != 'D';
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
         let uid = number(&content, b"Uid:");
@@ -147,7 +145,6 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     Ok(Some(guarded))
 }
 
-/// Reads which signals a process catches and blocks. Returns `None` if the process does not exist.
 pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     let folder = Folder::open(&roots.proc, pid).ok()?;
     let mut content = Vec::new();
@@ -209,14 +206,13 @@ fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Optio
     parse_stat(&content).as_ref().map(part)
 }
 
-/// Returns whether the effective capabilities in a status file include `CAP_KILL`.
 fn may_kill(status: &[u8]) -> bool {
     field(status, b"CapEff:")
         .and_then(|set| u64::from_str_radix(set, 16).ok())
         .is_some_and(|set| set >> CAP_KILL & 1 == 1)
 }
 
-/// Lists all processes. A process that starts or exits during the call can be missing.
+/// Lists all processes. A process that starts or exits during the call may be missing.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     let mut all = Vec::new();
     read_each(roots, |pid, stat| {
@@ -231,7 +227,6 @@ pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
     Ok(all)
 }
 
-/// Calls `each` with the pid and the stat of each process.
 pub(in crate::host) fn read_each(
     roots: &Roots,
     mut each: impl FnMut(u32, &Stat<'_>),
@@ -316,7 +311,6 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// Creates process 7.
     fn process_seven(state: char, status: &str) -> FakeProc {
         let fake = FakeProc::new();
         fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });

@@ -27,11 +27,10 @@ use rustix::net::{
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::proc::folder::Folder;
 
-/// Argument that starts gpumem as a reading child.
 const ARGUMENT: &str = "__read";
 /// Names of the files. Only the last file is a list (see [`Folder::read_list`]).
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// Maximum wait for an answer. The kernel can have to read pages from a disk.
+/// Maximum wait for an answer. The kernel may need to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
 /// Maximum wait for a child to start, which takes long only on a busy machine.
 const STARTS: Duration = Duration::from_secs(20);
@@ -123,7 +122,6 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
     for _ in 0..2 {
         let (child, mut socket) = match reader.child.take() {
             Some(child) => child,
-            // If no child can be started, the caller reads the files itself.
             None => start().ok()?,
         };
         match ask(&mut socket, folder, limits) {

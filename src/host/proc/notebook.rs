@@ -37,7 +37,6 @@ const SPAWNED: &str = "--multiprocessing-fork";
 /// (`NotebookClient.create_kernel_manager`).
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
-/// Flags that take a connection file.
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
@@ -119,7 +118,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Returns whether a process can be a kernel of marimo. Python spawns marimo's kernels like any other process, so only
+/// Returns whether a process may be a kernel of marimo. Python spawns marimo's kernels like any other process, so only
 /// the parent's argv can identify them ([`parse_child_of_marimo`]).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)

@@ -88,7 +88,6 @@ impl OpenedProcess {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }
 
-    /// Reads the initial environment. Returns `None` if it cannot be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
         let read =

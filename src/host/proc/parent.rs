@@ -29,7 +29,7 @@ impl ReadParent {
     }
 
     /// Records the parent as the starter unless it adopts orphans. A recorded starter remains after the parent has
-    /// changed. The first process of a container adopts orphans, but can also have started a server's worker.
+    /// changed. The first process of a container adopts orphans, but may also have started a server's worker.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();
@@ -45,7 +45,7 @@ impl ReadParent {
 }
 
 /// Reads a parent for display. Returns `None` if it does not exist or is not visible. `content` is a reusable buffer.
-/// Omits argv if reading it can block (see `entry`).
+/// Omits argv if reading it may block (see `entry`).
 fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
@@ -118,7 +118,6 @@ fn is_init(pid: u32, proc: &Path, content: &mut Vec<u8>) -> bool {
     read.and_then(|()| parse_status(content).name).is_some_and(|name| NAMES.contains(&name))
 }
 
-/// Returns whether a process adopts orphans, or `None` if its status is incomplete.
 fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);

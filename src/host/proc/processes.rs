@@ -124,7 +124,6 @@ impl Processes {
             Err(errno) if is_gone(errno) && !self.around.sees_all => {
                 return Err(HostError::Hidden { path });
             }
-            // The process has exited since its folder was opened.
             Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
             Err(errno) => return Err(HostError::Read { path, errno }),
         }

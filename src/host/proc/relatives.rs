@@ -1,6 +1,6 @@
 //! Finds listening processes related to a watched process, which can serve requests through them.
 //!
-//! The program that accepts requests often does not hold the GPU memory. It can be a front end that starts workers, a
+//! The program that accepts requests often does not hold the GPU memory. It may be a front end that starts workers, a
 //! service that starts an engine, or the first process of a container. Twice a minute, this module reads the sockets of
 //! a process's ancestors within its session, of its descendants, and of other processes in its service or container. It
 //! does not judge the purpose of a socket.
@@ -47,7 +47,6 @@ pub(in crate::host) struct Relatives {
 #[derive(Clone, Debug)]
 struct SocketScan {
     session: Option<u32>,
-    /// Inode numbers of all sockets of the process.
     inodes: Arc<[u64]>,
     listens: Option<RelativeSockets>,
 }
@@ -149,8 +148,8 @@ impl Surroundings {
         }
     }
 
-    /// Returns the listening relatives, and the topmost ancestor in the process's session, or the process itself if it
-    /// has none.
+    /// Returns the listening relatives and the topmost ancestor in the process's session. Without such an ancestor,
+    /// returns the process itself.
     fn find_relatives(&mut self, process: &Process, tree: &Tree) -> (Vec<Relative>, u32) {
         let mut top = process.pid;
         let mut found: Vec<Relative> = Vec::new();
@@ -193,7 +192,6 @@ impl Surroundings {
         (found, top)
     }
 
-    /// Reads the sockets of a process once per sample. Returns `None` if the process does not exist.
     fn scan_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         if let Some(seen) = self.relatives.seen.get(&pid) {
             return seen.clone();
@@ -298,7 +296,6 @@ mod tests {
             }
         }
 
-        /// Adds a process that holds the socket with this inode number.
         fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
             self.proc.stat(pid, &StatLine { ppid, session, ..StatLine::ASLEEP });
             self.proc.put(pid, "cmdline", format!("program{pid}\0-x\0"));

@@ -1,6 +1,6 @@
 //! Reads small kernel files up to a limit.
 //!
-//! Do not use these functions for files that a user can create. Such a file can be a pipe or a link, or be on a file
+//! Do not use these functions for files that a user can create. Such a file may be a pipe or a link, or be on a file
 //! server that hangs.
 
 use std::fs::File;

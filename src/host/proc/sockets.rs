@@ -1,5 +1,5 @@
-//! Finds listening processes. Compares the sockets of a process with the tables in `/proc/PID/net`, which contain the
-//! sockets of its network namespace.
+//! Finds listening processes by comparing the sockets of a process with the tables in `/proc/PID/net`, which contain
+//! all sockets of the process's network namespace.
 //!
 //! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts another
 //! line. A process can therefore forge entries, so the table proves nothing. [`holds_listener`] must return proof, so
@@ -28,7 +28,6 @@ const VALID_NS: u64 = 60_000_000_000;
 /// Beyond this limit, the listening addresses of a process are unknown.
 pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
-/// Maximum number of addresses reported for a process.
 const MOST_LISTED: usize = 64;
 
 /// Maximum number of connections stored for a network namespace. If there are more, it is unknown whether a process has
@@ -101,7 +100,6 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     Some(count)
 }
 
-/// Returns the local port of an established connection.
 fn parse_established(line: &[u8]) -> Option<u16> {
     /// From the kernel's `include/net/tcp_states.h`, in hexadecimal.
     const ESTABLISHED: &str = "01";
@@ -184,7 +182,6 @@ pub(in crate::host) struct Listens {
 }
 
 impl Listening {
-    /// Starts a sample and removes expired tables.
     pub(in crate::host) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
@@ -313,7 +310,6 @@ enum Reach {
 
 #[derive(PartialEq, Debug)]
 enum SocketLine {
-    /// Inode number and address.
     Listens(u64, Bound),
     /// A pending connection. Older kernels list pending connections among the listening sockets.
     Other,
@@ -373,7 +369,6 @@ impl SocketTable {
         Ok(Inodes { places, is_whole, connections, has_all_connections })
     }
 
-    /// Parses a line. Returns `None` for the heading and for unknown formats.
     fn parse(self, line: &[u8]) -> Option<SocketLine> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),

@@ -87,7 +87,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
-    // The last field can be truncated unless another field follows.
+    // The last field may be truncated unless another field follows.
     fields.next()?;
 
     let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
@@ -168,12 +168,10 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
     }
 }
 
-/// CPU time of a process in clock ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
     pub start: u64,
     pub own_ticks: u64,
-    /// CPU time of reaped children and their descendants.
     pub reaped_ticks: u64,
 }
 
@@ -266,7 +264,7 @@ mod tests {
     fn a_cut_stat_line_is_refused() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
-            // The last required field can lack digits.
+            // The last required field may lack digits.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
         }
         assert!(parse_stat(&LINE[..last + 8]).is_some());

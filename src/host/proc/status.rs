@@ -2,7 +2,7 @@
 
 use crate::host::proc::folder::Folder;
 
-/// Maximum number of bytes read. `NSpid` follows the groups, and a user can be in many groups.
+/// Maximum number of bytes read. `NSpid` follows the groups, and a user may be in many groups.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,7 +33,6 @@ impl ProcStatus<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
     caught: u64,
-    /// Signals that the first thread blocks.
     blocked: u64,
 }
 
@@ -62,10 +61,10 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
     Some(SignalMasks { caught: mask(b"SigCgt:\t")?, blocked: mask(b"SigBlk:\t")? })
 }
 
-/// Parses `/proc/PID/status`, which can be truncated.
+/// Parses `/proc/PID/status`, which may be truncated.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
-    // A line without a newline can lack digits.
+    // A line without a newline may lack digits.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
             break;

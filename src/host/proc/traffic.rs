@@ -82,8 +82,7 @@ impl Traffic {
     }
 }
 
-/// Queries the network namespace of a process. Entering a namespace affects the whole thread, so it needs a separate
-/// one.
+/// Queries the network namespace of a process. A separate thread enters the namespace if it is not gpumem's.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table(MAX_CONNECTIONS);
@@ -161,7 +160,6 @@ fn parse(mut answers: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Parses the inode number and the bytes from an `inet_diag_msg` and its attributes.
 fn parse_socket(answer: &[u8]) -> Option<(u64, u64)> {
     let inode = u32_at(answer, SOCKET_BYTES - 4)?;
     let mut attributes = answer.get(SOCKET_BYTES..)?;

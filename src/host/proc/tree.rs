@@ -303,7 +303,6 @@ struct Changes {
     ended: HashMap<u32, Ticks>,
 }
 
-/// Returns the CPU time of a process and of its reaped children since `last`.
 fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     let last = last.copied().unwrap_or_default();
     (
@@ -312,7 +311,6 @@ fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     )
 }
 
-/// Reads the stat of a process. Returns `None` if the process does not exist.
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)

@@ -97,7 +97,7 @@ impl JobUsage {
             let bytes_before = before.sockets.get(inode).copied().unwrap_or_default();
             bytes = bytes.saturating_add(bytes_now.saturating_sub(bytes_before));
         }
-        // A parent that reaps a child adds the child's CPU time to its own, although most of that time can be old.
+        // A parent that reaps a child adds the child's CPU time to its own, although most of that time may be old.
         for pid in before.job.keys().filter(|&&pid| before.start_of(pid) != self.start_of(pid)) {
             let ticks = before.machine.get(pid).map(|listed| listed.ticks).unwrap_or_default();
             ended_ticks =
@@ -281,14 +281,13 @@ type Origin = (u32, BTreeSet<Vec<u8>>);
 /// Maximum number of bytes read from `/proc/PID/io`, which has seven lines.
 pub const IO_BYTES: usize = 512;
 
-/// Returns the total number of bytes read and written, or `None` if either number is missing.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
     field(content, "rchar:")?.checked_add(field(content, "wchar:")?)
 }
 
 fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    // A line without a newline can lack digits.
+    // A line without a newline may lack digits.
     let mut lines = text.split_inclusive('\n');
     let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
     value.trim().parse().ok()

@@ -25,13 +25,13 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
 
-/// A program younger than this can still be loading its libraries, so each visit reads all files.
+/// A program younger than this may still be loading its libraries, so each visit reads all files.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 /// Interval between visits to a young program.
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// Number of visits to an older program until one reads all files.
+/// One in this many visits to an older program reads all files.
 const VISITS_TO_ALL: u32 = 10;
 
 /// Maximum number of bytes read from `cgroup.events`, which has two lines.
@@ -45,7 +45,7 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads the files that are due. Skips files that need the lock of the memory map if reading them can block. Fails
+    /// Reads the files that are due. Skips files that need the lock of the memory map if reading them may block. Fails
     /// if the process has exited or gpumem has run out of file descriptors.
     pub(in crate::host) fn visit(
         &mut self,
@@ -98,7 +98,6 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads cmdline, environ and maps.
     fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         // The environment changes only if the process overwrites it, so it is read once per program.
         let looks_at_environment = process.environment.is_none();
@@ -144,7 +143,6 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads the path of the program file and the name of the working directory.
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
@@ -163,7 +161,6 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Reads open files, sockets and I/O.
     fn read_files(
         &mut self,
         entry: &mut ProcessEntry,
@@ -177,7 +174,7 @@ impl Surroundings {
         if process.listening_on != listening.on {
             process.listening_on = listening.on;
         }
-        // The kernel can lack this file. Other files show whether the process has exited.
+        // The kernel may lack this file. Other files show whether the process has exited.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         let inodes = files.sockets.map(|sockets| sockets.inodes).unwrap_or_default();

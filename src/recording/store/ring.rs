@@ -265,7 +265,7 @@ impl StoreWriter {
 
     /// Begins a segment. Its name sorts after all other names, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // Another process can have removed segments.
+        // Another process may have removed segments.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments

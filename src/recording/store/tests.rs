@@ -199,7 +199,7 @@ fn a_torn_segment_loses_its_end_and_stays_unchanged() {
     let length = fs::metadata(&torn).unwrap().len();
     let file = OpenOptions::new().write(true).open(&torn).unwrap();
     file.set_len(length - 60).unwrap();
-    // The segment can still be growing, so its incomplete frame is not damage yet.
+    // The segment may still be growing, so its incomplete frame is not damage yet.
     assert_eq!(read(folder.path()), [0]);
     assert_eq!(latest(folder.path()), Some((0, None)));
 

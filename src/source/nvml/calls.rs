@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::error::Code;
 use crate::model::snapshot::ReadError;
 
-/// Interval after which an unsupported value is requested again, because a setting can have changed.
+/// Interval after which an unsupported value is requested again, because a setting may have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The NVML call in progress on a GPU's thread, for the thread that enforces the deadline.

@@ -108,7 +108,7 @@ pub(super) struct DeviceReader {
 }
 
 impl DeviceReader {
-    /// Looks up the GPU, which can wake it. On failure, the reading contains only the error.
+    /// Looks up the GPU, which may wake it. On failure, the reading contains only the error.
     pub(super) fn open(
         nvml: &Arc<Nvml>,
         index: u32,
@@ -298,7 +298,7 @@ impl DeviceReader {
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-                // Calls that MIG does not support can work after MIG is disabled.
+                // Calls that MIG does not support may work after MIG is disabled.
                 calls.ask_all_again();
             }
         }
@@ -522,7 +522,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Every sample reports the error, because a process that holds memory can be missing from all lists.
+                // Every sample reports the error, because a process that holds memory may be missing from all lists.
                 calls.failed(name, code);
                 calls.report(
                     name,

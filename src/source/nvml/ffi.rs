@@ -201,7 +201,7 @@ impl ProcessLists {
             let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
                 Err(Code::INSUFFICIENT_SIZE) => {
-                    // The list can grow before the next call.
+                    // The list may grow before the next call.
                     self.capacity = (count as usize + count as usize / 4 + 8)
                         .max(self.capacity * 2)
                         .min(MOST_RECORDS);
@@ -319,7 +319,7 @@ fn parse(
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
-    /// Number of entries that the driver can have written. The other entries are empty.
+    /// Number of entries that the driver may have written. The other entries are empty.
     used: usize,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct GpuReader {
     readings: Receiver<Reading>,
     /// When the pending request was sent.
     requested: Option<Instant>,
-    /// Whether the GPU has answered before. The first answer can take longer, because it wakes the GPU.
+    /// Whether the GPU has answered before. The first answer may take longer, because it wakes the GPU.
     started: bool,
     /// Whether the GPU missed its last deadline. The next sample then does not wait for an answer.
     late: bool,

@@ -21,7 +21,7 @@ use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 const MOST_DEVICES: u32 = 64;
 
 pub(super) struct Mig {
-    /// Separate from the calls of the GPU, which can support calls that its MIG devices do not.
+    /// Separate from the calls of the GPU, which may support calls that its MIG devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,
@@ -42,7 +42,7 @@ impl Mig {
         self.is_known = false;
     }
 
-    /// Reads the MIG devices and their memory. If a handle fails, looks up all handles again, because the GPU can have
+    /// Reads the MIG devices and their memory. If a handle fails, looks up all handles again, because the GPU may have
     /// been divided differently.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;

@@ -52,13 +52,13 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// Time limit of the first call to a GPU, which can have to wake the GPU: 1 to 3 s without persistence mode
+    /// Time limit of the first call to a GPU, which may have to wake the GPU: 1 to 3 s without persistence mode
     /// (NVIDIA's documentation of driver persistence).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// Time limit for starting NVML, which can have to load the driver.
+    /// Time limit for starting NVML, which may have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
@@ -164,7 +164,7 @@ impl Nvml {
         sample
     }
 
-    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes can have changed. A lost GPU
+    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes may have changed. A lost GPU
     /// remains listed with its error.
     fn recount_gpus(&mut self) {
         let Some(counting) = &self.counting else {

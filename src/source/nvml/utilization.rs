@@ -114,7 +114,7 @@ impl Utilization {
     }
 
     /// Sets the utilization of each row since the last snapshot. If that time is shorter than the driver's interval,
-    /// includes the previous interval. On a GPU that MIG can have divided, missing samples prove nothing.
+    /// includes the previous interval. On a GPU that MIG may have divided, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let previous = self.previous.as_ref().filter(|_| !is_whole);

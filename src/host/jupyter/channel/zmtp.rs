@@ -1,7 +1,7 @@
 //! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames). It is a DEALER without security and uses a
 //! connection that the caller has opened and verified.
 //!
-//! The peer can be hostile. No message longer than [`MESSAGE_BYTES`] is read, no operation waits beyond the
+//! The peer may be hostile. No message longer than [`MESSAGE_BYTES`] is read, no operation waits beyond the
 //! [`Deadline`], and a lost connection is not reopened.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -207,7 +207,7 @@ mod tests {
     fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
-            // The client can close the connection before all bytes are written.
+            // The client may close the connection before all bytes are written.
             let _ = theirs.write_all(&written);
             let _ = theirs.shutdown(Shutdown::Write);
             theirs

@@ -326,7 +326,7 @@ fn the_more_informative_hierarchy_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // The memory controller can share a hierarchy with others.
+    // The memory controller may share a hierarchy with others.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);

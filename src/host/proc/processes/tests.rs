@@ -480,7 +480,7 @@ fn a_real_child_keeps_its_identity() {
     let folder = std::env::current_dir().unwrap();
     assert_eq!(first.working_directory.as_deref(), folder.file_name().unwrap().to_str());
     assert_eq!(first.threads, Some(1));
-    // The child can already have used a tick.
+    // The child may already have used a tick.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
     // The kernel counts small sizes inexactly.
     assert!(first.rss_bytes.is_some());

@@ -154,7 +154,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (String::new(), false),
         // A connection to loopback does not reach the socket.
         (tcp(&other, 8888, "0A", 7), false),
-        // A connection can reach the other process.
+        // A connection might reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Both sockets belong to the process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
@@ -179,7 +179,7 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
         // The other process is bound to the exact address, written as IPv6.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // The other socket can accept IPv4.
+        // The other socket may accept IPv4.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -292,7 +292,7 @@ fn a_connected_process_outside_the_job_is_a_client() {
         (end(there, 50_000), "01", 21, None, true),
         (end(here, 50_000), "01", 21, Some(99), true),
         (end(here, 50_000), "01", 21, Some(5), false),
-        // Either end can remember a closed connection.
+        // Either end may remember a closed connection.
         (end(here, 50_000), "06", 0, None, true),
         (end(here, 50_000), "06", 0, Some(0), true),
         // The connection has not been accepted.
@@ -329,7 +329,7 @@ fn closed_connections_to_a_port_chosen_by_the_kernel_are_no_clients() {
     let held = read_held(&folder, &fake.dev).unwrap();
     let on = listening.read(&folder, held.sockets.as_ref()).unwrap().on.unwrap();
     assert_eq!(listening.clients(&folder, &on, &[3].into()), Some(Vec::new()));
-    // The limit is reached, so a client can be missing.
+    // The limit is reached, so a client may be missing.
     let one = format!("0: {own} {other} 01 0:0 0:0 0 0 0 3 1\n");
     let job = format!("0: {other} {own} 01 0:0 0:0 0 0 0 3 1\n");
     fake.table(
