@@ -89,7 +89,6 @@ impl Device {
             || (row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent))
     }
 
-    /// Records whether the GPU is unused. `None` means unknown.
     pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, sample: SampleTime) {
         self.unused.observe(is_unused, sample);
     }
@@ -111,7 +110,6 @@ impl Device {
         self.listed_at
     }
 
-    /// Returns the last reported total memory, or `None` if none has been reported.
     pub fn total_bytes(&self) -> Option<u64> {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
@@ -141,7 +139,6 @@ impl Device {
         self.power.is_read()
     }
 
-    /// Returns the process that worked alone at the last snapshot.
     pub fn alone(&self) -> Option<Identity> {
         self.power.alone()
     }
@@ -212,7 +209,6 @@ impl Floors {
         }
     }
 
-    /// Returns the current period in which the number was at least `least`.
     fn at_least(&self, least: u64) -> Option<HighStretch> {
         let at = self.floors.partition_point(|floor| floor.least < least);
         let floor = self.floors.get(at)?;

@@ -81,7 +81,6 @@ pub enum Verdict {
     Not,
 }
 
-/// Series and detector for the memory of a row.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     last: Option<Time>,
@@ -137,7 +136,7 @@ impl Growth {
         match detector.steady {
             Some(steady) => {
                 let (trend, has_stopped) = (steady.trend, steady.has_stopped());
-                // The quiet time after the growth does not count.
+                // The time after the last rise does not count.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
                     if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {

@@ -124,7 +124,6 @@ impl Downsampled {
     }
 }
 
-/// Time of a sample, its validity in milliseconds, and the maximum number of buckets.
 #[derive(Clone, Copy, Debug)]
 struct SeriesSample {
     time: Time,

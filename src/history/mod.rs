@@ -92,7 +92,6 @@ impl Resets {
 struct UnresolvedRow {
     gpu: usize,
     row: usize,
-    /// Position of the process in the snapshot, if any.
     process: Option<usize>,
 }
 
@@ -347,7 +346,6 @@ impl History {
             .filter(|process| process.identity() == identity)
     }
 
-    /// Returns the history of a GPU, or `None` if the GPU was never seen.
     pub fn device(&self, gpu: &Gpu) -> Option<&Device> {
         self.devices.iter().find(|device| device.is(gpu))
     }
@@ -445,12 +443,12 @@ impl History {
         self.last
     }
 
-    /// Returns the seconds from the first snapshot to the last, or 0 without snapshots.
+    /// Returns the time from the first snapshot to the last in seconds, or 0 without snapshots.
     pub fn span_seconds(&self) -> f64 {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// Returns the usual seconds between two snapshots, or `None` before the second snapshot.
+    /// Returns the usual time between two snapshots in seconds, or `None` before the second snapshot.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,

@@ -116,7 +116,6 @@ pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProc
 pub(super) struct PowerHistory {
     works: Vec<Work>,
     phase: Option<LowPowerPhase>,
-    /// The process that worked alone at the last sample.
     alone: Option<Identity>,
     read_at: Option<Time>,
     /// Whether the power was reported now or a few samples ago.
@@ -265,7 +264,6 @@ pub struct Average {
 }
 
 impl Average {
-    /// Adds a sample. Ignores an unknown value.
     pub(super) fn push(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;

@@ -450,7 +450,6 @@ impl Hidden {
     }
 }
 
-/// Adds a snapshot of a GPU whose device file the process has open.
 pub(super) fn observe(
     all: &mut Vec<Hidden>,
     device: usize,

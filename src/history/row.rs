@@ -31,7 +31,6 @@ pub enum NoUseSource {
     Device,
 }
 
-/// A process's use of a GPU in one sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// The driver reported that the process used an engine.
@@ -162,13 +161,11 @@ pub struct RowHistory {
     moved_at: Option<Time>,
     last_use: Use,
     known_at: Time,
-    /// How the next run begins.
     before: Began,
     run: Option<UnusedRun>,
     /// Length in seconds of the longest run that ended with use of the GPU.
     longest_pause: f64,
     resumed: u32,
-    /// Whether the process was ever observed using the GPU.
     has_been_used: bool,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
@@ -392,7 +389,6 @@ impl RowHistory {
         self.run.as_ref()
     }
 
-    /// Returns how the next run begins.
     pub fn before(&self) -> Began {
         self.before
     }

@@ -9,7 +9,6 @@ const FAR_APART_MILLISECONDS: i64 = 45_000;
 /// Maximum gap in milliseconds that other evidence bridges, such as an unchanged CPU time.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 
-/// Facts about the current snapshot that a row needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {
     pub(super) time: Time,

@@ -73,7 +73,7 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("secrets/secrets.toml"))
 }
 
-/// A test parses the table, so it never defaults.
+/// Parsing cannot fail, because a test parses the same table.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 /// Whether a value is secret according to its name. A later variant takes precedence over an earlier one.
@@ -103,7 +103,6 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     }
 }
 
-/// Masks secrets inside the value of a variable with a harmless name.
 pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     if let Some(hidden) = hide_in_text(value) {
         *value = Cow::Owned(hidden);
@@ -394,7 +393,6 @@ fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
 }
 
-/// Returns the secret part of a value according to its name, without surrounding quotes.
 fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     let begin = value.len() - value.trim_start_matches(QUOTES).len();
     let inner = value.trim_matches(QUOTES);

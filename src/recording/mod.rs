@@ -28,7 +28,6 @@ pub enum RecordingError {
     Open { name: String, cause: io::Error },
     #[error("{} is a directory; name a file in it, such as {}", .path.display(), .path.join("recording.jsonl").display())]
     Directory { path: PathBuf },
-    /// Reading failed before the end.
     #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
@@ -41,7 +40,6 @@ pub enum RecordingError {
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
     Schema { name: String, line: u64, found: String },
-    /// The file contains no snapshot.
     #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
@@ -59,7 +57,6 @@ pub enum RecordingError {
         /// The last damage. `None` if all lines were blank.
         last: Option<Flaw>,
     },
-    /// Opening or creating the file for writing failed.
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
     /// A compressed file cannot be extended line by line.
@@ -67,7 +64,6 @@ pub enum RecordingError {
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
-    /// The file is not a recording.
     #[error(
         "cannot record to {name}: it holds something other than a recording; name another file"
     )]
@@ -76,7 +72,6 @@ pub enum RecordingError {
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"
     )]
     Busy { name: String },
-    /// A line could not be written completely.
     #[error("cannot write {name}: {}; {}; {}", system_message(.cause), describe_remains(*.whole, *.torn), writer::remedy(.cause))]
     Write {
         name: String,
@@ -101,10 +96,9 @@ pub enum RecordingError {
         /// PID of the other writer, if known.
         pid: Option<u32>,
     },
-    /// A frame could not be written. All earlier frames are complete.
+    /// All earlier frames are complete.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
-    /// A directory cannot be listed.
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
     StoreUnreadable { folder: PathBuf, cause: io::Error },
     /// A part of a segment cannot be read and was skipped.

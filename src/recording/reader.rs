@@ -1,4 +1,4 @@
-//! Streams snapshots from a recording line by line, and skips damaged lines.
+//! Streams snapshots from a recording line by line and skips damaged lines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -242,7 +242,6 @@ impl RecordingReader {
         self.barren += read as u64;
     }
 
-    /// Fails if too much input contained no snapshot.
     fn check_barren(&self) -> Result<Option<Snapshot>, RecordingError> {
         if self.barren <= BARREN_LIMIT && self.number - self.found <= BARREN_LINES {
             return Ok(None);
@@ -367,10 +366,8 @@ pub struct Damage {
 /// What is wrong with a line. Text from the line is limited in length and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
-    /// The file ends within the line.
     #[error("torn last line: the writer was cut off")]
     TornLine,
-    /// The file ends within a compressed frame.
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
     /// The decompressor failed. The rest of the file cannot be read.
@@ -379,10 +376,8 @@ pub enum Flaw {
     /// Decompression needs more memory than is allowed.
     #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
     Window,
-    /// The line is longer than a snapshot can be.
     #[error("longer than 16 MiB")]
     TooLong,
-    /// The line has more values than a snapshot can have.
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
     /// The line has NUL bytes, for example after a power failure.

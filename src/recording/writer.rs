@@ -124,7 +124,6 @@ impl Writer {
         cut().unwrap_or(false)
     }
 
-    /// Reopens the file if it was moved, deleted or replaced.
     fn find_again(&mut self) -> Result<(), RecordingError> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());

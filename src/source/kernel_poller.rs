@@ -35,7 +35,6 @@ const SERVER_TIME: Duration = Duration::from_secs(3);
 /// Maximum number of threads, including hung threads. More kernels are described only by their argv.
 const MOST_THREADS: usize = 64;
 
-/// Pid and start ticks of a kernel.
 type KernelKey = (u32, u64);
 
 #[derive(Clone, Debug)]
@@ -173,7 +172,6 @@ fn candidate(process: &Process) -> Option<KernelCandidate> {
     Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
-/// Polls the kernel until the receiver is dropped.
 fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<KernelAnswer>) {
     let mut kernel: Option<LocalKernel> = None;
     let mut read_at: Option<Instant> = None;

@@ -104,7 +104,6 @@ impl Live {
         self
     }
 
-    /// Takes a snapshot immediately.
     pub fn sample(&mut self) -> Snapshot {
         let clocks = host::read_clocks();
         let mut snapshot = Snapshot::new(self.time_at(clocks));
@@ -207,7 +206,6 @@ impl Live {
         processes
     }
 
-    /// Adds the device files that a process has mapped to its open files.
     fn add_mapped(&self, process: &mut Process) {
         if let Some(mapped) = self.holders.mapped_files(process) {
             let open = process.gpu_files.iter().flat_map(|files| files.iter());

@@ -63,7 +63,6 @@ pub trait Source: Send {
     }
 }
 
-/// When a source provides its next snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextSnapshot {
     In(Duration),
@@ -80,7 +79,6 @@ pub enum Control {
     Fast(bool),
     /// Play a recording at this multiple of real time.
     Speed(f64),
-    /// Play or pause a recording.
     Playing(bool),
     /// Go to the next sample of a recording, then pause.
     Step,

@@ -9,7 +9,6 @@ use super::nvml::SampledGpu;
 use crate::model::Process;
 use crate::model::snapshot::LastKnown;
 
-/// The pids that NVML currently lists.
 #[derive(Debug, Default)]
 pub(super) struct NamedPids {
     pids: HashMap<u32, NamedPid>,

@@ -38,7 +38,6 @@ enum Seek {
 }
 
 impl Default for PlaybackClock {
-    /// Plays from the beginning without waiting.
     fn default() -> Self {
         Self {
             speed: None,

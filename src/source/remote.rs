@@ -171,7 +171,6 @@ impl Remote {
         }
     }
 
-    /// Returns the number of lines that were not snapshots.
     pub fn damage_count(&self) -> u64 {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }

@@ -61,7 +61,6 @@ impl Replay {
         self.reader.name()
     }
 
-    /// Returns the damage found so far (see [`RecordingReader::damage`]).
     pub fn damage(&self) -> &[Damage] {
         self.reader.damage()
     }

@@ -25,7 +25,6 @@ impl SampleTimer {
         self.due.saturating_duration_since(now)
     }
 
-    /// Records that a sample is taken at `now`.
     pub(super) fn record_sample(&mut self, now: Instant) {
         // A sample that took longer than the interval does not shorten the next intervals.
         let due = (self.due + self.current()).max(now);

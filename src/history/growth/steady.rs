@@ -148,13 +148,14 @@ const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
 const HELD_SECONDS: u32 = 150;
 /// Length in seconds of the periods whose lows are compared to decide whether fluctuating memory has stopped growing.
 const STALL_SECONDS: u32 = 280;
-/// Minimum rise of these lows, as a share of the rise expected from the rate.
+/// Minimum rise of the lows from one period of [`STALL_SECONDS`] to the next, as a share of the rise expected from the
+/// rate.
 const STALL_SHARE: f64 = 0.4;
 /// Like [`STALL_SHARE`], for the mean of lows and highs. Lower, because random variation moves the mean less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// Minimum share of the growth that must be freed to end it.
 const CAME_BACK: f64 = 0.1;
-/// Minimum depth below the level held for [`LEVEL_SECONDS`], as a share of the growth, that ends it.
+/// Minimum depth of the fall below the level held for [`LEVEL_SECONDS`], as a share of the growth.
 const CAME_BACK_BENEATH: f64 = 0.02;
 /// Time in seconds for which a level must be held. Longer than an evaluation, whose end frees no growth.
 const LEVEL_SECONDS: u32 = 600;
@@ -182,7 +183,6 @@ pub(super) struct Steady {
     pub(super) since: u32,
     passed_at: u32,
     pub(super) trend: Trend,
-    /// Time up to which growth was followed.
     at: u32,
     /// Rises of the highest value, or of the highest value held for a few minutes.
     either: Rises,
@@ -208,7 +208,6 @@ struct Stop {
 }
 
 impl Steady {
-    /// Starts to follow growth that a window has just detected.
     pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
         let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
         let start = series.buckets[first].low;

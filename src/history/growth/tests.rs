@@ -11,7 +11,6 @@ fn instant(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_763_706_000_000).plus_seconds(seconds)
 }
 
-/// Result of playing a curve.
 struct Played {
     growth: Growth,
     /// Minutes at which a leak was found or ended, alternately.

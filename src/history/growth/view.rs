@@ -16,7 +16,6 @@ pub(super) struct Window {
     pub(super) counted: f64,
 }
 
-/// A rise of the floor, and the period when it happened.
 pub(super) struct Rise {
     pub(super) start: u32,
     pub(super) until: u32,
@@ -162,9 +161,7 @@ pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
 pub(super) struct Line {
     pub(super) mean: f64,
     pub(super) slope: f64,
-    /// Standard deviation of the points from the line.
     pub(super) deviation: f64,
-    /// Standard error of the slope.
     pub(super) error: f64,
 }
 
@@ -186,8 +183,6 @@ impl Line {
     }
 }
 
-// Growth of memory in a window.
-
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
     /// Start of the growth, not of its detection.
@@ -198,7 +193,7 @@ pub struct Trend {
     /// Time from `since` to the last sample.
     pub span_seconds: f64,
     pub samples: u64,
-    /// Rise of the floor in that time, without single jumps.
+    /// Rise of the floor after `since`, without single jumps.
     pub grown_bytes: u64,
     pub rising_seconds: f64,
     pub quiet_seconds: f64,

@@ -20,7 +20,7 @@ pub(super) struct Thresholds {
     patience: f64,
     /// Growth that slows down this much approaches a level.
     pub(super) slower: Slower,
-    /// Whether steady growth was not detected just before.
+    /// Whether the thresholds apply before steady growth is detected.
     is_first: bool,
 }
 
@@ -95,11 +95,11 @@ impl View<'_> {
 const NEW_SHARE: f64 = 0.8;
 /// Minimum slope of the highs, as a share of the floor's slope.
 const CEILING_SHARE: f64 = 0.3;
-/// If lows moved by more than this share of the growth before it began, they may do so again.
+/// Maximum movement of the lows before the growth, as a share of the growth. Lows that moved further may do so again.
 const WANDERED_SHARE: f64 = 0.5;
 /// Number of parts of a window whose lows are compared. A part is longer than most sawteeth.
 const PARTS: usize = SLOTS / 2;
-/// Maximum deviation (root mean square) of these lows from a line through them, as a share of the growth.
+/// Maximum root mean square deviation of the lows from a line through them, as a share of the growth.
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
@@ -200,7 +200,7 @@ impl View<'_> {
 
 /// Minimum size of a step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// How much better than its logarithm time must predict the steps, in log odds.
+/// Minimum advantage of the time over its logarithm in predicting the steps, in log odds.
 const ODDS: f64 = 4.0;
 /// Number of seconds at the start to ignore. Memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
@@ -222,7 +222,7 @@ impl View<'_> {
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
-    /// Returns how much better than its logarithm the time since the start predicts the rises, in log odds.
+    /// Returns by how much the time since the start predicts the rises better than its logarithm, in log odds.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
         let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));

@@ -31,7 +31,6 @@ mod zmtp;
 /// Maximum time to read the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
 const MESSAGES: usize = 64;
-/// Name of the expression in an `execute_request`.
 const EXPRESSION: &str = "gpumem";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -143,7 +142,7 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // Data arrived, but no valid answer of the kernel.
+                        // Data arrived, but no valid answer.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => to_channel_error(&error),
                     });

@@ -46,7 +46,6 @@ pub enum ServerError {
     Gone {
         /// The server's pid in its own pid namespace.
         number: u32,
-        /// The server's file if it still exists.
         file: Option<String>,
     },
     #[error(
@@ -126,7 +125,6 @@ pub enum ChannelError {
     Silent,
     #[error("it closed the connection without an answer; check whether it has exited")]
     Closed,
-    /// The peer does not speak the Jupyter protocol.
     #[error("its answer is not Jupyter's: {why}; check what listens there")]
     Garbage {
         /// Can contain text from the kernel, which must be escaped for a terminal.

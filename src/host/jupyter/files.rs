@@ -46,7 +46,6 @@ impl Connection {
     }
 }
 
-/// Address and key of a kernel's shell channel.
 #[derive(Debug)]
 pub struct ShellEndpoint {
     /// An address on loopback, or the path of a socket.

@@ -315,7 +315,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // A program without a file that is not a known server must not be queried.
+            // A program that left no file and is not a known server must not be queried.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -389,7 +389,6 @@ fn find_server_file(
     Ok(None)
 }
 
-/// Formats the server's address for display.
 fn url(file: &ServerFile) -> String {
     let base = &file.base_url;
     if !file.sock.is_empty() {

@@ -63,7 +63,6 @@ struct Ancestor {
     start_ticks: u64,
     /// `None` for a zombie.
     comm: Option<Arc<str>>,
-    /// Whether argv and environment can be read without waiting for a driver.
     has_memory: bool,
     folder: Folder,
 }
@@ -127,7 +126,7 @@ impl Ancestor {
 
     /// Returns whether the process is a step daemon, or can be one because its program file cannot be read.
     fn may_be_step_daemon(&self) -> bool {
-        // Checking `comm` is the cheapest.
+        // This check is the cheapest.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))

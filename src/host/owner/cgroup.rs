@@ -313,7 +313,6 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Truncates text to `limit` bytes and replaces invalid UTF-8.
 fn text(bytes: &[u8], limit: usize) -> Arc<str> {
     if bytes.len() <= limit {
         return String::from_utf8_lossy(bytes).into();

@@ -197,7 +197,6 @@ impl ContainerNames {
         fill(&mut self.container_in_pod, other.container_in_pod);
     }
 
-    /// Reads the labels that Kubernetes puts on Docker containers.
     fn from_labels(labels: &Value) -> Self {
         let get = |label: &str| name(labels[label].as_str()?);
         Self {
@@ -295,7 +294,6 @@ fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&read_file(path)?).ok()
 }
 
-/// Reads a regular file. Returns `None` if the file is too long.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
     // Do not wait for a device, or for a pipe without a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -16,7 +16,6 @@ use crate::host::owner::users::Users;
 use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// Cached information about where a process runs.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,

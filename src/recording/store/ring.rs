@@ -152,7 +152,6 @@ impl StoreWriter {
         self.lost
     }
 
-    /// Returns whether snapshots are waiting to be written.
     pub fn is_behind(&self) -> bool {
         self.pending.snapshots > 0
     }
@@ -182,7 +181,6 @@ impl StoreWriter {
         if due { self.flush() } else { Ok(()) }
     }
 
-    /// Writes the waiting snapshots.
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         let Some(first) = self.pending.first else {
             return Ok(());
@@ -249,7 +247,6 @@ impl StoreWriter {
         Err(cause)
     }
 
-    /// Ends the current segment if a frame no longer fits into it.
     fn end_segment_before(&mut self, first: Time, bytes: u64) {
         let (Some(current), Some(segment)) = (&self.current, self.segments.back()) else {
             return;

@@ -15,7 +15,7 @@ use crate::model::snapshot::GpuProcess;
 
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Utilization of a process since `since`.
+/// Utilization of a process, measured since the time `since`.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
@@ -27,7 +27,6 @@ struct Lifetime {
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
 impl Accounting {
-    /// Adds the statistics to the rows if accounting is enabled.
     pub(super) fn fill(
         &mut self,
         rows: &mut [GpuProcess],

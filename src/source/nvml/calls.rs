@@ -21,7 +21,6 @@ impl CallProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
     }
 
-    /// Returns the call that was started last.
     pub(super) fn call(&self) -> Option<&'static str> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -68,7 +68,6 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Creates a reading without values.
     pub(super) fn of(gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -382,7 +381,6 @@ impl DeviceReader {
         });
     }
 
-    /// Returns whether the memory of every process is unknown.
     fn lacks_processes(&self, rows: &[GpuProcess]) -> bool {
         (self.only_v1_answers || !rows.is_empty())
             && rows.iter().all(|row| row.used_bytes.is_none())

@@ -161,11 +161,7 @@ pub enum NvmlFailure {
     )]
     LibraryNotFound { library: String },
     #[error("cannot use {library} as NVML: {reason}; name another with --nvml-library PATH")]
-    LibraryUnusable {
-        library: String,
-        /// Message of the loader.
-        reason: String,
-    },
+    LibraryUnusable { library: String, reason: String },
     #[error(
         "the NVIDIA kernel driver is not loaded (NVML_ERROR_DRIVER_NOT_LOADED); load it with \
          `modprobe nvidia` as root, or reboot after installing it; `gpumem doctor` says what is \

@@ -29,7 +29,6 @@ pub(super) struct GpuReader {
     progress: Arc<CallProgress>,
     requests: Sender<()>,
     readings: Receiver<Reading>,
-    /// When the pending request was sent.
     requested: Option<Instant>,
     /// Whether the GPU has answered before. The first answer may take longer, because it wakes the GPU.
     started: bool,

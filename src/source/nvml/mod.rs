@@ -87,7 +87,6 @@ pub struct Nvml {
     /// Errors from opening the driver, which every snapshot contains.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
-    /// Set while the driver is gone.
     away: Option<Away>,
     counted: Instant,
     /// A second instance of NVML, opened to count the GPUs.

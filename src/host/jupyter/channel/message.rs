@@ -34,7 +34,6 @@ struct ParentHeader {
 
 /// A message with a valid signature.
 pub(super) struct Answer {
-    /// Id of the request.
     pub(super) parent_id: String,
     pub(super) msg_type: String,
     pub(super) content: Value,
