@@ -52,7 +52,6 @@ impl Gpu {
             || self.processes.iter().flatten().any(has_instance)
     }
 
-    /// Splits the GPU's memory by holder. Returns `None` if the memory is unknown.
     pub fn balance(&self) -> Option<Balance> {
         let memory = self.memory?;
         let process_bytes = self.process_bytes();

@@ -15,7 +15,6 @@ pub struct ComputeDevice<'a> {
 }
 
 impl PartialEq for ComputeDevice<'_> {
-    /// Compares the devices' identities, not their states.
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }

@@ -28,8 +28,7 @@ impl Gpu {
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
-    /// Returns whether a process that NVML does not list on this GPU may hold memory there. See
-    /// [`Process::may_hold_gpu_memory`].
+    /// Returns whether a process that NVML does not list on this GPU may hold memory there.
     pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
         Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
     }

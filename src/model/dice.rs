@@ -24,7 +24,6 @@ impl Dice {
         self.roll(count as u64) as usize
     }
 
-    /// Returns a number that is at least 0 and less than 1.
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -11,7 +11,7 @@ use super::json::is_hostile;
 
 /// Escapes control characters (C0, C1, DEL) and the invisible characters of [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is printable ASCII, and scanning bytes is the fastest way to recognise it.
+    // Nearly all text is printable ASCII.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);

@@ -18,14 +18,14 @@ mod joining;
 
 use joining::{Joining, is_dead};
 
-/// Kind of evidence that links the members of a family.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
     /// Same process group: one shell command line, or one script.
     ProcessGroup,
     /// Same session. Its leader is a member.
     Session,
-    /// Same Slurm step, or same service or container whose first process is a member.
+    /// Same Slurm step, or same service or container. The first process of the service or container
+    /// is a member.
     Cgroup,
     /// Ranks of the same run of torchrun, DeepSpeed, MPI, Slurm or Ray.
     Run,
@@ -55,7 +55,6 @@ pub struct Family {
     pub id: Arc<str>,
     /// The members' pids, ascending. They can include a dead process that started other members.
     pub members: Vec<u32>,
-    /// Evidence that links the members. Empty for a single process.
     pub ties: BTreeSet<Tie>,
     /// Process outside the family that started it, if known.
     pub launcher: Option<Arc<Parent>>,
@@ -65,7 +64,6 @@ pub struct Family {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
     pub pid: u32,
-    /// Depth in the tree. A root has depth 0.
     pub depth: usize,
 }
 
@@ -130,7 +128,6 @@ impl Family {
         tree
     }
 
-    /// Returns the member that is the parent of `process` in the tree.
     fn elder<'a>(
         &self,
         process: &Process,

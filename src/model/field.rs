@@ -21,10 +21,8 @@ pub use read::{GROUPED, GroupName, SortValue, is_called};
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 
-/// Fields of a row, in the order of the columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// GPU or MIG device, by NVML index.
     Gpu,
     Pid,
     User,
@@ -32,29 +30,23 @@ pub enum Field {
     MemoryPercent,
     History,
     SmPercent,
-    /// CPU utilization, in percent of one core.
     CpuPercent,
-    /// CPU time since the process started, in seconds.
     CpuTime,
     HostMemory,
     State,
-    /// Time since the process last used this GPU, in seconds.
     Idle,
     /// Time since the process started, in seconds.
     Runtime,
     Framework,
-    /// Container, pod, job or unit in which the process runs.
     Place,
     Finding,
     Command,
     Name,
-    /// Notebook whose kernel the process is.
     Notebook,
     Container,
     Pod,
     Job,
     Unit,
-    /// NVML process list that contains the process.
     Kind,
     Is,
 }
@@ -275,7 +267,6 @@ fn finding_names() -> Vec<&'static str> {
     kinds.chain([ANY]).collect()
 }
 
-/// Returns the name of a state, or `None` for a letter that no current kernel uses.
 pub fn state_name(letter: char) -> Option<&'static str> {
     let mut states = STATES.iter();
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)

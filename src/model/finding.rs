@@ -44,7 +44,6 @@ pub enum KindSubject {
     Gpu,
 }
 
-/// Condition under which `reap` kills the processes of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
     /// By default, unless other kinds are requested. Without confirmation, if the rule has `action
@@ -73,10 +72,8 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds, in the order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// Returns the name of the kind in reports and configurations.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -126,12 +123,10 @@ kinds! {
 }
 
 impl Kind {
-    /// Returns whether a rule of this kind can kill processes without confirmation.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Returns whether findings of this kind report memory that is held while the GPU is unused.
     pub const fn is_unused(self) -> bool {
         use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
@@ -365,14 +360,12 @@ pub trait KindEvidence: Serialize + JsonSchema {
     }
 }
 
-/// Forecast of when a GPU's memory will be used up if it continues to grow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Exhaustion {
     pub free_bytes: u64,
     pub seconds: f64,
 }
 
-/// Evidence for a finding of any kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Evidence {

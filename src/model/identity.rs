@@ -5,7 +5,6 @@
 
 use super::time::Time;
 
-/// Start of a process, as exact as the source reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Start {
     /// Clock ticks since boot. They are exact, and do not change when the clock is set.

@@ -51,7 +51,6 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
         bytes.truncate(before);
         return Err(error);
     }
-    // Nearly all documents are ASCII, which needs no change.
     if bytes[before..].iter().any(|&byte| byte >= 0x7f)
         && let Ok(text) = String::from_utf8(bytes.split_off(before))
     {

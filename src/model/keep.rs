@@ -21,7 +21,6 @@ use super::{Finding, Identity, Kind, Process, Time};
 use crate::units::Span;
 
 pub const VARIABLE: &str = "GPUMEM_KEEP";
-/// Values that disable `GPUMEM_KEEP`.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
 /// UTC offset, in hours, of the time zone in which a day ends last. `GPUMEM_KEEP=DATE` names no
 /// time zone.
@@ -136,7 +135,6 @@ impl fmt::Display for KeptBy {
     }
 }
 
-/// A process that the configuration exempts, on all of its GPUs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
     pub identity: Identity,
@@ -150,13 +148,11 @@ pub struct Exempt {
 }
 
 impl Exempt {
-    /// Returns whether the process is exempt regardless of the finding.
     pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
         let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
         !is_limited && self.is_in_force(process, now)
     }
 
-    /// Returns whether the process is exempt from being killed for this finding.
     pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
         let about = finding.process.as_ref();
         let is_from = (self.kinds.is_empty() && self.rules.is_empty())
@@ -182,7 +178,6 @@ impl Process {
         (!is_over).then_some(KeptBy::Owner { user, until })
     }
 
-    /// Returns whether the maximum duration of the owner's `GPUMEM_KEEP`, if any, is over.
     pub fn is_past_keep_limit(&self, now: Time, longest: Option<Span>) -> bool {
         self.keep_limit(longest).is_some_and(|limit| now >= limit)
     }

@@ -15,7 +15,7 @@ use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 const NAME_CHARS: usize = 40;
 /// Number of characters of an id that are shown, as in docker.
 const ID_CHARS: usize = 12;
-/// Maximum number of files that are named. The text only states the number of other files.
+/// Maximum number of files that are named.
 const FILES_NAMED: usize = 3;
 /// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
@@ -60,7 +60,6 @@ impl Process {
         };
         let unit = || {
             let unit = self.systemd_unit.as_deref()?;
-            // The user column already shows the user of a login.
             let is_login = unit.starts_with("user@") || unit.starts_with("session-");
             (!is_login).then(|| head(unit, NAME_CHARS).to_owned())
         };
@@ -76,7 +75,6 @@ impl Process {
         }
     }
 
-    /// Returns the framework and, if known, its version: `pytorch 2.9.1`.
     pub fn framework_text(&self) -> Option<String> {
         let name = head(self.framework.as_deref()?, NAME_CHARS);
         Some(match self.framework_version.as_deref() {
@@ -170,7 +168,7 @@ impl Gpu {
 
 impl Snapshot {
     /// Returns the processes whose open files suggest that they hold GPU memory although NVML lists
-    /// them on no GPU. Excludes monitors and the driver's daemons, which hold no memory.
+    /// them on no GPU.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
         // Allocate the set once, because this function runs for every sample.

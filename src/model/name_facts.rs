@@ -8,7 +8,6 @@ use super::names::Hypervisor;
 use super::pool::Pool;
 use super::program::never_killed;
 
-/// Facts derived from the command line, program file, short name, framework and parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameFacts {
     pub is_display: bool,

@@ -23,7 +23,6 @@ pub struct Names {
 #[serde(deny_unknown_fields)]
 pub struct Hypervisor {
     pub programs: Vec<String>,
-    /// Name of the hypervisor, such as `KVM`.
     pub by: String,
     /// How to shut a virtual machine down, as an imperative without a full stop.
     pub words: String,
@@ -34,7 +33,6 @@ impl Hypervisor {
         NAMES.hypervisors.iter().find(|hypervisor| is_on(&hypervisor.programs, name))
     }
 
-    /// Returns advice that says that the process is a virtual machine, and how to shut it down.
     pub fn advice(&self) -> String {
         let (by, words) = (&self.by, &self.words);
         format!("it is a virtual machine ({by}), which a signal would cut off: {words}")

@@ -19,7 +19,6 @@ use super::program::is_interpreter;
 /// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
-/// Environment of a process according to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnerPlace {
@@ -73,7 +72,6 @@ fn parse() -> Result<OwnerTable, toml::de::Error> {
     toml::from_str(include_str!("owners.toml"))
 }
 
-/// Returns the names of the environment variables that entries need.
 pub fn variables() -> BTreeSet<&'static str> {
     let variables_of = |owner: &'static OwnerEntry| {
         let texts = [&owner.shows, &owner.stop].into_iter().flatten().chain(&owner.check);
@@ -139,7 +137,6 @@ pub fn daemons() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
 }
 
-/// Returns the container runtime whose cgroup names begin with this prefix.
 pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.cgroups, prefix))?;
     owner.runtimes.first().map(String::as_str)
@@ -238,7 +235,6 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
     Some(&**value).filter(|value| !value.is_empty())
 }
 
-/// The owner of a process, and the evidence for it.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
     pub owner: &'static OwnerEntry,

@@ -10,7 +10,6 @@ use super::Process;
 use super::pool::{is_spawned, tool};
 
 impl Process {
-    /// Returns the known placeholder that the process runs, or of which the process is a worker.
     pub fn placeholder(&self) -> Option<&'static str> {
         let command = self.command.as_deref()?;
         named(command).or_else(|| {

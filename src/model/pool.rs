@@ -16,7 +16,6 @@ use super::program::{file_name, is_interpreter};
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Name of the pool, such as `Celery`.
     pub name: String,
     pub restarted_by: String,
     /// How to stop or drain the pool, on one line, with commands in backquotes and without a full
@@ -87,7 +86,6 @@ impl Process {
 }
 
 impl Parent {
-    /// Returns whether the parent runs this program, script or module.
     pub fn runs(&self, name: &str) -> bool {
         let command = self.command.as_deref().unwrap_or_default();
         let program = command.first().map(|program| file_name(program));

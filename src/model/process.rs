@@ -159,7 +159,6 @@ pub struct AskedRelease {
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
-    /// Returns whether gpumem's request explains an event at this time.
     pub fn explains(&self, time: Time) -> bool {
         self.overlaps(time, time, 0.0)
     }
@@ -245,7 +244,6 @@ impl Process {
         }
     }
 
-    /// Returns whether a signal stopped the process, or its cgroup is frozen.
     pub fn is_stopped(&self) -> bool {
         self.live_state() == Some('T')
     }
@@ -325,7 +323,6 @@ pub struct LastKnown {
 }
 
 impl LastKnown {
-    /// Returns a process with only these names, for functions that take a process.
     pub fn as_named(&self) -> Process {
         Process {
             user: self.user.clone(),
@@ -377,7 +374,6 @@ pub struct Relative {
     pub client_addresses: Option<Arc<[Arc<str>]>>,
 }
 
-/// Relation of one process to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
@@ -386,7 +382,6 @@ pub enum Relation {
     Descendant,
     /// Another process of the same service or container.
     Cgroup,
-    /// A relation from a later version.
     #[serde(other)]
     Other,
 }
@@ -529,8 +524,6 @@ pub struct Jupyter {
 }
 
 impl Jupyter {
-    /// Describes the query about the kernel that is in progress, or returns `None` if there is
-    /// none.
     pub fn under_way(&self) -> Option<&'static str> {
         // The kernel's files contain the server's URL, so they have been read if it is known.
         (self.asking == Some(true)).then_some(match self.server_url {

@@ -11,7 +11,6 @@ use super::pool::{is_ray_idle, is_spawned};
 use super::process::{Parent, Process};
 use super::program::{file_name, is_interpreter};
 
-/// Maximum width of a name in a sentence, in columns.
 const LONGEST_NAME: usize = 60;
 
 /// Returns a process's name for a sentence: a notebook's file, an interpreter and its script, or a
@@ -73,13 +72,11 @@ fn program_name(program: &str) -> &str {
     if is_title { program } else { file_name(program) }
 }
 
-/// Formats a program with its script or subcommand: `python train.py`, `vllm serve`.
 fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     let program = program_name(program);
     let subject = if is_interpreter(program) {
         script(program, arguments)
     } else {
-        // The first argument may be a subcommand, as in `vllm serve` and `ollama runner`.
         arguments
             .first()
             .map(ToString::to_string)

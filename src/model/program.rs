@@ -24,7 +24,6 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
-/// Returns whether a program runs a script or module that its arguments name.
 pub fn is_interpreter(program: &str) -> bool {
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     matches!(

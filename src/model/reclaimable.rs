@@ -37,7 +37,6 @@ pub struct Reclaimable {
     /// Whether the memory of a process is unknown, so that the total is a lower bound.
     #[serde(skip)]
     is_least: bool,
-    /// Number of all findings, including those that are not reclaimable.
     #[serde(skip)]
     pub findings: usize,
     /// Whether a rule is undecided whose findings `gpumem reap` includes by default.
@@ -45,7 +44,6 @@ pub struct Reclaimable {
     pub is_undecided: bool,
 }
 
-/// How a plan treats a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMark {
     pub finding: Arc<str>,
@@ -188,7 +186,6 @@ impl Reclaimable {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
-    /// Text such as `78.4 GiB reclaimable`, or an empty text if only suspects fit.
     pub found: String,
     pub suspected: Option<String>,
 }

@@ -132,7 +132,6 @@ impl Reservation {
     }
 }
 
-/// Returns whether the value of a variable names individual GPUs.
 pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }

@@ -13,7 +13,6 @@ use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
 use super::suspect::Suspect;
 use super::{Identity, Start, Time};
 
-/// The user who runs gpumem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
     /// Unknown for a recording, which can come from another machine.
@@ -21,7 +20,6 @@ pub struct Me {
     pub name: Option<String>,
 }
 
-/// Indices of a row's parts in the snapshot and in the findings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
     /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU that the process has
@@ -83,13 +81,12 @@ pub struct ProcessRow<'a> {
     /// The process, or the reason why it is unresolved. Facts about an unresolved pid can belong to
     /// another process.
     pub process: Result<&'a Process, &'a str>,
-    /// Last known facts about a process that has exited but is still listed by NVML.
+    /// Last known facts about the process if it has exited but NVML still lists it.
     pub ended: Option<&'a LastKnown>,
     pub finding: Option<&'a Finding>,
     pub suspect: Option<&'a Suspect>,
     /// Seconds since the process last used this GPU: 0 while in use, `None` if unknown.
     pub idle_seconds: Option<f64>,
-    /// Growth of the memory in bytes, if the history covers it.
     pub growth_bytes: Option<i64>,
 }
 
@@ -135,7 +132,6 @@ impl<'a> ProcessRow<'a> {
         }
     }
 
-    /// Adds the suspect that `suspect_of` returns for the process.
     pub fn suspected(self, suspect_of: impl Fn(Identity) -> Option<&'a Suspect>) -> Self {
         let index = self.gpu.map(|gpu| gpu.index);
         let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
@@ -158,7 +154,6 @@ impl<'a> ProcessRow<'a> {
         Some(self.identity?.pid)
     }
 
-    /// Returns the name of the process's user, even if the process has exited.
     pub fn user(&self) -> Option<&'a Arc<str>> {
         match (self.process, self.ended) {
             (Ok(process), _) => process.user.as_ref(),
@@ -178,7 +173,6 @@ impl<'a> ProcessRow<'a> {
         self.entry?.used_bytes
     }
 
-    /// Returns whether a finding or suspicion reports memory that is held while the GPU is unused.
     pub fn is_unused(&self) -> bool {
         let kind =
             self.finding.map(|finding| finding.kind).or(self.suspect.map(|suspect| suspect.kind));
@@ -211,7 +205,6 @@ impl<'a> ProcessRow<'a> {
         gpu.map_or(Some(false), |gpu| gpu.is_open_in(process))
     }
 
-    /// Returns the row's share of the memory of its GPU or MIG device, in percent.
     pub fn memory_percent(&self) -> Option<f64> {
         let (gpu_instance, compute_instance) = self.instance();
         let memory = match gpu_instance {

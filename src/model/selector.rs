@@ -28,7 +28,6 @@ pub use parse::{is_begun, without_last};
 /// Minimum similarity, from 0 to 1, at which an error suggests an existing name.
 const ALIKE: f64 = 0.85;
 
-/// Conditions on a row. A selector is displayed as it was typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
     typed: String,
@@ -41,7 +40,6 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Reason why a string is not a valid selector, with an example of a valid form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectorError {
     #[error(
@@ -56,7 +54,6 @@ pub enum SelectorError {
     Quantity { name: &'static str, error: ParseError },
     #[error("{name}: {value:?} is not a number; write {example}")]
     Number { name: &'static str, value: String, example: &'static str },
-    /// The value is not among the possible values of the field.
     #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
     NoneSuch { name: &'static str, value: String, allowed: String },
     /// The pattern would silently match nothing.
@@ -190,7 +187,6 @@ impl Selector {
         (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
-    /// Returns a selector of rows that match all of these selectors, or `None` if there are none.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
         selectors.reduce(|one, other| Self {
@@ -337,7 +333,6 @@ impl Selector {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
-    /// Returns the fields of the terms. `None` stands for a word, which can match any field.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.terms.iter().map(|term| match &term.test {
             Test::Word(_) => None,

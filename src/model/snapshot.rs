@@ -19,7 +19,6 @@ pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Proc
 pub use super::reservation::Reservation;
 use super::time::Time;
 
-/// The `schema` that this version writes.
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
 /// Everything that gpumem observed at one instant: what `gpumem ps --json` prints, and each line of a
@@ -352,23 +351,18 @@ pub struct MigDevice {
     pub memory: Option<Memory>,
 }
 
-/// NVML process list that contains a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub enum ProcessType {
-    /// A CUDA context.
     #[default]
     #[serde(rename = "compute")]
     Compute,
-    /// A graphics context.
     #[serde(rename = "graphics")]
     Graphics,
-    /// A CUDA context and a graphics context.
     #[serde(rename = "compute+graphics")]
     ComputeGraphics,
     /// A client of the Multi-Process Service.
     #[serde(rename = "mps")]
     Mps,
-    /// A type from a later version.
     #[serde(other, rename = "other")]
     Other,
 }
@@ -458,7 +452,6 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
-/// Reads `null` as the default, like an absent value.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -71,7 +71,6 @@ pub struct SeenSoFar {
 
 impl fmt::Display for SeenSoFar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Use the largest unit that fits.
         let (number, unit) = match self.seconds {
             seconds @ 0..60 => (seconds, "s"),
             seconds @ 60..3600 => (seconds / 60, "m"),

@@ -118,7 +118,6 @@ fn zone() -> TimeZone {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalTime {
     time: Time,
-    /// Calendar time, or `None` if the calendar cannot represent the time.
     zoned: Option<Zoned>,
 }
 
@@ -164,7 +163,6 @@ impl LocalTime {
         }
     }
 
-    /// Formats the zone as `CET`, or as `+03` if it has no name.
     pub fn zone(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%Z").to_string(),

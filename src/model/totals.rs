@@ -14,7 +14,6 @@ pub struct Total {
     pub of: GroupName,
     /// Number of processes. A process on several GPUs is counted once.
     pub processes: usize,
-    /// NVML indices of the GPUs that list the processes.
     pub gpus: BTreeSet<u32>,
     /// GPU memory of the rows with known memory, in bytes, or `None` if no row has known memory.
     pub used_bytes: Option<u64>,
@@ -33,7 +32,6 @@ struct GroupSum {
     reclaimable: SummedBytes,
 }
 
-/// Sum of sizes, of which some may be unknown.
 #[derive(Default)]
 struct SummedBytes {
     known: Option<u64>,

@@ -40,7 +40,6 @@ impl Snapshot {
     }
 }
 
-/// Processes that may be on a GPU whose process list is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
     /// For each pid, the lowest NVML index of the GPUs that the process itself may be on.
@@ -91,12 +90,10 @@ impl Unread {
         Self { process_gpus, family_gpus }
     }
 
-    /// Returns whether the process itself may be on a GPU whose processes are unknown.
     pub fn may_hold(&self, pid: u32) -> bool {
         self.process_gpus.contains_key(&pid)
     }
 
-    /// Returns the NVML index of the GPU that a process or a member of its family may be on.
     pub fn gpu_of(&self, pid: u32) -> Option<u32> {
         self.family_gpus.get(&pid).copied()
     }

@@ -39,7 +39,6 @@ const MAX_SAVING_SECONDS: f64 = 600.0;
 /// Time, in seconds, for which the verdict of a rule can stay unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
-/// Answer to the question whether a rule's finding about the living members still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recheck {
     StillTrue,
@@ -49,7 +48,6 @@ pub enum Recheck {
 
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
-    /// Current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
     /// Whether the finding still holds. Ignored if a person named the target.
@@ -75,13 +73,11 @@ pub struct Act {
     held: Handles,
     baseline: Option<Baseline>,
     first_action: Option<Time>,
-    /// Time at which the rule's verdict became unknown.
     unknown_since: Option<Time>,
     /// Resource usage of the living members' job at the last signal or check.
     usage: JobUsage,
     /// Description of the job's work, if the job gets more time because it still works.
     saving: Option<String>,
-    /// Whether gpumem sent SIGCONT to stopped members.
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
     /// Whether the server has shut the kernel down, so that it will not restart the kernel.
@@ -150,7 +146,6 @@ impl Act {
         }
     }
 
-    /// Adds earlier release requests from the ledger.
     pub fn after(self, releases: Vec<PastRelease>) -> Self {
         Self { releases, ..self }
     }
@@ -172,7 +167,6 @@ impl Act {
         self.saving.as_deref()
     }
 
-    /// Returns the members that were alive at the last check. Only these members are rechecked.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
@@ -243,7 +237,7 @@ impl Act {
         record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Opens a handle on every process before any process is signalled.
+    /// Opens handles on all processes before any process is signalled.
     fn begin(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|step| step.advice()) {
             let command = Arc::clone(command);
@@ -257,7 +251,6 @@ impl Act {
         let launcher = self.target.launcher.iter().map(|member| (member, false));
         for (member, is_member) in members.chain(launcher) {
             match self.held.open(member, is_member, control) {
-                // A process that has exited needs no action.
                 Ok(()) | Err(NotOpened::Gone(_)) => {}
                 Err(error) => return NextMove::End(outcome_of_not_opened(error)),
             }
@@ -459,7 +452,6 @@ impl Act {
         is_saving
     }
 
-    /// Records the result of a request.
     fn record(
         &mut self,
         now: Time,
@@ -583,7 +575,6 @@ impl Act {
         }
     }
 
-    /// Returns the bytes that a process holds on all GPUs, according to a snapshot.
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
@@ -598,7 +589,6 @@ impl Act {
         (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))
     }
 
-    /// Returns the outcome if processes are alive after the last step.
     fn alive_at_the_end(&mut self, control: &mut dyn ProcessControl) -> Outcome {
         for handle in self.held.alive(control) {
             let Some(held) = self.held.get(handle) else {

@@ -120,7 +120,6 @@ impl CommandSource {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
 
-    /// Adds commands to findings. `all` contains all findings on the snapshot.
     pub fn fill_in<'f>(
         &self,
         findings: impl Iterator<Item = &'f mut Finding>,
@@ -309,7 +308,6 @@ fn own_release_command(
     is_certain.then(|| format!("gpumem release{option} {name}"))
 }
 
-/// Returns the commands for a process in a snapshot that the engine has evaluated.
 pub fn own_commands(
     engine: &Engine,
     process: Option<&Process>,
@@ -333,7 +331,6 @@ fn explain_command(finding: &Finding) -> Option<String> {
     }
 }
 
-/// Returns advice to ask the owner, if gpumem lacks only the permission.
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|refused| refused.finding.as_ref() == Some(&finding.id))?;

@@ -30,7 +30,6 @@ use crate::host::{Roots, open_output, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
 
-/// Error from starting an executor.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
     /// Another reaper is running, or the lock could not be taken.
@@ -40,12 +39,10 @@ pub enum ExecutorError {
     Ledger(#[from] ledger::LedgerError),
 }
 
-/// Resources of an executor: the lock, the ledger, and process control.
 pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
     record: Box<dyn LedgerSink + Send>,
     unattended: Vec<Time>,
-    /// Earlier requests to release memory.
     releases: Vec<PastRelease>,
     _lock: Option<Lock>,
 }
@@ -69,7 +66,6 @@ impl Tools {
         })
     }
 
-    /// Creates tools from process control and a ledger, without a lock.
     pub(crate) fn new(
         control: Box<dyn ProcessControl + Send>,
         record: Box<dyn LedgerSink + Send>,
@@ -96,7 +92,6 @@ impl std::fmt::Debug for Tools {
 
 #[derive(Clone, Debug)]
 pub struct FreshSample<'a> {
-    /// Current time on the snapshots' clock.
     pub now: Time,
     pub snapshot: &'a Snapshot,
     /// All findings in the sample that are not exempt, or `None` if the findings are unknown
@@ -104,7 +99,6 @@ pub struct FreshSample<'a> {
     pub found: Option<Vec<&'a Finding>>,
 }
 
-/// Supplies samples to [`Executor::run`].
 pub trait SampleSource {
     /// Returns the newest sample, or `None` to stop the executor.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
@@ -113,9 +107,8 @@ pub trait SampleSource {
     fn wait(&mut self, until: Time);
 }
 
-/// Receives an executor's events. `index` is the target's index in the plan.
 pub trait Observer {
-    /// Called immediately before an action, after the action was written to the ledger.
+    /// Called after an action was written to the ledger, immediately before the action.
     fn intended(&mut self, index: usize, deed: &Deed);
 
     /// Called if parts of the last action failed.
@@ -252,7 +245,6 @@ impl LedgerSink for ObservedRecord<'_> {
 
 pub(super) const LOCK_FILE: &str = "reap.lock";
 
-/// Error from taking the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]

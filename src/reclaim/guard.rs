@@ -169,7 +169,6 @@ pub enum Call {
     Rule,
 }
 
-/// Decides which processes may be signalled, from the policy and the caller's identity.
 #[derive(Clone, Debug)]
 pub struct Guard {
     pub policy: Policy,

@@ -49,7 +49,6 @@ impl HeldProcess {
 pub(super) struct Handles {
     all: Vec<HeldProcess>,
     boot_id: Option<Arc<str>>,
-    /// Processes that exited before or during the act.
     ended: HashSet<u32>,
     /// Pid and start ticks of the processes that existed before the act began.
     present: HashSet<(u32, u64)>,
@@ -63,7 +62,6 @@ impl Handles {
         Self { boot_id, ..Self::default() }
     }
 
-    /// Opens a handle on a member or the launcher of a target.
     pub fn open(
         &mut self,
         member: &TargetProcess,
@@ -134,7 +132,6 @@ impl Handles {
         all.filter_map(|handle| self.get(handle).cloned()).collect()
     }
 
-    /// Returns whether a held process is in the plan or may hold a GPU.
     fn is_concerned(
         &self,
         handle: Handle,

@@ -28,7 +28,6 @@ use crate::model::{Snapshot, Time};
 pub const FILE_NAME: &str = "reap.jsonl";
 /// Maximum number of bytes read from the end of the file. They contain a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
-/// Value of `schema` in each line.
 pub const SCHEMA: &str = "gpumem.ledger/1";
 /// Maximum length of a line, in bytes. A family of a thousand members needs half of this length.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -57,7 +56,6 @@ pub struct LedgerEntry {
 pub enum LedgerEvent {
     Begun {
         actor: Actor,
-        /// The target, with its reason, evidence and steps.
         target: Box<Target>,
     },
     /// An action is about to happen. A later line records the result, unless gpumem died first.

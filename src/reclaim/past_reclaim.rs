@@ -17,14 +17,12 @@ use super::release::ReleaseBy;
 use super::target::Deed;
 use crate::model::waste::{How, Reclaimed};
 
-/// Totals of an audit log.
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
     /// Inode of the file. `read` is the offset of the first unread byte.
     inode: u64,
     read: u64,
-    /// Acts whose end is not in the log yet.
     open: HashMap<Arc<str>, OpenAct>,
     sums: Reclaimed,
 }

@@ -20,7 +20,6 @@ const MAX_READ_BYTES: u64 = 1 << 20;
 /// Assumed duration, in seconds, of a release whose end is not in the ledger.
 const ASSUMED_SECONDS: f64 = 60.0;
 
-/// A past request to a process to release memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastRelease {
     /// Process that received the request. For a server, the listening process.
@@ -67,11 +66,10 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
     releases.collect()
 }
 
-/// Releases in a ledger. The file is read again when it changes.
+/// Reader of the releases in a ledger. The file is read again when it changes.
 #[derive(Clone, Debug)]
 pub struct ReleaseLog {
     path: PathBuf,
-    /// Size and modification time of the file when it was read.
     read: Option<(u64, Option<SystemTime>)>,
     releases: Vec<PastRelease>,
 }

@@ -35,7 +35,6 @@ const MAX_GENERATIONS: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
     pub findings: &'a [Finding],
-    /// Snapshot that the findings are about.
     pub snapshot: &'a Snapshot,
     pub families: &'a [Family],
     /// Facts about the processes that [`pids`] returns, if /proc is readable.
@@ -52,7 +51,6 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     pids
 }
 
-/// Targets of a plan, and the processes that the plan refuses.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
     pub time: Time,
@@ -294,7 +292,6 @@ fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     families
 }
 
-/// Converts a family to a target, or returns the reason for refusing the family.
 fn target(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -359,7 +356,6 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
-            // The start of the launcher is unknown, but it is earlier than the start of its ranks.
             let started = processes.iter().filter_map(|process| process.start_time).min();
             let now = input.snapshot.time;
             let kept =
@@ -486,7 +482,7 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
 /// Returns whether a process is a descendant of a requested process, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // In a recording, two processes can be each other's parents, which would loop forever.
+    // In a recording, two processes can be each other's parents, so limit the search.
     for _ in 0..MAX_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older = |parent: &&Process| {
@@ -503,7 +499,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
     false
 }
 
-/// Returns a process's memory by GPU, from NVML's process lists. Each GPU occurs once.
+/// Returns a process's memory by GPU, from NVML's process lists.
 fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found: Vec<MemberGpu> = Vec::new();
     for gpu in &snapshot.gpus {

@@ -27,9 +27,7 @@ pub struct Policy {
     pub targets: Targets,
     /// Processes that a selector matched. If set, the plan contains no other processes.
     pub selected: Option<Selected>,
-    /// Whether to include other users' processes.
     pub all_users: bool,
-    /// Whether to include graphics-only processes.
     pub graphics: bool,
     /// Whether to include inference servers that a rule found.
     pub servers: bool,
@@ -41,7 +39,6 @@ pub struct Policy {
     pub release: Release,
     /// Names of rules whose findings lead to release requests only.
     pub releasing: Vec<Arc<str>>,
-    /// Signal to send instead of SIGTERM.
     pub signal: Option<Signal>,
     /// Grace period after each signal, instead of the defaults for the recipients.
     pub grace: Option<Duration>,
@@ -49,7 +46,6 @@ pub struct Policy {
     pub never: Vec<Arc<str>>,
     /// Maximum time for which `GPUMEM_KEEP` can protect a process.
     pub longest_keep: Option<Span>,
-    /// Exemptions in the configuration.
     pub kept: Vec<Exempt>,
     /// The exemptions of `kept` in the form of a check, for processes that start after the plan.
     pub keeps: Keeps,
@@ -80,7 +76,6 @@ impl Policy {
     }
 }
 
-/// Whether gpumem asks targets to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Release {
     #[default]
@@ -94,7 +89,6 @@ pub enum Release {
 
 type KeepCheck = dyn Fn(&Process, &Snapshot) -> bool + Send + Sync;
 
-/// Check whether the configuration exempts a process now. The default exempts no process.
 #[derive(Clone, Default)]
 pub struct Keeps(Option<Arc<KeepCheck>>);
 
@@ -114,7 +108,6 @@ impl fmt::Debug for Keeps {
     }
 }
 
-/// Processes that a plan is about.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Targets {
     Named(ProcessNames),
@@ -152,7 +145,6 @@ impl Targets {
     }
 }
 
-/// Processes that match at least one of the names.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessNames {
     pub pids: Vec<u32>,
@@ -188,8 +180,8 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// Returns the earliest start of the next act, based on the start times of earlier acts in any
-    /// order. A start in the future, left over from before the clock was set back, counts as now.
+    /// Returns the earliest start of the next act after `acts`, in any order. If the clock was set
+    /// back, a start in the future counts as now.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
@@ -232,7 +224,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Signals that a user may request.
+    /// Signals that a user can request.
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
@@ -253,7 +245,6 @@ impl Signal {
         Self::TABLE[self as usize].2
     }
 
-    /// Returns the name, such as `"SIGTERM"`.
     pub const fn name(self) -> &'static str {
         Self::TABLE[self as usize].1
     }
@@ -265,7 +256,6 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The text does not name a signal that gpumem sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a signal that gpumem sends; use TERM, INT, HUP, QUIT, USR1, USR2 or KILL")]
 pub struct NoSignal(String);

@@ -49,7 +49,6 @@ impl ConfiguredPolicy {
         Self { releasing, ..self }
     }
 
-    /// Adds the configured exemptions for the processes of a snapshot to a policy.
     pub fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.longest_keep = self.longest_keep;
@@ -134,7 +133,6 @@ pub(super) fn plan_by_snapshot(
     (plan(&input, &guard), guard)
 }
 
-/// Returns the facts about a process that a snapshot contains.
 fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
@@ -184,7 +182,6 @@ pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     marks(&found, snapshot, judged_policy(engine, snapshot))
 }
 
-/// Returns the default policy of `reap --all-users`.
 pub fn default_policy() -> Policy {
     Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }

@@ -73,7 +73,6 @@ pub enum RequestResult {
     /// The process works, so nothing was done.
     AtWork,
     Failed(String),
-    /// A notebook server did not shut the kernel down and would restart it after a signal.
     Restarts(String),
     Released(ReleaseAnswer),
 }
@@ -109,7 +108,6 @@ pub trait ProcessControl {
 
     fn answer(&mut self) -> RequestResult;
 
-    /// Closes all handles and drops the pending answer.
     fn release(&mut self);
 }
 

@@ -95,7 +95,6 @@ fn recheck_members(
     verdict
 }
 
-/// Returns the processes that may be on a GPU whose process list is missing.
 fn unread(snapshot: &Snapshot) -> Unread {
     match snapshot.gpus.iter().any(Gpu::is_unread) {
         true => Unread::new(snapshot, &families(snapshot), |_, _| false),

@@ -21,7 +21,6 @@ use super::target::Target;
 use crate::host::{Guarded, ListedProcess, parse_kernel};
 use crate::model::{Gpu, Process, Snapshot};
 
-/// Relations of a process before it was ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
@@ -44,7 +43,6 @@ pub(super) struct Respawn {
 }
 
 impl Respawn {
-    /// Records the relations of a living member.
     pub fn expect(&mut self, pid: u32, facts: &Guarded, snapshot: &Snapshot) {
         let shown = snapshot.process(pid);
         let shown = shown.filter(|process| process.start_ticks == Some(facts.start_ticks));

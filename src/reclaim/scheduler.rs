@@ -43,7 +43,6 @@ const BUSY_SECONDS: f64 = 300.0;
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
-    /// Returns the current guard, with the configuration's exemptions.
     fn guard(
         &mut self,
         rules: &RuleSet,
@@ -62,11 +61,9 @@ pub trait System {
 
     fn log(&mut self, text: &str);
 
-    /// Takes the machine's reaper lock and opens the audit log.
     fn tools(&mut self) -> Result<Tools, String>;
 }
 
-/// Observer that writes actions to the service's log.
 struct LogObserver<'a>(&'a mut dyn System);
 
 impl Observer for LogObserver<'_> {
@@ -101,7 +98,6 @@ struct RunningReap {
 #[derive(Debug)]
 struct PendingRetry {
     retry_at: Time,
-    /// Error that was logged last.
     error: String,
 }
 
@@ -113,7 +109,6 @@ pub struct ReapScheduler {
     warnings: Warnings,
     snapshot: Snapshot,
     acting: Option<RunningReap>,
-    /// Earliest time at which the next act can start.
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
@@ -526,7 +521,7 @@ impl ReapScheduler {
         self.log_error(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Stops the act, because gpumem must not act without an audit log. A full disk is an example.
+    /// Stops the act, because gpumem must not act without an audit log.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.log_error(Err(error.to_string()), system);
@@ -567,7 +562,6 @@ fn finding_ids(target: &Target) -> Vec<Arc<str>> {
     }
 }
 
-/// Returns the command that the owner can run instead.
 fn owner_command(target: &Target) -> &str {
     let mut commands = target.steps.iter().filter_map(Step::advice);
     commands.next().map_or("gpumem reap --direct", |command| &**command)

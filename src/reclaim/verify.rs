@@ -140,7 +140,6 @@ impl Outcome {
         }
     }
 
-    /// Returns the command that wakes a process after a release.
     pub fn wake(&self) -> Option<&Arc<str>> {
         match self {
             Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
@@ -150,7 +149,6 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome of a failed release.
     pub fn of_release(error: &NotReleased) -> Self {
         let why = error.why().into();
         match error {
@@ -161,7 +159,6 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome for a protected process.
     pub fn of(protection: Protection) -> Self {
         match protection {
             Protection::OtherNamespace => Self::OtherNamespace,
@@ -233,7 +230,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Formats the process's own report about a release.
 fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
     if let Some(live) = report.live_bytes {
         write!(f, "; it has {} in use", Bytes(live))?;
@@ -253,7 +249,6 @@ pub struct ReleaseMeter {
 }
 
 impl ReleaseMeter {
-    /// Creates a meter with the bytes held before the request.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }

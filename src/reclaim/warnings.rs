@@ -25,7 +25,6 @@ use crate::model::{Start, Time};
 const SCHEMA: &str = "gpumem.warnings/2";
 /// Maximum number of warnings. It only limits the size of the file; no machine needs as many.
 const MAX_WARNINGS: usize = 4096;
-/// Maximum size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Time, in seconds, after which a warning from before a restart expires, if its finding has not
 /// returned.
@@ -39,7 +38,6 @@ pub enum WarningsError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// Waiting times before an act.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
     /// Time from the first warning to the last.
@@ -75,7 +73,7 @@ pub struct Warning {
     pub is_of_end: bool,
     /// Whether the announced action was taken, so that it must not be repeated.
     pub is_over: bool,
-    /// Whether the warning is from an earlier run, and its finding has not been seen again yet.
+    /// Whether an earlier run gave the warning, and its finding has not been seen again yet.
     #[serde(skip)]
     is_old: bool,
 }

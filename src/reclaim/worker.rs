@@ -42,14 +42,12 @@ const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
 /// Time for which a confirmation is valid. A later action would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// Processes to end or release, and the method.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     pub scope: PlanScope,
     /// Whether to ask for a release only, and keep the processes running.
     pub release: bool,
     pub signal: Option<Signal>,
-    /// Whether to include processes of other users.
     pub all_users: bool,
     /// Whether to include processes that a scheduler, service manager or container runtime owns.
     pub direct: bool,
@@ -83,7 +81,7 @@ pub enum ReclaimRequest {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// Number of the request. The answer repeats it.
+    /// The answer contains the same number.
     pub number: u64,
     pub options: PlanOptions,
     pub snapshot: Arc<Snapshot>,
@@ -100,7 +98,6 @@ pub struct ObservedSample {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
-    /// A plan, or the reason why there is no plan.
     Planned {
         /// Number of the request.
         number: u64,
@@ -158,7 +155,6 @@ pub enum TargetStage {
     },
 }
 
-/// Takes the lock and opens the audit log.
 pub type OpenTools = fn() -> Result<Tools, String>;
 
 pub struct ReclaimWorker {

@@ -230,7 +230,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// Returns a scene in which `python train.py` runs on these GPUs, in the host's pid namespace.
+    /// Returns a scene with `python train.py` on these GPUs, in the host's pid namespace.
     fn alive(gpus: &[u32]) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -355,7 +355,6 @@ mod tests {
                 vanish(scene);
                 scene.process(PID).state = Some('S');
             }),
-            // A zombie is dead in any namespace.
             ("a zombie, start unknown", Found, |scene| {
                 vanish(scene);
                 scene.process(PID).state = Some('Z');

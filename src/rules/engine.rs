@@ -56,7 +56,6 @@ impl Engine {
         &self.settings
     }
 
-    /// Clears the history but keeps the settings.
     pub fn forget(&mut self) {
         let (settings, has_recorder) = (std::mem::take(&mut self.settings), self.has_recorder);
         *self = Self { has_recorder, ..Self::new(settings) };
@@ -99,7 +98,6 @@ impl Engine {
         let rule_input = |rule| RuleInput { rule, history, snapshot, active, jobs: &jobs };
         let run: Vec<(usize, &Rule)> =
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
-        // Look up each process once for all rules.
         for process in &snapshot.processes {
             if let Some(process_history) = self.history.process(process.identity()) {
                 // A desktop waits for its user, and a virtual machine for its guest. Neither is
@@ -308,25 +306,21 @@ impl Engine {
         self.active.all()
     }
 
-    /// Returns all current findings except exempt ones.
     pub fn unkept(&self) -> impl Iterator<Item = &Finding> + Clone {
         let current = &self.active;
         current.reported.iter().chain(&current.attached)
     }
 
-    /// Records how a reclaim plan for the last snapshot treats each finding.
     pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let current = &mut self.active;
         let open = current.reported.iter_mut().chain(&mut current.attached);
         open.for_each(|finding| finding.mark_planned(marks));
     }
 
-    /// Returns the most recently resolved findings, newest first.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved
     }
 
-    /// Returns the findings that will become active if nothing changes.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
@@ -336,7 +330,6 @@ impl Engine {
         &self.suspects
     }
 
-    /// Returns a shared handle to the suspects, which costs no copy of the list.
     pub fn shared_suspects(&self) -> Arc<[Suspect]> {
         Arc::clone(&self.suspects)
     }
@@ -417,7 +410,6 @@ impl ActiveFindings {
         self.reported.iter().chain(&self.attached).chain(kept)
     }
 
-    /// Attaches the other findings on each process to the reported one.
     fn attach(&mut self) {
         if self.attached.is_empty() {
             return;
@@ -469,7 +461,6 @@ impl ActiveFindings {
     }
 }
 
-/// Identifies the same finding in different snapshots, by its rule and its process or GPU.
 #[derive(PartialEq, Eq, Hash, Debug)]
 enum FindingSubject {
     Process(Arc<str>, Identity),

@@ -59,12 +59,10 @@ impl Exemption {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// The exemption covers only some of the finding's GPUs, or only other GPUs of the process. The
-    /// finding is still reported.
+    /// The exemption covers only some of the finding's GPUs, or only other GPUs of the process.
     InPart,
     /// The exemption covers the finding. The flag is false if the exemption may not match.
     Wholly(&'a Exemption, bool),
-    /// The snapshot does not contain the process.
     Unseen,
 }
 
@@ -222,7 +220,6 @@ fn parent_of(child: &Process) -> Option<Process> {
     })
 }
 
-/// Returns whether an exemption may cover a process on any GPU.
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
     let covers_process = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {

@@ -237,7 +237,6 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     }
 }
 
-/// Returns whether another process of the job works and does not spin.
 fn is_job_working(input: ProcessInput<'_>) -> bool {
     let (history, snapshot) = (input.rule_input.history, input.rule_input.snapshot);
     let families = families(snapshot);
@@ -257,7 +256,6 @@ fn is_job_working(input: ProcessInput<'_>) -> bool {
     })
 }
 
-/// Returns whether samples cover enough of a low-power phase.
 fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
     let (min_coverage, seconds) =
         if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
@@ -268,8 +266,7 @@ fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: boo
 }
 
 /// Returns evidence that a process is hung on a GPU, or `None` if something else explains the lower
-/// power. An active finding met the thresholds when it began. It lasts while the wider limits of
-/// the history are met.
+/// power.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -333,14 +330,13 @@ fn left_spinning(
     })
 }
 
-/// Returns whether memory traffic is still high although power has fallen.
 fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
 }
 
-/// Returns whether the power limit is below the former power, and the GPU draws most of the limit.
+/// Returns whether the GPU draws most of a power limit that is below the former power.
 fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
     phase
         .power_limit
@@ -348,7 +344,6 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
-/// Returns whether the GPU is throttled by heat or by a clock setting.
 fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
@@ -394,7 +389,6 @@ fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<Find
     Some(FindingParts { severity, gpus, since, until, evidence, message, advice })
 }
 
-/// Lists what to inspect before ending the process.
 fn advice(process: &Process) -> Vec<String> {
     let pid = process.pid;
     let program = process.executable.as_deref().or_else(|| {

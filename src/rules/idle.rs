@@ -232,7 +232,6 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
 fn is_never_idle(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_for_servers = is_for_servers(input);
-    // `judge_cell` decides about busy notebooks.
     let is_busy = is_for_servers && cell::is_busy(process);
     let is_stopped = matches!(process_history.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(rule_input, process_history);
@@ -253,13 +252,10 @@ fn may_serve(input: ProcessInput<'_>) -> bool {
         && server::is_server(process, process_history, rule_input.snapshot).is_none()
 }
 
-/// Returns whether the rule judges inference servers (`server-idle`) instead of all other processes
-/// (`idle`).
 fn is_for_servers(input: ProcessInput<'_>) -> bool {
     input.rule_input.rule.kind() == Kind::ServerIdle
 }
 
-/// A process that may be idle on one GPU.
 struct IdleCandidate<'a> {
     input: ProcessInput<'a>,
     row: &'a RowHistory,

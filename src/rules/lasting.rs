@@ -38,8 +38,6 @@ pub(super) fn is_working(
     computes || moves(now) || moves(needed)
 }
 
-/// Returns whether samples cover enough of a period. An active finding needs less coverage than a
-/// new one.
 pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     let min_coverage = if is_active { COVERAGE_TO_STAY } else { LEAST_COVERAGE };
     coverage >= min_coverage

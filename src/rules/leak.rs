@@ -243,7 +243,6 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
     Some(LeakingGpu { gpu, trend, has_stopped, evidence, severity })
 }
 
-/// Returns the seconds until growth reaches the threshold at the current rate.
 fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
     seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
@@ -253,7 +252,6 @@ fn is_display(input: ProcessInput<'_>) -> bool {
     input.process_history.is_desktop_or_machine()
 }
 
-/// Combines the GPUs on which a process leaks into one finding.
 fn finding(input: ProcessInput<'_>, leaks: Vec<LeakingGpu>) -> Option<Finding> {
     let ProcessInput { rule_input, process, .. } = input;
     let severity = leaks.iter().map(|leak| leak.severity).max()?;

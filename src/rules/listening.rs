@@ -81,7 +81,6 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     }
 }
 
-/// Returns whether a socket of the process may have clients outside its job.
 pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool {
     let addresses = addresses_for_others(process, snapshot);
     addresses.is_none_or(|addresses| !addresses.is_empty())
@@ -180,7 +179,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
 }
 
 impl ProgramSockets {
-    /// Returns whether none of the program's sockets have clients.
+    /// Returns whether all sockets of the program are listed.
     fn is_whole(&self) -> bool {
         self.ports.is_empty() && !self.chosen
     }
@@ -199,7 +198,7 @@ impl ProgramSockets {
         }) || arguments.any(|word| self.contains.iter().any(|text| word.contains(&**text)))
     }
 
-    /// Returns whether the socket at this port has another purpose than clients.
+    /// Returns whether the socket at this port has a purpose other than clients.
     fn explains<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
         if self.is_anyones() {
             return self.ports.contains(&port);
@@ -211,8 +210,6 @@ impl ProgramSockets {
                 || self.own_options_name(port, command))
     }
 
-    /// Returns whether an option between the program's name and the script that it runs names the
-    /// port.
     fn own_options_name<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
         let is_name = |word: &T| self.names.iter().any(|name| name == file_name(word.as_ref()));
         let is_script = |word: &T| word.as_ref().ends_with(".py");
@@ -281,7 +278,6 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Returns whether the environment and command line show a distributed run.
 fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     has_run_variables(process)
@@ -323,7 +319,6 @@ fn names_port<T: AsRef<str>>(port: u16, command: &[T]) -> bool {
     port_options(command).any(|named| named == port)
 }
 
-/// Returns the ports in options that take an address.
 fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     let is_address = |name: &str| matches!(name, "port" | "bind" | "listen" | "http-port" | "p");
     named_ports(command, is_address)

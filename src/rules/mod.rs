@@ -108,7 +108,6 @@ impl RuleSet {
         self.rules.push(rule);
     }
 
-    /// Returns the longest duration in the settings of enabled rules.
     pub fn longest(&self) -> Duration {
         let enabled = self.rules.iter().filter(|rule| rule.settings.enabled);
         let values = enabled.flat_map(|rule| {

@@ -315,7 +315,6 @@ fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
     Some(unused)
 }
 
-/// Returns whether an exception in the module's documentation applies.
 fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_traced = matches!(process_history.state(), Some(('t', _)));

@@ -114,8 +114,6 @@ mod tests {
         command.split(' ').map(Arc::from).collect()
     }
 
-    /// Returns a scene with a process that started `age` seconds ago, holds 40 of 80 GiB and uses
-    /// the GPU.
     fn scene(command: &str, age: f64) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.holder(PID, &[0], 40 * GIB);
@@ -187,7 +185,6 @@ mod tests {
         assert_eq!(engine.pending()[0].kind, Kind::Placeholder);
         scene.play(120.0, |snapshot| engine.observe(snapshot));
         assert_eq!(count(&engine, Kind::Placeholder), 1);
-        // The process frees its memory.
         scene.row(0, PID).used_bytes = Some(GIB / 2);
         engine.observe(scene.step());
         assert_eq!(count(&engine, Kind::Placeholder), 0);

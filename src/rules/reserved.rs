@@ -120,7 +120,6 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     }
 }
 
-/// Returns whether a GPU was unused for long enough after the reservation.
 fn is_unused_long_enough(unused: &Streak, allocated_at: Time, needed: f64) -> bool {
     unused.until.seconds_since(unused.since.max(allocated_at)) >= needed
         && unused.samples >= LEAST_SAMPLES
@@ -210,7 +209,6 @@ mod tests {
 
     const MINUTE: f64 = 60.0;
 
-    /// Returns a scene with two unused GPUs and a sample every 10 s.
     fn scene() -> Scene {
         every(10.0)
     }
@@ -244,7 +242,6 @@ mod tests {
         scene.now.reservations = Some(reservations.into());
     }
 
-    /// Returns [`scene`] with both GPUs reserved an hour ago.
     fn given() -> Scene {
         let mut scene = scene();
         let job = job(&scene, 3600.0, &["0", "1"]);

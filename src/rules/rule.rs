@@ -79,9 +79,7 @@ pub(super) const SEVERITY: (&str, &str) =
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
-    /// One-line description of the condition.
     pub meaning: &'static str,
-    /// Names and descriptions of the settings except `enabled`, in display order.
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) defaults: Settings,
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
@@ -206,7 +204,6 @@ impl Rule {
             .find_map(|settings| (self.made_of.contradiction)(&settings))
     }
 
-    /// Returns descriptions of settings and overrides without effect.
     pub fn remarks(&self) -> Vec<String> {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
@@ -241,13 +238,11 @@ impl Rule {
     }
 }
 
-/// Input of a rule. The history already includes the snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleInput<'a> {
     pub rule: &'a Rule,
     pub history: &'a History,
     pub snapshot: &'a Snapshot,
-    /// Findings that were active after the previous snapshot.
     pub(super) active: &'a ActiveFindings,
     /// Created when a rule first needs it.
     pub(super) jobs: &'a OnceCell<UnusedJobs>,
@@ -361,7 +356,6 @@ impl<'a> ProcessInput<'a> {
         format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
-    /// Returns whether the rule had a finding on the process in the previous snapshot.
     pub fn is_active(self) -> bool {
         self.rule_input.active_finding(self.process.identity()).is_some()
     }
@@ -432,7 +426,6 @@ impl<'a> ProcessInput<'a> {
     }
 }
 
-/// Results of the rules for a snapshot.
 #[derive(Debug, Default)]
 pub struct RuleOutput {
     pub(super) findings: Vec<Finding>,

@@ -27,7 +27,6 @@ pub fn changed<T: DeserializeOwned + Serialize>(
     table.try_into()
 }
 
-/// Formats a value for error messages.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
@@ -60,7 +59,6 @@ pub fn text(written: &Value) -> Option<Arc<str>> {
     text.map(Arc::from)
 }
 
-/// Parses a duration and rounds it to milliseconds, the precision in which durations are written.
 pub fn span(written: &Value) -> Option<Span> {
     let span: Span = written.as_str()?.parse().ok()?;
     Some(Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0))

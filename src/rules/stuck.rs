@@ -180,8 +180,6 @@ mod tests {
         scene
     }
 
-    /// Plays a scene in which `python train.py` is in `D` after a minute, with a sample every
-    /// `interval` seconds.
     fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], 20 * GIB);
@@ -235,7 +233,6 @@ mod tests {
             let engine = judge(&mut scene, 1_200.0);
             assert_eq!(count(&engine, Kind::Stuck), found, "{percent} %");
         }
-        // The finding begins when the CPU time stops, not with the first sample in `D`.
         let mut scene = all_along(10.0);
         scene.process(PID).cpu_percent = Some(40.0);
         let mut engine = judge(&mut scene, 300.0);

@@ -47,8 +47,7 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     }
 }
 
-/// Merges rows into one entry per GPU, lowest index first. Under MIG, a process can have several
-/// rows on one GPU.
+/// Merges rows into one entry per GPU. Under MIG, a process can have several rows on one GPU.
 pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
     for row in rows {

@@ -61,7 +61,6 @@ pub(super) struct Candidate {
     pub(super) since: Time,
     pub(super) began: Began,
     pub(super) samples: u64,
-    /// Required duration, in seconds.
     pub(super) needed: f64,
     /// Minimum CPU use, in percent of a core, of a working process.
     pub(super) max_cpu_percent: f64,
@@ -137,7 +136,6 @@ pub(super) fn suspects(
     suspects
 }
 
-/// Lifetime GPU use of a process, from the driver's accounting.
 #[derive(Clone, Copy)]
 struct GpuLife {
     /// Use of the most used GPU, in percent.
@@ -166,7 +164,6 @@ struct SuspectInput<'a> {
 }
 
 impl SuspectInput<'_> {
-    /// Returns the seconds since the conditions were first observed.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)
     }
@@ -226,8 +223,6 @@ impl SuspectInput<'_> {
         self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
     }
 
-    /// Returns whether the driver's accounting shows that the process worked for most of its
-    /// lifetime.
     fn mostly_worked(&self) -> bool {
         self.life.is_some_and(|life| life.percent > MUCH_GPU_PERCENT)
     }
@@ -261,7 +256,6 @@ impl SuspectInput<'_> {
             }
     }
 
-    /// Returns the CPU use of the process and its descendants, or `None` if it is unknown.
     fn cpu_percent(&self) -> Option<f64> {
         let own_percent = self.process.cpu_percent?;
         match self.process.descendants.as_deref() {
@@ -367,7 +361,6 @@ impl SuspectInput<'_> {
     }
 }
 
-/// Returns a command that observes the process for the required duration.
 fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     format!("gpumem check --kind {kind} --window {window}")

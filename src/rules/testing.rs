@@ -12,7 +12,6 @@ use crate::model::finding::{Finding, Kind};
 
 pub(super) const PID: u32 = 4242;
 
-/// Plays `seconds` of a scene with every rule at its defaults.
 pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = Engine::new(RuleSet::default());
     scene.play(seconds, |snapshot| engine.observe(snapshot));
@@ -53,7 +52,6 @@ pub(super) fn set_executable(scene: &mut Scene, executable: &str) {
     scene.process(PID).executable = Some(executable.into());
 }
 
-/// Name of the case, expected result, and change to the scene.
 pub(super) type Case = (&'static str, Expected, Change);
 
 /// Applies each case's change to a new scene, plays the scene for `seconds`, and checks the result.
@@ -96,7 +94,6 @@ pub(crate) fn written(value: impl Serialize) -> Value {
     Value::try_from(value).unwrap()
 }
 
-/// Counts the findings of a kind, including attached ones.
 pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
     let findings = engine.findings().iter();
     findings

@@ -45,7 +45,6 @@ pub static KIND: RuleKind = RuleKind {
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
 /// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
-/// Maximum number of holders in the evidence.
 const MOST_HOLDERS: usize = 16;
 /// Maximum number of holders that the message names. It only states the number of the others.
 const MOST_NAMED: usize = 3;
@@ -227,7 +226,6 @@ fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<Unattributed
     })
 }
 
-/// Returns the unlisted processes that have the GPU's device file open, lowest pid first.
 fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let holds = |process: &&Process| {

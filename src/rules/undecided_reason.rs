@@ -69,7 +69,6 @@ pub enum UndecidedReason {
         gpu: u32,
         quantity: &'static str,
     },
-    /// The pid namespace is unknown.
     NoNamespace,
 }
 

@@ -7,7 +7,6 @@ use crate::model::family::families;
 use crate::model::snapshot::{ProcessType, ProcessesByPid};
 use crate::model::{Snapshot, Time};
 
-/// Jobs in a snapshot that have more than one process.
 #[derive(Debug)]
 pub(super) struct UnusedJobs {
     now: Time,

@@ -58,7 +58,6 @@ pub(super) struct Joining<'a> {
     snapshot: &'a Snapshot,
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
-    /// Index into `jobs` for each process.
     job_of: Vec<usize>,
     /// Initially one job per process. A job that is joined to another one becomes empty.
     jobs: Vec<Job>,

@@ -8,7 +8,6 @@ use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
 use crate::units::Rounded;
 
-/// How close a value is to its limit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FillLevel {
     Ok,
@@ -33,7 +32,7 @@ impl FillLevel {
 #[derive(Clone, Copy, Debug)]
 pub struct GpuField {
     pub title: &'static str,
-    /// Whether `ps` aligns the column to the right. The screen always does.
+    /// Whether `ps` aligns the column to the right.
     pub right: bool,
     /// Position in the order in which `ps` drops columns on a narrow terminal. 1 is dropped first,
     /// [`STAYS`] never.
@@ -49,15 +48,12 @@ pub struct GpuField {
     pub from_columns: u16,
     /// Returns the fill level, or `None` if it is unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,
-    /// Whether a high value is a sign of work, not of strain.
     pub is_work: bool,
     label: &'static str,
-    /// Whether a card shows the value even if it is unknown.
     shown_unknown: bool,
     prefix: &'static str,
     units: [&'static str; 2],
     value: fn(&Gpu) -> Option<f64>,
-    /// Returns the maximum, which the screen shows beside the value.
     most: fn(&Gpu) -> Option<f64>,
 }
 
@@ -147,8 +143,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// Additional values of a card, most important first. A card shows each known value for which there
-/// is room.
+/// Additional values of a card, most important first.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -173,7 +168,7 @@ pub const CARD_FIELDS: [GpuField; 3] = [
     },
 ];
 
-/// Returns the values that the screen shows. A narrow terminal drops values from the end.
+/// Returns the values that the screen shows, most important first.
 pub fn on_screen() -> Vec<&'static GpuField> {
     let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
     let mut shown: Vec<&GpuField> = shown.collect();
@@ -182,7 +177,6 @@ pub fn on_screen() -> Vec<&'static GpuField> {
 }
 
 impl GpuField {
-    /// Formats the value for `ps`: `34 °C`.
     pub fn text(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), None, self.units[0])
     }

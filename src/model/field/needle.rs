@@ -6,17 +6,13 @@ use std::ops::RangeInclusive;
 pub struct Needle {
     typed: String,
     lower: String,
-    /// Pattern with `*` added at both ends, to search within a text. `None` if the text has no
-    /// wildcards.
     pattern: Option<Vec<Glyph>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Glyph {
     Char(char),
-    /// `?`: any one character.
     One,
-    /// `*`: any number of characters.
     Any,
 }
 
@@ -73,7 +69,6 @@ impl Needle {
         text.to_lowercase() == self.lower
     }
 
-    /// Returns whether a text equals the needle. Case matters.
     pub(super) fn is_exactly(&self, text: &str) -> bool {
         match &self.pattern {
             Some(pattern) => matches(&pattern[1..pattern.len() - 1], text, false),
@@ -150,7 +145,6 @@ fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
             }
             _ => {}
         }
-        // Retry with one more character for the last `*`.
         let Some((behind, from)) = &mut last_star else { return false };
         if from.next().is_none() {
             return false;

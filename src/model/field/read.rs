@@ -26,8 +26,8 @@ impl Field {
         }
     }
 
-    /// Returns whether the field's value equals or contains the needle, or `None` if the value is
-    /// unknown.
+    /// Returns whether the field's value equals (`whole`) or contains the needle, or `None` if the
+    /// value is unknown.
     pub(in crate::model) fn has(
         self,
         row: &ProcessRow<'_>,
@@ -242,7 +242,6 @@ pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>
     }
 }
 
-/// Returns a loaded library that is not the framework, by its position in the list.
 fn library(process: &Process, position: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(position).map(|name| &**name)
 }

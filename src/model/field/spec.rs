@@ -8,12 +8,10 @@ pub enum Notation {
     Text,
     /// Any of these words, or a prefix of a word.
     OneOf(fn() -> Vec<&'static str>),
-    /// Index, UUID, MIG device or name of a GPU.
     Gpu,
     Number,
     Percent,
     Bytes,
-    /// Size, or share of the GPU's memory.
     BytesOrShare,
     Seconds,
 }
@@ -47,7 +45,6 @@ pub struct FieldSpec {
     pub called: &'static str,
 }
 
-/// `gives_way` of a `ps` column that is never dropped.
 pub const STAYS: usize = usize::MAX;
 
 pub(super) const fn field(
@@ -80,12 +77,10 @@ impl FieldSpec {
         Self { title, ..self }
     }
 
-    /// Makes the field a right-aligned column. `descending` sorts large values first.
     pub(super) const fn number(self, title: &'static str, descending: bool) -> Self {
         Self { title, descending, right: true, ..self }
     }
 
-    /// Sets the name of the column in options, for a field without other names.
     pub(super) const fn called(self, called: &'static str) -> Self {
         Self { called, ..self }
     }

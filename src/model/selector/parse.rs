@@ -24,7 +24,6 @@ pub fn without_last(text: &str) -> &str {
     tokens.last().map_or("", |&(start, _)| &text[..start])
 }
 
-/// A character, and whether it was quoted.
 pub(super) type Typed = (char, bool);
 
 /// Splits text at blanks into tokens with their byte offsets. The end of the text closes an open
@@ -49,7 +48,6 @@ pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
         }
     }
     tokens.extend(start.map(|start| (start, token)));
-    // An empty pair of quotes is not a word.
     tokens.retain(|(_, token)| !token.is_empty());
     tokens
 }

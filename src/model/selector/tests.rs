@@ -142,7 +142,6 @@ fn terms_match_one_field() {
         ("gpu:h?00", &[3999, 4000, 4001, 4002, 4003]),
         ("state:sl*g", &[3999, 4000]),
         ("ipy*ch*", &[4001]),
-        // Quoted characters are taken literally.
         ("cmd:\"ipy*ch*\"", &[]),
         ("cmd:\"[a]\"", &[]),
         ("\"ipy*ch*\"", &[]),
@@ -271,7 +270,6 @@ fn any_text_is_a_selector_or_an_error() {
 #[test]
 fn a_negated_term_excludes_all_rows_of_a_process() {
     let mut machine = (sample::snapshot(2, 1), Vec::new());
-    // Process 4000 is on both GPUs.
     sample::entry(&mut machine.0, 1, 0).pid = 4000;
     let rows = rows(&machine);
     for (text, row, process) in [

@@ -94,7 +94,6 @@ impl Act {
         self.has_continued && findings.iter().all(|finding| finding.kind == Kind::Stopped)
     }
 
-    /// Returns whether NVML shows that a member uses the GPU.
     pub(super) fn uses_gpu(&self, snapshot: &Snapshot) -> bool {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let works = |row: &GpuProcess| {

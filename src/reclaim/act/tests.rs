@@ -44,14 +44,12 @@ impl ActTest {
         }
     }
 
-    /// Returns an act for a finding of this kind on each process.
     fn for_findings(kind: Kind, processes: &[Process]) -> Self {
         let findings: Vec<Finding> =
             processes.iter().map(|process| finding(kind, process)).collect();
         Self::for_plan(processes, &findings, guard())
     }
 
-    /// Returns an act for processes that a person named.
     fn for_named(processes: &[Process], mut guard: Guard) -> Self {
         guard.policy.targets = Targets::named(vec![processes[0].pid], Vec::new()).unwrap();
         Self::for_plan(processes, &[], guard)
@@ -97,14 +95,12 @@ impl ActTest {
         self.act.advance(input, &mut self.control, &mut self.ledger)
     }
 
-    /// Takes a snapshot at this time and advances the act.
     fn advance_at(&mut self, seconds: f64) -> ActProgress {
         self.now = seconds;
         self.take_snapshot(0);
         self.advance()
     }
 
-    /// Advances the act second by second until it ends.
     fn run_to_end(&mut self) -> Outcome {
         for second in 0..200 {
             match self.advance_at(self.now + f64::from(second > 0)) {
@@ -149,7 +145,6 @@ fn a_process_that_exits_on_sigterm_is_freed_without_sigkill() {
     assert_eq!(test.advance_at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(test.act.outcome(), Some(&freed));
     assert_eq!(test.sent().len(), 1, "no SIGKILL");
-    // Later calls return the same outcome and do nothing.
     assert_eq!(test.advance_at(99.0), ActProgress::Ended(freed));
     assert_eq!(test.sent().len(), 1);
 }
@@ -179,7 +174,6 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
 
 #[test]
 fn activity_cancels_an_act_of_a_rule() {
-    // The finding ends before the first signal.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
@@ -233,7 +227,6 @@ fn a_reused_pid_is_never_signalled() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.control.get().processes.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::IdentityChanged));
-    // The pid is reused during the act.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     let mut other = test.control.get().processes[&70].clone();
@@ -299,7 +292,6 @@ fn protection_is_checked_before_each_signal() {
         assert_eq!(test.advance(), ActProgress::Ended(Outcome::of(why)));
         assert!(test.sent().is_empty());
     }
-    // The exemption appears between two signals.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     test.now = 10.0;
@@ -430,7 +422,6 @@ fn work_since_the_plan_cancels_an_act_of_a_rule() {
     assert_eq!(test.sent(), [(70, TERM)]);
     test.control.get().usage = JobUsage::of_one(70, 9.0, 900, 0);
     assert!(matches!(test.advance_at(9.0), ActProgress::Waiting { .. }));
-    // An act on a target that a person named continues.
     let mut test = planned(ActTest::for_named(&[python()], guard()), 900);
     test.advance_at(8.0);
     assert_eq!(test.sent(), [(70, TERM)]);
@@ -475,7 +466,6 @@ fn a_process_that_exits_before_any_signal_was_already_gone() {
     test.control.get().end(70);
     test.recheck = Recheck::StillTrue;
     assert_eq!(test.advance_at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
-    // The process exits while the signal is sent.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.control.get().rejects.insert(70, NotSent::Gone);
     test.advance();

@@ -9,7 +9,6 @@ use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
-/// Returns a process that announces a release signal.
 fn announcing() -> Process {
     let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
     Process { environment: Some(Arc::new(variable.into())), ..process(70, "./render") }
@@ -87,7 +86,6 @@ fn an_idle_process_gets_release_before_kill() {
     for (kind, process, expected) in [
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
-        // A release would not help an orphan.
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
         // The process announces no signal, so it cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
@@ -277,7 +275,6 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     assert_eq!(commands_by(&inside, Typist::Owner), OwnCommands::default());
     let unresolved = Process { unresolved: Some("who knows".into()), ..announced.clone() };
     assert_eq!(commands_by(&on_gpu(&[unresolved]), Typist::Owner), OwnCommands::default());
-    // An exempt process gets no command that ends it.
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")

@@ -44,7 +44,6 @@ struct Simulation {
     ledger: Shared<MemoryLedger>,
     processes: Vec<Shown>,
     now: f64,
-    /// Whether the findings in the samples are unknown.
     is_doubtful: bool,
     /// Time after which no sample is supplied.
     last: f64,
@@ -123,7 +122,6 @@ fn targets_run_in_order_and_each_outcome_is_reported() {
     let expected =
         [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
-    // The observer received every intended action of the ledger.
     let ledger = simulation.ledger.get();
     let intended = ledger.lines.iter();
     let intended = intended.filter(|entry| matches!(entry.event, LedgerEvent::Intended(_)));

@@ -179,7 +179,6 @@ fn in_a_namespace_only_named_gpu_holders_are_signalled() {
             assert_eq!(guard().by_snapshot(Call::Named, &unproven, &snapshot), other);
         }
     }
-    // The recording of a host is replayed in a container.
     let mut inside = guard();
     inside.ourselves.pid_namespace = Some(PidNamespace::Container);
     let snapshot = snapshot(at(0.0), &[], Vec::new());

@@ -62,7 +62,6 @@ fn written_entries_are_read_back() {
         ledger.write(&entry).unwrap();
     }
     drop(ledger);
-    // Another writer appends after the incomplete line.
     let mut ledger = Ledger::open(&path).unwrap();
     let asked = Deed::ShutKernel { kernel_id: "k".into() };
     ledger.write(&entry("b", 2.0, LedgerEvent::Intended(asked.clone()))).unwrap();

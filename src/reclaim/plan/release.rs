@@ -11,7 +11,6 @@ use crate::reclaim::select::Accused;
 use crate::reclaim::step;
 use crate::reclaim::target::Target;
 
-/// Converts the requested processes to targets, or refuses them.
 pub(super) fn plan(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -112,7 +111,6 @@ pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
         || findings.any(|finding| policy.releasing.contains(&finding.rule))
 }
 
-/// Returns whether the processes have no finding other than idle.
 pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
     let mut findings = accused.iter().flat_map(|accused| &accused.findings);
     findings.all(|finding| finding.kind == Kind::Idle)

@@ -40,7 +40,6 @@ fn select_findings(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
     }
 }
 
-/// Returns the processes that a selector matches in a snapshot.
 fn selected(snapshot: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
     let places = places(snapshot, findings).into_iter();
     let rows: Vec<_> = places.map(|place| ProcessRow::new(snapshot, findings, place)).collect();

@@ -23,7 +23,6 @@ pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
 /// Permitted signals. Each program defines their meaning.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
-/// Returns the signal that a process announces, or `None` if it announces no signal.
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|signal| SIGNALS.contains(signal));
@@ -63,7 +62,7 @@ fn gone() -> NotReleased {
     NotReleased::NoWayIn("it has exited".to_owned())
 }
 
-/// Opens the process after checking its identity, its announcement, and its handler.
+/// Opens the process and checks its identity, its announcement and its handler.
 fn hold(
     roots: &Roots,
     way: &ReleaseWay,

@@ -25,7 +25,6 @@ pub use crate::model::release::{Reference, ReleaseReport};
 use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 
-/// Maximum number of concurrent probes.
 const MAX_PROBES: usize = 16;
 /// Time limit of a probe, independent of the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);

@@ -26,7 +26,6 @@ pub struct ReleaseWay {
     pub by: ReleaseBy,
 }
 
-/// Way of asking a process to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum ReleaseBy {

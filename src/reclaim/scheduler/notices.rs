@@ -20,7 +20,6 @@ pub enum NoticeKind {
     Found,
     /// The finding's process will be ended.
     Warning,
-    /// The process will be ended shortly.
     LastWarning,
 }
 
@@ -117,7 +116,6 @@ impl ReapScheduler {
         }
     }
 
-    /// Records that a notice was delivered, or that its delivery failed.
     pub fn delivered(
         &mut self,
         notice: &Notice,

@@ -17,20 +17,19 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// Configuration with a rule that finds the process after two minutes, a warning period of ten
-/// minutes, and a grace period of one minute.
+/// The rule finds the process after two minutes. The warning period is ten minutes, the grace
+/// period one minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
-/// Interval between samples, in seconds.
 const STEP: f64 = 2.0;
 /// Latest times, in seconds, of the warning, the last warning, and the act.
 const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A system with simulated processes. It records all effects.
+/// A system with simulated processes that records all effects.
 #[derive(Default)]
 struct FakeSystem {
     control: Shared<FakeControl>,
@@ -92,7 +91,6 @@ struct SchedulerTest {
     processes: Vec<Process>,
     /// Whether NVML's process list cannot be read.
     is_blind: bool,
-    /// Pids of processes that use the GPU.
     at_work: Vec<u32>,
     /// Error of every delivery, or `None` if deliveries succeed.
     undelivered: Option<&'static str>,
@@ -131,7 +129,6 @@ impl SchedulerTest {
         }
     }
 
-    /// Returns a test with a stopped process, 70, and a rule that ends it.
     fn reaping() -> Self {
         Self::new(REAPS, vec![stopped(70)])
     }
@@ -145,7 +142,6 @@ impl SchedulerTest {
         ReapScheduler::new(engine, settings, warnings)
     }
 
-    /// Restarts the scheduler with its stored state.
     fn restart(&mut self, toml: &str) {
         let mut engine = Engine::new(configured(toml).rules);
         for snapshot in &self.snapshots {
@@ -198,7 +194,6 @@ impl SchedulerTest {
         self.scheduler.reconfigure(config.rules, config.reap);
     }
 
-    /// Runs until the first signal, and returns the signals.
     fn run_until_sent(&mut self) -> Vec<(u32, Signal)> {
         while self.sent().is_empty() {
             assert!(self.system.now < ACTED + 10.0, "{:?}", self.system.log);
@@ -250,11 +245,9 @@ fn work_after_the_last_warning_restarts_the_warnings() {
     }
 }
 
-/// Kind of work that a process begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BegunWork {
     Gpu,
-    /// Uses a share of a core.
     Cpu(f64),
     /// Needs a share of a core on an overloaded host, where the process gets only a tenth of that
     /// share.
@@ -440,11 +433,9 @@ fn without_a_delivered_warning_nothing_is_killed() {
     test.run_idle_until(2.0 * ACTED);
     assert!(test.system.ledger.get().lines.is_empty() && test.scheduler.warnings.all().is_empty());
     assert_eq!(test.count_logged("ann not notified: "), 1, "{:?}", test.system.log);
-    // Delivery succeeds again, so the warning period starts over.
     test.undelivered = None;
     test.run_idle_until(2.0 * ACTED + 600.0);
     assert_eq!(test.count_logged("ann warned, to be killed at"), 1);
-    // The last warning cannot be delivered.
     test.undelivered = Some("[reap] has no notify command");
     test.run_idle_until(4.0 * ACTED);
     test.undelivered = None;
@@ -611,7 +602,6 @@ fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
 const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\
                         [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 
-/// Returns an idle process that announces a signal.
 fn announcing(pid: u32) -> Process {
     let announced = (Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"));
     Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }

@@ -75,7 +75,6 @@ fn a_gpu_that_does_not_answer_proves_nothing() {
     unlisted.processes = None;
     assert_eq!(compare(&before, &[], vec![unlisted]), Back::NotYet(vec![]));
     assert_eq!(compare(&before, &[], Vec::new()), Back::NotYet(vec![]));
-    // The GPU's index has changed.
     let mut moved = gpu(1, &[], 0);
     moved.uuid = Some("GPU-0".into());
     assert_eq!(compare(&before, &[], vec![moved]), Back::Yes(4 * GIB));

@@ -14,9 +14,7 @@ use super::ReclaimRequest;
 pub enum Received {
     /// A request, and the time at which it was made.
     Request(ReclaimRequest, Instant),
-    /// No request arrived in time.
     TimedOut,
-    /// The sender was dropped.
     Closed,
 }
 
@@ -67,7 +65,6 @@ impl Mailbox {
 }
 
 impl ReclaimHandle {
-    /// Sends a request that was made at `now`.
     pub fn send(&self, request: ReclaimRequest, now: Instant) {
         let index = priority(&request);
         self.0.lock().requests[index] = Some((request, now));

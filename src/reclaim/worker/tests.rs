@@ -16,7 +16,6 @@ fn no_tools() -> Result<Tools, String> {
     Err("there is no audit log".to_owned())
 }
 
-/// Returns a sample that contains process 7.
 fn sample() -> ObservedSample {
     ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
@@ -69,7 +68,6 @@ fn running_worker_with(
     worker
 }
 
-/// Asserts that the plan ended for this reason and that the ledger is empty.
 fn assert_over(
     worker: &ReclaimWorker,
     progress: &[ReclaimProgress],
@@ -120,7 +118,6 @@ fn stopping_before_the_first_signal_reports_undone() {
 #[test]
 fn the_age_of_a_queued_sample_is_added_to_its_time() {
     let folder = tempfile::tempdir().unwrap();
-    // The plan has no targets.
     let begin = || running_worker_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
     let sample = sample();

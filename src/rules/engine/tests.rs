@@ -57,7 +57,6 @@ fn findings_are_unique_in_any_snapshot_order() {
         let mut engine = Engine::new(RuleSet::default());
         disorder(seed, snapshots, |snapshot| {
             let mut snapshot = snapshot.clone();
-            // In every third round, the GPUs are fully utilized at varying power.
             for gpu in snapshot.gpus.iter_mut().filter(|_| seed % 3 == 0) {
                 gpu.gpu_percent = Some(100);
                 let second = snapshot.time.unix_milliseconds() / 100_000;
@@ -109,7 +108,6 @@ fn only_the_worst_finding_of_a_process_is_reported() {
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
-    // With a living group leader, the process is not an orphan, only stopped.
     scene.process(PID).group_leader_alive = Some(true);
     engine.observe(scene.step());
     assert_eq!(kinds(&engine), [(Kind::Stopped, vec![])]);
@@ -180,7 +178,6 @@ fn findings_stay_without_actions_while_a_gpu_is_unread() {
     };
     assert_eq!(actions(&engine, PID), Some(1), "it only notifies");
     assert_eq!(actions(&engine, PID + 1), Some(2));
-    // When the GPU can be read again, the actions return.
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));

@@ -22,7 +22,6 @@ fn keep(terms: &str) -> Exemption {
     }
 }
 
-/// Returns a process of ann on GPUs 0 and 1.
 fn process() -> Process {
     Process {
         pid: 42,
@@ -129,13 +128,11 @@ fn an_unknown_match_protects_an_identified_process() {
     let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
-    // A certain match takes precedence over a possible one.
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
     // A process of uncertain identity is never killed, so it needs no protection.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
-    // One matching exemption is enough.
     assert_eq!(outcome(&[keep("user=bob"), keep("user=ann")], process(), &[0]), "kept");
 }
 

@@ -51,7 +51,6 @@ fn worked(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Adds another process with 1 GiB and this utilization to GPU 0.
 fn share(scene: &mut Scene, percent: Option<u32>) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB);
     let row = scene.row(0, OTHER);
@@ -98,7 +97,6 @@ fn a_hung_process_is_reported_after_the_duration() {
     assert!(finding.advice[0].contains("py-spy dump --pid 4242"));
     assert_eq!((engine.pending(), &*engine.undecided()), (&[][..], &[][..]));
 
-    // The finding ends with the first sample that shows work.
     play(&mut scene, &mut engine, 7200.0);
     assert_eq!(engine.findings()[0].since, since);
     work(&mut scene, 0);
@@ -285,7 +283,6 @@ fn a_few_missing_samples_are_tolerated_but_not_many() {
             assert_eq!(engine.findings().len(), found, "{missing}");
         }
     }
-    // The power is missing in every second sample.
     let (mut scene, mut engine) = worked(1200.0);
     hang(&mut scene, 0);
     for sample in 0..60 {

@@ -22,7 +22,6 @@ const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Cell {
     None,
-    /// The cell works, or has shown a recent sign of work.
     Runs,
     /// The cell may be idle, but a fact is unknown.
     Unknown(UndecidedReason),
@@ -32,7 +31,6 @@ pub(super) enum Cell {
     },
 }
 
-/// Returns whether a server reports the kernel as busy.
 pub(super) fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
@@ -115,7 +113,6 @@ mod tests {
         scene
     }
 
-    /// Makes the server report a busy kernel whose last activity is now.
     fn busy(scene: &mut Scene) {
         let now = scene.now.time;
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {

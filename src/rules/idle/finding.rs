@@ -148,7 +148,6 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     Some(finding)
 }
 
-/// Returns what the pool does when this worker ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {

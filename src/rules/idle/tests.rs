@@ -31,13 +31,11 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("idle", scene, seconds)
 }
 
-/// Removes the utilization of the process from the samples.
 fn blind(scene: &mut Scene) {
     let row = scene.row(0, PID);
     (row.sm_percent, row.memory_percent) = (None, None);
 }
 
-/// Adds another process with 0.5 GiB to the GPU.
 fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.holder(OTHER, &[0], GIB / 2);
     scene.row(0, OTHER)
@@ -141,7 +139,6 @@ fn every_condition_is_required() {
     check_cases(Kind::Idle, scene, 700.0, cases);
 }
 
-/// Turns the process into vLLM.
 fn served(scene: &mut Scene, listening: Option<bool>) {
     let process = scene.process(PID);
     (process.framework, process.listening) = (Some("vllm".into()), listening);
@@ -319,7 +316,6 @@ fn a_desktop_gets_no_finding() {
         let desktop = scene.process(PID);
         desktop.command = Some([program.into()].into());
         desktop.systemd_unit = service.map(Arc::from);
-        // The compositor also looks like an orphan.
         desktop.parent_is_reaper = Some(true);
         desktop.group_leader_alive = Some(false);
         let mut engine = Engine::new(AllSettings::default());
@@ -335,8 +331,6 @@ fn a_desktop_gets_no_finding() {
     }
 }
 
-/// Returns descendants with this total CPU time. `listed` contains the pids of descendants in the
-/// snapshot.
 fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendants>> {
     Some(Arc::new(Descendants {
         count: Some(1),
@@ -508,7 +502,6 @@ fn gaps_suspends_and_pid_reuse_restart_the_duration() {
 fn one_finding_covers_all_idle_gpus_of_a_process() {
     let mut scene = Scene::new(3, 10.0);
     scene.holder(PID, &[2, 0], 20 * GIB);
-    // The process uses two MIG instances on the last GPU.
     let mut second = *scene.row(2, PID);
     scene.row(2, PID).gpu_instance_id = Some(1);
     second.gpu_instance_id = Some(2);

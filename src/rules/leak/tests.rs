@@ -18,7 +18,6 @@ fn scene() -> Scene {
     scene
 }
 
-/// Plays `minutes` in which the process allocates `by` bytes per minute on `gpu`.
 fn grow(scene: &mut Scene, engine: &mut Engine, gpu: u32, minutes: u64, by: u64) {
     for _ in 0..minutes * 6 {
         scene.step();

@@ -83,7 +83,6 @@ fn unit(scene: &mut Scene, name: &str) {
     scene.process(PID).systemd_unit = Some(name.into());
 }
 
-/// Turns the process into a kernel that leads its process group and has lost its server.
 fn abandoned(scene: &mut Scene) {
     kernel(scene, |kernel| kernel.server_alive = Some(false));
     scene.process(PID).group_leader_alive = Some(true);

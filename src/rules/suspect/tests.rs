@@ -23,7 +23,6 @@ fn idle() -> Scene {
     scene
 }
 
-/// Returns [`idle`] with a process that used the CPU for most of the day.
 fn worked() -> Scene {
     let mut scene = idle();
     scene.process(PID).cpu_seconds = Some(80_000.0);
@@ -65,7 +64,6 @@ fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(1, PID)
 }
 
-/// Returns settings that exempt a scope from these kinds, or from all kinds if `kinds` is empty.
 fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
@@ -132,7 +130,6 @@ fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     (row.lifetime_percent, row.lifetime_since) = (Some(percent), Some(since));
 }
 
-/// Returns a scene with a process that has run for three hours with this mean CPU use.
 fn ran_3_hours(cpu_percent: f64) -> Scene {
     let mut scene = idle();
     let start = scene.now.time.plus_seconds(-3.0 * 3600.0);

@@ -41,13 +41,11 @@ fn ask_then_signal() -> ActTest {
     ActTest::for_findings(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
-/// Returns an act that only asks a process that a person named to release memory.
 fn ask_only() -> ActTest {
     ActTest::for_named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActTest {
-    /// Advances the act to the given time with a process that holds `bytes`.
     fn advance_holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;
         let processes = self.snapshot.processes.clone();

@@ -71,7 +71,6 @@ fn launcher_facts() -> Guarded {
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
-/// A run with its family, the facts from Linux, and the finding that both ranks are idle.
 struct Run {
     snapshot: Snapshot,
     families: Vec<Family>,

@@ -59,7 +59,6 @@ fn add_process(fake: &FakeProc, process: &FakeProcess<'_>) {
     chown(fake.folder(process.pid), Some(uid), Some(uid)).unwrap();
 }
 
-/// Reads process 70 with gpumem's own readers.
 fn read_process(fake: &FakeProc) -> ObservedProcess {
     let process = Processes::new(fake.roots.clone()).sample(&[70], 1).processes.remove(0);
     let facts = read_guarded(fake, 70).unwrap().unwrap();
@@ -101,8 +100,7 @@ fn forged_cgroup(dice: &mut Dice) -> String {
     path
 }
 
-/// Returns a random forger whose program is a file of the forger, and the description of the
-/// forgery.
+/// Returns a random forger and a description of the forgery.
 fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
     let exe = folder.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
@@ -135,7 +133,6 @@ fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
     };
     put(1, 0, 0, "systemd", "/usr/lib/systemd/systemd", "/sbin/init", "1");
     put(60, 1, owner, comm, file, &argv, "60");
-    // Adds a parent process inside the pid namespace.
     let is_deep = has_namespace && dice.roll(3) == 0;
     let parent = if is_deep { 65 } else { 60 };
     if is_deep {

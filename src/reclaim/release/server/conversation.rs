@@ -20,7 +20,6 @@ use crate::units::Bytes;
 /// Time limit for a query that changes nothing. A server under load takes seconds to answer, and a
 /// probe must end within 10 s.
 const QUERY_TIME: Duration = Duration::from_secs(8);
-/// Pause between two idle checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between checks that the unload is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -29,7 +28,6 @@ pub trait ServerChannel {
     /// Sends a request, and waits at most `limit` for the answer.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed>;
     fn command(&self) -> &[Arc<str>];
-    /// Returns the number of open connections, or `None` if it cannot be read.
     fn connections(&mut self) -> Option<usize>;
     /// Returns the host memory that the server could use, in bytes.
     fn available_bytes(&mut self) -> Option<u64>;
@@ -79,7 +77,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Runs the conversation. A probe stops after the idle checks.
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
         self.check_terms()?;
         self.identify()?;
@@ -333,7 +330,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         self.to_error(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
-    /// Converts a verdict to an error with a message.
     fn to_error(&self, verdict: AnswerVerdict, request: Option<&ServerRequest>) -> NotReleased {
         let title = &self.row.title;
         let start = &self.api.start;

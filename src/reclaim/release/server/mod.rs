@@ -85,7 +85,6 @@ fn has_expandable_segments(process: &Process) -> bool {
     })
 }
 
-/// Returns the bytes that a server's processes hold on all GPUs, or `None` if a value is unknown.
 fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     let works_for = |process: &&Process| {
         let relatives = process.listening_relatives.as_deref().unwrap_or_default();
@@ -126,7 +125,6 @@ struct LiveChannel<'a> {
     roots: &'a Roots,
     listener: Listener,
     command: Arc<[Arc<str>]>,
-    /// Port of the metrics, if they have their own port.
     metrics_port: Option<u16>,
     deadline: Deadline,
     /// The server's address in the form that commands for the user contain.

@@ -10,7 +10,6 @@ use super::*;
 use crate::model::process::Relative;
 use crate::model::testing::rounds;
 
-/// Effect of an unload on running requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     /// The unload waits until running requests finish.
@@ -35,7 +34,6 @@ struct Simulated {
     until_us: u64,
     /// Time that each answer takes.
     answer_us: u64,
-    /// Start and end of each request.
     requests: Vec<(u64, u64)>,
     effect: Effect,
     answers: Answers,
@@ -239,7 +237,6 @@ fn an_unload_interrupts_no_client_request() {
         };
         *outcomes.entry((row, outcome)).or_default() += 1;
     }
-    // Both outcomes must occur often.
     for (row, _, _) in servers {
         for outcome in ["done", "busy"] {
             assert!(outcomes.get(&(row, outcome)) > Some(&10), "{outcomes:?}");
