@@ -30,7 +30,7 @@ pub struct Mean {
 #[derive(Clone, Debug, Default)]
 pub struct Counter {
     total: f64,
-    /// The last value read. `None` if percentages are added up.
+    /// The last value read, or `None` if percentages are added up.
     counter: Option<f64>,
     known_at: Option<Time>,
     last: VecDeque<CpuPoint>,

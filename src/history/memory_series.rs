@@ -165,13 +165,12 @@ impl MemorySeries {
         }
     }
 
-    /// Returns the memory, oldest first. Empty if it was never known.
+    /// Returns the memory, oldest first.
     pub fn buckets(&self) -> &[Bucket] {
         &self.held.buckets
     }
 
-    /// Returns the utilization of the GPU, or the SM utilization of the process, oldest first. Empty if it was never
-    /// known.
+    /// Returns the utilization of the GPU, or the SM utilization of the process, oldest first.
     pub fn loads(&self) -> &[Bucket] {
         &self.used.buckets
     }

@@ -34,7 +34,7 @@ impl Streak {
     }
 }
 
-/// A condition that holds, does not hold, or is unknown.
+/// Tracks since when a condition has held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clause {
     streak: Option<Streak>,

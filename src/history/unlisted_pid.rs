@@ -16,7 +16,7 @@ const MOST_UNLISTED: usize = 4096;
 pub struct UnlistedPid {
     /// The period in which every list that was read contained the pid without a process.
     pub streak: Streak,
-    /// `Z` or `X`. `None` if /proc does not list the pid.
+    /// `Z` or `X`, or `None` if /proc does not list the pid.
     pub state: Option<char>,
 }
 

@@ -43,7 +43,7 @@ pub enum RecordingError {
     #[error("{name} holds no snapshot ({}); expected a recording by `gpumem record`: one JSON snapshot per line, plain or compressed with zstd", describe_damage(.first.as_ref()))]
     Empty {
         name: String,
-        /// The first damage in the file. `None` if the file is empty.
+        /// The first damage in the file, or `None` if the file is empty.
         first: Option<Damage>,
     },
     /// Too much input contained no snapshot. The input may be endless.
@@ -54,7 +54,7 @@ pub enum RecordingError {
         line: u64,
         /// Line of the last snapshot, or 0 if there was none.
         found: u64,
-        /// The last damage. `None` if all lines were blank.
+        /// The last damage, or `None` if all lines were blank.
         last: Option<Flaw>,
     },
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
@@ -76,7 +76,7 @@ pub enum RecordingError {
     Write {
         name: String,
         cause: io::Error,
-        /// Time of the last snapshot that this writer wrote completely. `None` if there is none.
+        /// Time of the last snapshot that this writer wrote completely, or `None` if there is none.
         whole: Option<Time>,
         /// Whether a part of the line remains at the end of the file because it could not be removed.
         torn: bool,

@@ -98,7 +98,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Returns whether [`RecordingReader::rewind`] works. It does not for a pipe.
+    /// Returns whether [`RecordingReader::rewind`] works, which it does not for a pipe.
     pub fn can_rewind(&self) -> bool {
         self.rewind.is_some()
     }

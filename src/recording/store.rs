@@ -57,7 +57,7 @@ pub struct Latest {
     pub time: Time,
     /// The machine and the boot that the snapshot is from.
     pub host: Host,
-    /// Seconds since the previous snapshot. `None` if the previous snapshot could not be read.
+    /// Seconds since the previous snapshot, or `None` if the previous snapshot could not be read.
     pub interval_seconds: Option<f64>,
 }
 

@@ -291,7 +291,7 @@ struct PidTrust {
     has_gpu_device_files: bool,
 }
 
-/// Returns why NVML might not mean the current process with a pid, or `None` if the process is trusted.
+/// Returns the reason to doubt that NVML means the current process with a pid, or `None` if the process is trusted.
 ///
 /// The process must have started before NVML first reported the pid. If the driver uses device files, the process must
 /// also hold one open. If gpumem cannot read the descriptors, the second condition is unknown. On the host, the first

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::model::{Snapshot, Time};
 use crate::recording;
 
-/// Returns snapshots at intervals that can be changed.
+/// A source of snapshots.
 ///
 /// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events call
 /// [`due`](Source::due), wait until the next snapshot is due, and then call [`take`](Source::take).

@@ -10,7 +10,7 @@ const FAST: Duration = Duration::from_millis(250);
 pub(super) struct SampleTimer {
     interval: Duration,
     is_fast: bool,
-    /// When the last sample was due. `None` before the first sample.
+    /// When the last sample was due, or `None` before the first sample.
     last: Option<Instant>,
     due: Instant,
 }

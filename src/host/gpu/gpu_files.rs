@@ -78,7 +78,7 @@ pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct HeldFiles {
-    /// Sorted and unique. Empty if the process holds none, `None` if that is unknown.
+    /// The device files, sorted and unique, or `None` if it is unknown which files the process holds.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     pub sockets: Option<Sockets>,
 }

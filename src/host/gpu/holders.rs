@@ -87,7 +87,7 @@ struct KnownHolder {
     verdict: HolderState,
     /// [`Holders::round`] when the descriptors were last read.
     round: u32,
-    /// When the process was first listed. 0 for processes in the first listing, which are probably old.
+    /// When the process was first listed, or 0 for processes in the first listing, which are probably old.
     listed_ns: u64,
     read_ns: u64,
 }

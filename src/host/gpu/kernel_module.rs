@@ -15,7 +15,7 @@ const VERSION_BYTES: u64 = 4096;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelModule {
     Loaded {
-        /// For example `580.159.03`. `None` if the file's format is unknown.
+        /// A version such as `580.159.03`, or `None` if the file's format is unknown.
         version: Option<Arc<str>>,
     },
     Absent,

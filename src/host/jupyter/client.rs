@@ -25,7 +25,7 @@ const KERNELS: usize = 4096;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelState {
     pub id: String,
-    /// Path of the notebook relative to the server's root. `None` if the kernel has no session.
+    /// Path of the notebook relative to the server's root, or `None` if the kernel has no session.
     pub path: Option<String>,
     /// For example `idle` or `busy`.
     pub execution_state: Option<String>,

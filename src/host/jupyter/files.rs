@@ -61,7 +61,7 @@ pub struct ServerFile {
     pub pid: u32,
     pub hostname: String,
     pub port: u16,
-    /// Path of the Unix socket. Empty if the server uses TCP.
+    /// Path of the Unix socket, or empty if the server uses TCP.
     pub sock: String,
     /// Begins and ends with `/`.
     pub base_url: String,
@@ -171,8 +171,8 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// Returns N and the name of each file `jpserver-N.json` or `nbserver-N.json` in a folder. Empty if the folder does not
-/// exist.
+/// Returns N and the name of each file `jpserver-N.json` or `nbserver-N.json` in a folder. A missing folder contains no
+/// files.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,

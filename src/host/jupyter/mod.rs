@@ -52,7 +52,7 @@ const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "J
 pub struct KernelCandidate {
     pub pid: u32,
     pub start_ticks: u64,
-    /// Recognised from argv. `None` if only the argv of the parent can identify the kernel ([`may_be_kernel`]).
+    /// The kernel that argv shows, or `None` if only the argv of the parent can identify it ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
@@ -72,7 +72,7 @@ impl KernelCandidate {
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// The server to query. `None` if the kernel has none or the server cannot be queried (`server_error`).
+    /// The server to query, or `None` if the kernel has none or the server cannot be queried (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
     /// Pid of the kernel's starter, from the kernel's environment.

@@ -46,13 +46,13 @@ pub struct ServerFiles {
 #[derive(Debug)]
 pub struct FoundServer {
     pub pid: u32,
-    /// Address for display, without the token. `None` if the file contains no address.
+    /// Address for display, without the token, or `None` if the file contains no address.
     pub url: Option<String>,
     pub server: Result<Server, ServerError>,
 }
 
 /// Returns the runtime folders named by the environments of this user's processes (all users' for root), and the
-/// folders of their kernels' connection files. Empty if processes cannot be listed.
+/// folders of their kernels' connection files. The list is empty if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let caller = rustix::process::geteuid();
     let is_included = |uid: u32| caller.is_root() || uid == caller.as_raw();

@@ -30,7 +30,7 @@ pub enum Visibility {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     pub is_root: bool,
-    /// Whether the effective capabilities include `CAP_SYS_PTRACE`. `None` if they cannot be read.
+    /// Whether the effective capabilities include `CAP_SYS_PTRACE`, or `None` if they cannot be read.
     pub can_trace: Option<bool>,
     pub first: Visibility,
     pub other_user: Visibility,

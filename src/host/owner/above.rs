@@ -36,7 +36,8 @@ pub(in crate::host) struct Above {
     /// Pid and start ticks of the first process in the pid namespace, unless that namespace is gpumem's.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// The user who started the first process of the pid namespace and therefore owns the namespace. `None` for root.
+    /// The user who started the first process of the pid namespace and therefore owns the namespace, or `None` for
+    /// root.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }

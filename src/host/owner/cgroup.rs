@@ -23,7 +23,7 @@ const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// Path in the cgroup v2 hierarchy, or else in the memory hierarchy. `None` if it is uninformative.
+    /// Path in the cgroup v2 hierarchy, or in the memory hierarchy without v2. An uninformative path is `None`.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,

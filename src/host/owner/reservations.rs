@@ -39,14 +39,14 @@ pub struct Reservations {
     known: HashMap<u32, KnownReservation>,
     list_ns: u64,
     processes: Processes,
-    /// The last result. `None` before the first complete listing.
+    /// The last result, or `None` before the first complete listing.
     found: Option<Arc<[Reservation]>>,
 }
 
 #[derive(Debug)]
 struct KnownReservation {
     listed: ProcEntry,
-    /// Start address of the stack, which changes with the program. 0 if hidden.
+    /// Start address of the stack, which changes with the program, or 0 if hidden.
     start_stack: u64,
     /// The job or container that the environment names, and the start time of the process.
     names: Option<(ReservationHolder, u64)>,

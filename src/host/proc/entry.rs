@@ -56,7 +56,7 @@ pub struct ProcessEntry {
     start_stack: u64,
     terminal: u32,
     pub ticks: Ticks,
-    /// When `ticks` were read. `None` before the first sample.
+    /// When `ticks` were read, or `None` before the first sample.
     sampled_ns: Option<u64>,
     moved_ns: u64,
     /// Whether the parent has changed. Only a process that adopts orphans can become the parent of a running process.

@@ -64,7 +64,7 @@ const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds the process's memory. `None` if unknown.
+    /// The framework that holds the process's memory, or `None` if unknown.
     pub framework: Option<&'static str>,
     pub version: Option<String>,
     /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray`.

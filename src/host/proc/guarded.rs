@@ -50,7 +50,7 @@ pub struct Guarded {
     pub command: Option<Arc<[Arc<str>]>>,
     /// See [`Process::environment`](crate::model::Process::environment).
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// GPU device files that the process holds open. `None` if its descriptors cannot be read.
+    /// GPU device files that the process holds open, or `None` if its descriptors cannot be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 

@@ -26,7 +26,7 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Pids in the process's pid namespaces, innermost last. Empty if the kernel does not report them.
+    /// Pids in the process's pid namespaces, innermost last. The list is empty if the kernel does not report them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,

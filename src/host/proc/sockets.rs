@@ -145,7 +145,7 @@ struct Connection {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),
-    /// A path. Empty if the socket has no name. An abstract name begins with `@`.
+    /// A path, or empty if the socket has no name. An abstract name begins with `@`.
     Unix(Arc<str>),
 }
 

@@ -29,7 +29,7 @@ pub struct Stat<'a> {
     pub process_group: Option<u32>,
     /// `None` if the leader of the session is outside this pid namespace.
     pub session: Option<u32>,
-    /// Device number of the controlling terminal. 0 without a terminal.
+    /// Device number of the controlling terminal, or 0 without a terminal.
     pub terminal: u32,
     pub is_kernel_thread: bool,
     /// Whether the process is exiting or a zombie. Its memory map and files are no longer visible then, although a
@@ -44,7 +44,8 @@ pub struct Stat<'a> {
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub rss_pages: u64,
-    /// Start address of the stack, which changes with each exec. 0 if hidden from gpumem, or if the process is exiting.
+    /// Start address of the stack, which changes with each exec. The kernel shows 0 to readers that may not trace the
+    /// process, and for exiting processes.
     pub start_stack: u64,
     /// Whether the kernel is releasing the process. The process has then left its process group, and the numbers are
     /// meaningless.

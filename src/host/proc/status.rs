@@ -20,8 +20,8 @@ pub struct ProcStatus<'a> {
 }
 
 impl ProcStatus<'_> {
-    /// Returns the pids in all pid namespaces, from the reader's to the innermost. Empty if the kernel does not report
-    /// them.
+    /// Returns the pids in all pid namespaces, from the reader's to the innermost. The list is empty if the kernel does
+    /// not report them.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
         let pids: Option<Vec<u32>> = fields.map(|field| number(Some(field))).collect();

@@ -62,7 +62,7 @@ pub(super) struct Reading {
     pub(super) driver_gone: Option<Code>,
     /// Whether the GPU does not answer. Its handle must then be looked up again.
     pub(super) lost: bool,
-    /// Whether the driver reports process utilization. `None` if it was not requested or the call failed.
+    /// Whether the driver reports process utilization, or `None` if it was not requested or the call failed.
     pub(super) process_utilization: Option<bool>,
     pub(super) completed: Instant,
 }

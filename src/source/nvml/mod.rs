@@ -74,9 +74,10 @@ pub struct NvmlSample {
 #[derive(Debug)]
 pub struct SampledGpu {
     pub gpu: Gpu,
-    /// When NVML last answered. `None` if it never has.
+    /// When NVML last answered, or `None` if it never has.
     pub read_at: Option<Instant>,
-    /// Whether the driver reports process utilization for this GPU. `None` if it was not requested or the call failed.
+    /// Whether the driver reports process utilization for this GPU, or `None` if it was not requested or the call
+    /// failed.
     pub process_utilization: Option<bool>,
 }
 

@@ -34,11 +34,11 @@ pub(super) struct Utilization {
     peaks: HashMap<u32, Peak>,
     /// How much of the current interval is covered by samples.
     covered: Duration,
-    /// Peaks of the previous interval. `None` if unknown.
+    /// Peaks of the previous interval, or `None` if unknown.
     previous: Option<HashMap<u32, Peak>>,
     /// Whether every call since the last snapshot succeeded.
     is_known: bool,
-    /// Whether the driver supports the call. `None` if it was not called or failed for another reason.
+    /// Whether the driver supports the call, or `None` if it was not called or failed for another reason.
     supported: Option<bool>,
     read_at: Option<(Instant, SystemTime)>,
     /// How much of the time since the last snapshot is covered by samples.
