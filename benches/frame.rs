@@ -1,13 +1,13 @@
-//! The cost of the screen: `cargo bench --bench frame`.
+//! CPU time of the screen: `cargo bench --bench frame`.
 //!
-//! A screen of 200 by 60 watches 1,000 processes for ten minutes, at one sample per second. A tenth of them are idle,
-//! some leak, and all are in families. Then the benchmark measures, for each view, the CPU time to process a sample,
-//! to draw the next frame, and to handle a key and draw its frame. A frame includes everything from state to bytes:
-//! the cells, their changes, and writing them. The ratio compares it with a frame of constant text in which every
-//! cell has changed.
+//! A screen of 200 by 60 watches 1,000 processes for ten minutes, at one sample per second. 10 % of the processes are
+//! idle, some leak, and all belong to families. For each view, the benchmark measures the CPU time of processing a
+//! sample, of drawing the next frame, and of handling a key and drawing its frame. A frame includes composing the
+//! cells, comparing them with the previous frame, and writing the changes. The ratio relates a frame to a frame of
+//! constant text in which every cell has changed.
 //!
-//! The run fails if the median of a frame, or of a key with its frame, exceeds [`MAX_MILLISECONDS`]. It also fails if
-//! a frame writes anything although nothing has changed. `--quick` runs few rounds, as a smoke test.
+//! The benchmark fails if the median of a frame, or of a key with its frame, exceeds [`MAX_MILLISECONDS`], or if a
+//! frame without changes writes output. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -37,7 +37,7 @@ const PROCESSES: u32 = 1_000;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// The views, and the keys that open them from the initial table.
+/// The views, and the keys that open each view from the initial table.
 const VIEWS: [(&str, &str); 11] = [
     ("table", ""),
     ("table, one selected", "jjj"),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     for gpus in [8, 16, 64] {
         for (view, keys) in VIEWS {
             if gpus != 16 && !keys.is_empty() {
-                // The number of GPUs affects only the GPUs' panel.
+                // The number of GPUs affects only the panel of the GPUs.
                 continue;
             }
             let cost = Screen::new(gpus, 10, history).measure(keys, rounds);
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// CPU milliseconds of each round.
+/// CPU time of each round in milliseconds.
 #[derive(Default)]
 struct Times(Vec<f64>);
 
@@ -116,7 +116,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Prints the cost. Returns whether it exceeds the limit.
+    /// Prints the costs. Returns whether they exceed the limit.
     fn report(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
         println!(
             "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
@@ -131,7 +131,7 @@ impl Cost {
     }
 }
 
-/// Counts the bytes written and discards them.
+/// A writer that counts bytes and discards them.
 #[derive(Clone, Default)]
 struct Sink(Rc<Cell<usize>>);
 
@@ -146,7 +146,7 @@ impl Write for Sink {
     }
 }
 
-/// The minimum cost of a frame in which every cell has changed.
+/// Returns the minimum cost of a frame in which every cell has changed.
 fn filling(rounds: usize) -> Cost {
     let sink = Sink::default();
     let mut frames = DoubleBuffer::new(sink.clone(), SCREEN);
@@ -170,7 +170,7 @@ fn filling(rounds: usize) -> Cost {
     cost
 }
 
-/// A screen and the machine that it watches.
+/// A screen, and the machine that the screen shows.
 struct Screen {
     machine: Machine,
     app: App,
@@ -225,7 +225,7 @@ impl Screen {
         let mut frames =
             DoubleBuffer::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
         let mut draw = |app: &App| frames.draw(|canvas| draw(app, canvas)).unwrap();
-        // The first frame draws every cell, so it is not measured.
+        // Draw the first frame without measuring, because all of its cells change.
         draw(&self.app);
         for round in 0..rounds {
             let event = self.machine.event();
@@ -253,7 +253,7 @@ fn pressed(key: char) -> Event {
     Event::Key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// Processes that train, some that leak, some that are idle.
+/// A machine with processes that train, leak or are idle.
 struct Machine {
     now: Snapshot,
     seconds: u32,
@@ -310,7 +310,7 @@ impl Machine {
         Self { now, seconds: 0 }
     }
 
-    /// The sample of the next second, in which almost every number changes.
+    /// Returns a sample one second later, in which almost every number has changed.
     fn event(&mut self) -> Event {
         self.seconds += 1;
         let second = self.seconds;

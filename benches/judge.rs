@@ -1,9 +1,9 @@
-//! The cost of the history and the rules: `cargo bench --bench judge`.
+//! Cost of the history and the rules: `cargo bench --bench judge`.
 //!
-//! Observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. Then measures the CPU
-//! time per sample of the history alone and of history and rules, and the memory of the history. The ratio compares
-//! it with a walk over the snapshot that only adds up its numbers. Then reads and judges a recording of 16 processes
-//! at full speed. `--quick` runs few rounds, as a smoke test.
+//! The benchmark observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. It measures
+//! the CPU time per sample of the history alone, the CPU time of history and rules, and the memory of the history. The
+//! ratio relates these times to a loop that only adds up the numbers in the snapshot. Then the benchmark reads and
+//! judges a recording of 16 processes at full speed. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::env;
@@ -19,7 +19,7 @@ use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::source::{Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Set for a child process that measures one machine, so that its memory contains nothing else.
+/// Selects the machine that a child process measures. The memory of the child contains no other machine.
 const MACHINE: &str = "GPUMEM_BENCH_MACHINE";
 
 const GIB: u64 = 1 << 30;
@@ -81,14 +81,14 @@ fn measure(gpus_each: u32, idle_percent: u32, seconds: u32) {
     );
 }
 
-/// The minimum work of any rule: reads each row.
+/// Reads every row, which is the minimum work of a rule.
 fn add_up(snapshot: &Snapshot) -> u64 {
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     rows.map(|row| row.used_bytes.unwrap_or(0) + u64::from(row.sm_percent.unwrap_or(0)))
         .fold(0, u64::wrapping_add)
 }
 
-/// Processes that train, some that leak, some that are idle.
+/// A machine with processes that train, leak or are idle.
 struct Machine {
     now: Snapshot,
     ticks: u64,
@@ -158,7 +158,7 @@ impl Machine {
                     if idle(row.pid) { 0 } else { 1 + (row.pid + self.ticks as u32) % 90 };
                 row.sm_percent = Some(percent);
                 row.memory_percent = Some(percent / 2);
-                // One in twenty leaks, one in twenty rises and falls, one in twenty is random.
+                // 5 % of the processes leak, 5 % rise and fall, and 5 % vary at random.
                 let moved = match row.pid % 20 {
                     19 => self.ticks / 10 * MIB,
                     18 => self.ticks % 300 * 4 * MIB,

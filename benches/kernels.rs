@@ -1,17 +1,17 @@
-//! Sleeping processes, some of which look like notebook kernels whose connection files are missing.
+//! Sleeping processes, some of which look like notebook kernels without connection files.
 
 use std::env;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// The value of `GPUMEM_BENCH_ROLE` for a child process that looks like a kernel.
+/// Value of `GPUMEM_BENCH_ROLE` for a child process that looks like a kernel.
 pub const ROLE: &str = "kernel";
 
-/// Processes that sleep until this value is dropped.
+/// Processes that sleep until the value is dropped.
 pub struct Sleepers(pub Vec<Child>);
 
 impl Sleepers {
-    /// Starts `count` processes, of which `kernels` look like kernels, evenly distributed.
+    /// Starts `count` processes. `kernels` of them look like kernels, and are distributed evenly.
     pub fn new(count: usize, kernels: usize, stdin: impl Fn() -> Stdio) -> Self {
         let start = |index: usize| {
             let is_kernel = index * kernels / count != (index + 1) * kernels / count;
@@ -29,7 +29,7 @@ impl Sleepers {
     }
 }
 
-/// A kernel with the argv and environment that a server gives it.
+/// Returns a command with the arguments and environment that a notebook server gives its kernels.
 fn kernel(index: usize) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     let file = format!("/nowhere/kernel-0a1b2c3d-0123-4567-89ab-{index:012x}.json");

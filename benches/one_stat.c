@@ -1,4 +1,4 @@
-/* The minimum cost of a listing of GPU processes: NVML's list, and one stat file per process.
+/* The minimum work to list GPU processes: reads NVML's list, and one stat file per process.
  * usage: one_stat LIBRARY */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,31 +1,27 @@
 //! Compares gpumem with other programs on the same driver: `cargo bench --bench rivals`.
 //!
-//! The mock driver has 8 GPUs and 128 real, sleeping processes, or 16 GPUs and 1,000. A quarter of the processes look
-//! like notebook kernels whose connection files are missing. The benchmark measures:
+//! The mock driver has 8 GPUs and 128 real, sleeping processes, or 16 GPUs and 1,000 processes. A quarter of the
+//! processes look like notebook kernels without connection files. The benchmark measures:
 //!
-//! - the CPU time of `ps --json` and of a C program that lists the driver's processes and reads each `stat` file
-//!   (`one_stat.c`), alternately.
-//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second. They run at the same
-//!   time, so that other load on the machine affects all of them. Each round starts them in another order, a fraction
-//!   of a second apart. CPU time is measured in short windows after one minute, because programs do more work for
-//!   new processes. The table has the median and mean of the windows, and the median ratio to gpumem in the same
-//!   window. Memory and terminal output are from the last round.
+//! - the CPU time of `ps --json`, alternating with a C program that lists the driver's processes and reads each `stat`
+//! file (`one_stat.c`). - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second.
+//! The programs run at the same time, so that other load on the machine affects all of them. Each round starts the
+//! programs in another order, a fraction of a second apart. After a minute, CPU time is measured in short windows,
+//! because programs do more work for new processes. The table contains the median and mean of the windows, and the
+//! median ratio to gpumem in the same window. Memory and terminal output are from the last round.
 //!
-//! The run fails if gpumem takes more than four times nvtop's CPU time. On CI's machine, it took 1.4 to 2.7 times as
-//! much, because gpumem also reads and judges the owners of each process. The run also fails if a screen does not
-//! show the driver's GPUs, because its figures are then meaningless.
+//! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to 2.7
+//! times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The benchmark
+//! also fails if a screen does not show the driver's GPUs, because its figures are then meaningless.
 //!
-//! Requires `setsid` (util-linux). Missing programs are skipped with a message. nvtop is in the distribution (Debian:
-//! `contrib`), nvitop on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load increases all figures, but hardly
-//! changes their ratios.
+//! `setsid` (util-linux) is required. Other missing programs are skipped with a message. nvtop is in Debian's
+//! `contrib`, and nvitop is on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load on the machine increases all
+//! figures, but hardly changes their ratios.
 //!
-//! | option | |
-//! |---|---|
-//! | `--quick` | takes a few seconds; the figures are meaningless |
-//! | `--rounds N`, `--seconds N` | number of starts, and total time of the measurements |
-//! | `--gpus N --processes N` | only this scale |
-//! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver |
-//! | `--beside PATH` | a second build of gpumem in the same windows, to measure a change |
+//! | option | | |---|---| | `--quick` | takes a few seconds; the figures are meaningless | | `--rounds N`, `--seconds
+//! N` | number of starts, and total time of the measurements | | `--gpus N --processes N` | measures only this scale |
+//! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver | | `--beside PATH` | a second
+//! build of gpumem in the same windows, to measure a change |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -52,19 +48,18 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
-/// The scene for one-shots, which is constant, so that the driver reads it quickly.
+/// Scene for `ps`. The scene is constant, so that the driver reads it quickly.
 const STILL: &str = "still.json";
-/// Numbers of GPUs and processes.
 const SCALES: [(usize, usize); 2] = [(8, 128), (16, 1000)];
-/// Number of pairs of one-shots.
+/// Number of times that both programs run.
 const PAIRS: usize = 11;
-/// Minimum ratio of nvtop's CPU time to gpumem's. Below the current ratio, with a margin for a busy machine.
+/// Minimum ratio of nvtop's CPU time to gpumem's. The actual ratio is higher, so that a busy machine does not fail.
 const MIN_NVTOP_RATIO: f64 = 0.25;
-/// Length of a measurement of CPU time.
+/// Length of a window in which CPU time is measured.
 const WINDOW: Duration = Duration::from_secs(3);
-/// Time between the starts of two programs, so that they do not sample at the same time.
+/// Time between the starts of two programs, so that they sample at different times.
 const STAGGER: Duration = Duration::from_millis(230);
-/// A part of the GPUs' names, which every program shows.
+/// A part of the GPU's name, which every program shows.
 const SHOWN: &str = "H200";
 
 fn main() -> ExitCode {
@@ -87,12 +82,11 @@ fn main() -> ExitCode {
     if is_good || options.is_quick { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The options on the command line.
 struct Options {
     is_quick: bool,
-    /// How often all programs are started.
+    /// Number of times that all programs are started.
     rounds: usize,
-    /// Total time of the measurements, in all rounds.
+    /// Total time of the measurements in all rounds.
     seconds: usize,
     scales: Vec<(usize, usize)>,
     program: PathBuf,
@@ -158,7 +152,7 @@ fn one_shots(stage: &Stage, options: &Options) {
                 .status()
                 .unwrap();
             assert!(status.success(), "{command:?}");
-            // The first pair warms the caches.
+            // Ignore the first pair, which fills the caches.
             if pair > 0 {
                 costs.push(children_cpu_seconds() - before);
             }
@@ -179,21 +173,21 @@ fn one_shots(stage: &Stage, options: &Options) {
     }
 }
 
-/// The CPU time of child processes that have exited, and of their descendants.
+/// Returns the CPU time of child processes that have exited, and of their descendants.
 fn children_cpu_seconds() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-/// Measures the screens side by side. Returns whether gpumem stays below its limit.
+/// Measures all screens at the same time. Returns whether gpumem is fast enough.
 fn screens(stage: &Stage, options: &Options) -> bool {
     let warm_up = Duration::from_secs(if options.is_quick { 2 } else { 60 });
     let rounds = options.rounds;
     let each_round = (options.seconds as u64).div_ceil(rounds as u64);
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
-    // Each with its minimum ratio to gpumem's CPU time.
+    // The numbers are minimum ratios to gpumem's CPU time.
     let mut candidates = vec![
         Ok((stage.watch(&options.program, &[]), None)),
         Ok((stage.watch(&options.program, &["--no-store"]), None)),
@@ -262,7 +256,7 @@ fn screens(stage: &Stage, options: &Options) -> bool {
     !has_failed
 }
 
-/// Runs all programs side by side and adds their cost. Each round starts with another program.
+/// Runs all programs at the same time, and adds their costs. Each round starts with another program.
 fn run(programs: &mut [MeasuredProgram], round: usize, warm_up: Duration, windows: usize) {
     let count = programs.len();
     let mut terminals: Vec<(usize, Terminal)> = Vec::with_capacity(count);
@@ -303,7 +297,7 @@ fn median(values: Vec<f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// A program's name and arguments, without its directory and the driver's path.
+/// Returns a program's name and arguments, without the directory and the driver's path.
 fn name(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap();
     let words = std::iter::once(program).chain(command.get_args());
@@ -312,7 +306,7 @@ fn name(command: &Command) -> String {
     words.join(" ").replace(" --nvml-library", "")
 }
 
-/// A program on the search path.
+/// Returns the path of a program on PATH.
 fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(program))
@@ -322,12 +316,12 @@ fn find(program: &str) -> Option<PathBuf> {
 /// A program and its cost.
 struct MeasuredProgram {
     command: Command,
-    /// Minimum ratio to gpumem's CPU time; `None` without one.
+    /// Minimum ratio to gpumem's CPU time, if the program has one.
     min_ratio: Option<f64>,
     cost: Cost,
 }
 
-/// The resources that a program used while it was measured.
+/// Resources that a program has used during the measurements.
 #[derive(Default)]
 struct Cost {
     cpu_seconds: Vec<f64>,
@@ -337,7 +331,7 @@ struct Cost {
     screen: String,
 }
 
-/// The driver's scene, the library under the name that loaders search for, and the sleeping processes.
+/// The driver's scene, the library named as the loader expects, and the sleeping processes.
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
@@ -363,7 +357,7 @@ impl Stage {
             };
             let on_gpu = sleepers.0.iter().skip(gpu).step_by(gpus);
             for (at, child) in on_gpu.enumerate() {
-                // One in four grows slowly, one in four is idle.
+                // The memory of a quarter of the processes grows, and a quarter of the processes are idle.
                 let bytes = match at % 4 {
                     0 => Value::line([(0.0, 1e9), (300.0, 2e9)]),
                     _ => (1_u64 << 30).into(),
@@ -385,7 +379,7 @@ impl Stage {
         Self { folder, _sleepers: sleepers, library, gpus, processes }
     }
 
-    /// A program that uses the mock driver and none of the user's settings.
+    /// Returns a command that uses the mock driver and ignores the user's settings.
     fn command(&self, program: &Path) -> Command {
         let folder = self.folder.path();
         let mut command = Command::new(program);
@@ -416,7 +410,7 @@ impl Stage {
     fn nvtop(&self) -> Result<Command, String> {
         let program = find("nvtop").ok_or("nvtop is not installed (apt install nvtop)")?;
         let mut command = self.command(&program);
-        // The unit is a tenth of a second.
+        // The unit of `-d` is 0.1 s.
         command.args(["-d", "10"]);
         Ok(command)
     }
@@ -432,7 +426,7 @@ impl Stage {
     }
 }
 
-/// A sine wave between 0 and `max`, shifted by `phase`.
+/// Returns a sine wave between 0 and `max`.
 fn wave(phase: usize, max: f64) -> Value {
     let points = (0..600).map(|second| {
         let turn = f64::from(second) / 20.0 + phase as f64;
@@ -441,8 +435,8 @@ fn wave(phase: usize, max: f64) -> Value {
     Value::Steps(points.collect())
 }
 
-/// The total CPU time of a process and its descendants, in nanosecond resolution. The ticks of 10 ms in `/proc` are
-/// longer than gpumem's time for a sample.
+/// Returns the CPU time of a process and its descendants. The clocks have nanosecond resolution. The ticks in `/proc`
+/// take 10 ms, which is longer than gpumem needs for a sample.
 fn cpu_seconds(pid: u32) -> f64 {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
     let time = clock.and_then(clock_gettime).unwrap();
@@ -466,7 +460,7 @@ fn status_mib(pid: u32, field: &str) -> f64 {
     kib / 1024.0
 }
 
-/// A program on its own terminal, whose output is read continuously.
+/// A program on a terminal, whose output is read continuously.
 struct Terminal {
     child: Child,
     screen: Arc<Mutex<(vt100::Parser, u64)>>,
@@ -484,8 +478,8 @@ impl Terminal {
         let size =
             Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&slave, size).unwrap();
-        // Only the session leader can acquire a controlling terminal. setsid is not a group leader here, so it
-        // executes the program without forking.
+        // Only a session leader can acquire a controlling terminal. setsid does not fork here, because it is not a
+        // process group leader.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {

@@ -1,8 +1,9 @@
-//! The cost of a one-shot: `cargo bench --bench sample`.
+//! Cost of commands that take one sample: `cargo bench --bench sample`.
 //!
-//! Measures the wall time of `ps --json`, `ps` and `check --max-used`, the time that `run` adds to a command, and the
-//! resident memory of `check` and `watch`. The mock driver answers immediately. The processes are real and sleep; a
-//! quarter look like notebook kernels whose connection files are missing. `--quick` runs few rounds, as a smoke test.
+//! The benchmark measures the wall time of `ps --json`, `ps` and `check --max-used`, the time that `run` adds to a
+//! command, and the resident memory of `check` and `watch`. The mock driver answers immediately. The processes are real
+//! and sleep. A quarter of the processes look like notebook kernels without connection files. `--quick` runs few
+//! rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -45,7 +46,7 @@ fn main() {
     }
 }
 
-/// The mock driver's scene and its sleeping processes.
+/// The mock driver's scene, and the sleeping processes.
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
@@ -58,7 +59,7 @@ impl Stage {
         let device = folder.path().join("dev/nvidia0");
         std::fs::create_dir(folder.path().join("dev")).unwrap();
         std::fs::write(&device, "").unwrap();
-        // gpumem believes that a process is on a GPU only if it has a device file open.
+        // gpumem identifies a process on a GPU only if the process has opened a device file.
         let stdin = || File::open(&device).unwrap().into();
         let sleepers = Sleepers::new(processes as usize, processes as usize / 4, stdin);
         let mut scene = Scene::new();
@@ -86,7 +87,7 @@ impl Stage {
         command
     }
 
-    /// Median wall seconds of `ps --json`, `ps` and `check --max-used`, alternately.
+    /// Returns the median wall times of `ps --json`, `ps` and `check --max-used`, which run alternately.
     fn one_shot(&self, rounds: usize) -> [f64; 3] {
         let mut times = [const { Vec::new() }; 3];
         for round in 0..=rounds {
@@ -97,7 +98,7 @@ impl Stage {
             ];
             for (mut command, times) in commands.into_iter().zip(&mut times) {
                 let seconds = wall(&mut command);
-                // The first round warms the caches.
+                // Ignore the first round, which fills the caches.
                 if round > 0 {
                     times.push(seconds);
                 }
@@ -106,7 +107,7 @@ impl Stage {
         times.map(median)
     }
 
-    /// Difference between a command's median times with and without `run`, in seconds.
+    /// Returns the difference between the median times of a command with and without `run`, in seconds.
     fn added_by_run(&self, rounds: usize) -> f64 {
         let mut times = [const { Vec::new() }; 2];
         for _ in 0..rounds {
@@ -119,7 +120,7 @@ impl Stage {
         under_run - bare
     }
 
-    /// Peak resident memory of `check`, in MiB.
+    /// Returns the peak resident memory of `check` in MiB.
     fn check_mib(&self) -> f64 {
         let arguments = ["check", "--window", "3s", "--interval", "100ms"];
         let mut child = self.gpumem(&arguments).spawn().unwrap();
@@ -131,7 +132,7 @@ impl Stage {
         peak
     }
 
-    /// Peak resident memory of `watch` on a terminal of 200 by 60, which util-linux's `script` provides.
+    /// Returns the peak resident memory of `watch` on a terminal of 200 by 60. script(1) provides the terminal.
     fn watch_mib(&self) -> Option<f64> {
         let watch = self.gpumem(&["watch", "--interval", "100ms"]);
         let words = std::iter::once(watch.get_program()).chain(watch.get_args());
@@ -150,7 +151,7 @@ impl Stage {
     }
 }
 
-/// The peak resident memory of a process.
+/// Returns the peak resident memory of a process in MiB.
 fn peak_resident_mib(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -158,7 +159,6 @@ fn peak_resident_mib(pid: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// A child of the process.
 fn child_of(parent: u32) -> Option<u32> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
