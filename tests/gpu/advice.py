@@ -1,7 +1,7 @@
-"""Code from the tables of advice (`src/advice/`), and the change in GPU memory that NVML should show after it.
+"""Code from the tables of advice (`src/advice/`), and the change in GPU memory that NVML must show.
 
-Each entry is a process: kind and name, environment, and steps of code. A step expects a change since the previous
-step or a size of the process, both in GiB, or a share of the GPU.
+An entry describes a process: kind and name, environment, and steps. A step consists of code and an expectation: a
+change since the previous step in GiB, the memory of the process in GiB, or the memory as a share of the GPU.
 """
 
 SAME = ("change", -0.13, 0.13)
@@ -143,7 +143,7 @@ ADVICE = [
         ("pool.free_all_blocks()", FALLS),
     ]),
     jax("default", {}, ("share", 0.70, 0.85), SAME, SAME),
-    # Versions that support only the older name, XLA_PYTHON_CLIENT_MEM_FRACTION, fail this one.
+    # This fails in versions that only support the older name, XLA_PYTHON_CLIENT_MEM_FRACTION.
     jax("fraction", {"XLA_CLIENT_MEM_FRACTION": ".30"}, ("share", 0.25, 0.40), SAME, SAME),
     jax("growing", {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, LITTLE, GROWS, SAME),
     jax("platform", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, LITTLE, GROWS, FALLS),

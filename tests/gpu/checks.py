@@ -1,4 +1,4 @@
-"""The checks, most important first. `run` starts `checks.py NAME` for each, with a time limit."""
+"""The checks. For each check, `run` starts `checks.py NAME` with a time limit."""
 
 import ctypes
 import json
@@ -33,7 +33,7 @@ def errors(done):
     return parse(done)["errors"]
 
 
-# Name, arguments, allowed exit codes, how to read the result, and its expected value.
+# Name, arguments, allowed exit codes, a function that reads the result, and the expected result.
 TOOLS = [
     ("--version", ["--version"], [0], lambda done: "driver " in done.stdout, True),
     ("doctor", ["doctor", "--json"], [0],
@@ -92,7 +92,7 @@ def compare_fields(current):
         path.write_text("\n".join(sorted(fields)) + "\n")
     mocked = set(path.read_text().split())
     observed = f"only here: {sorted(fields - mocked)}; only on the mock: {sorted(mocked - fields)}"
-    # If a real driver differs, the mock driver must be corrected.
+    # A difference on a real driver is a defect of the mock driver, not of gpumem.
     row("fields of a snapshot", "those of the mock driver", observed, fields == mocked or not IS_MOCK)
 
 
@@ -146,7 +146,7 @@ def utilization(kind, program):
     is_busy = wait(lambda: (sample() or 0) >= 30, WORK_SECONDS + 5) is not None
     row(f"{kind}: SM utilization under load", "30 % or more", samples, is_busy)
     program.receive()
-    # The driver's samples contain the work for seconds, so waiting once is enough.
+    # The driver keeps samples of past work for seconds. To save time, only one framework waits for their end.
     if kind == "torch":
         is_quiet = wait(lambda: sample() == 0, 2 * MEMORY_SECONDS + 5) is not None
         row(f"{kind}: SM utilization when idle", "0 in the end", samples, is_quiet)
@@ -174,7 +174,7 @@ def holders():
     nvml.require_listed(idle.pid)
     worker, child = trainer.ask("fork()"), parent.ask("fork()")
     trainer.kill()
-    # This process is not reaped, so it stays a zombie.
+    # The process becomes a zombie, because it is not reaped.
     parent.process.send_signal(signal.SIGKILL)
     stopped.process.send_signal(signal.SIGSTOP)
     cpu.send("while True: pass")
@@ -231,7 +231,7 @@ def encoder():
 
 
 def watch_end(pid, before, samples, is_over):
-    """Samples a process's state, its memory according to NVML, and whether that is free."""
+    """Samples the state and memory of a process, and whether the memory is free again."""
     while not is_over.is_set():
         is_free = nvml.used() <= before + 64 * MIB
         samples.append((time.monotonic(), process_state(pid), nvml.listed(pid), is_free))
@@ -249,7 +249,7 @@ def report_end(samples):
     return f"seconds from its exit until NVML stops listing it {unlisted}, until free {free}; listed {between}"
 
 
-# Name, code for the process, arguments of gpumem, and whether a rule must find the process.
+# Name, code that the process executes, arguments of gpumem, and whether a rule must find the process.
 KILLS = [
     ("kill", "None", ["kill", "--yes", "--grace", "5s"], False),
     ("reap --pid, SIGTERM ignored", "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
@@ -292,7 +292,7 @@ def runs():
         other = Program("torch")
         other.ask("take(GIB)")
         nvml.require_listed(other.pid)
-        # With a limit, NVML is initialized before the command starts.
+        # With a limit, gpumem initializes NVML before the command starts.
         code = ["take(MIB)", f"work({WORK_SECONDS})", f"take({nvml.memory(nvml.devices[0])[0]})"]
         done, report, _ = run("torch", ["--max-peak", "100%"], code)
         holders = [entry["process"]["pid"] for gpu in report["least_free"] for entry in gpu["others"]]
@@ -314,7 +314,7 @@ def runs():
         row("--max-peak below the peak", "exit 1", observed, done.returncode == 1)
     left_behind("--fail-on held", ["detach(512 * MIB)"])
     if not IS_MOCK:
-        # Shows which pid the driver lists if only a forked worker is left.
+        # The result shows which pid the driver lists if only a forked worker is left.
         left_behind("--fail-on held, inherited", ["take(512 * MIB)", "work(1)", "fork()", "os._exit(0)"])
 
 
@@ -348,7 +348,7 @@ def follow_advice(name, environment, steps):
         program.ask(code)
         before, used = used, nvml.listed(program.pid)
         if used is None:
-            # As in some containers. The process must be the only one on the GPU.
+            # In some containers, NVML lists other pids. This requires that no other process uses the GPU.
             used = nvml.used()
         values = {"change": (used - before) / GIB, "GiB": used / GIB, "share": used / total}
         passed = low <= values[unit] <= high
@@ -356,7 +356,7 @@ def follow_advice(name, environment, steps):
         row(f"{name}: {last}", f"{unit} from {low} to {high}", f"{values[unit]:+.3f}", passed)
     program.finish()
 
-# The NVML functions that gpumem calls, by arguments. `tests/it/hardware.rs` checks that none is missing.
+# The NVML functions that gpumem calls, grouped by arguments. `tests/it/hardware.rs` checks that the list is complete.
 CALLS = {
     "out": "SystemGetCudaDriverVersion_v2 DeviceGetCount_v2",
     "out 96": "SystemGetDriverVersion SystemGetNVMLVersion",
@@ -393,13 +393,13 @@ def cost():
         median = statistics.median(times)
         row("CPU time of ps --json", "1000 ms or less", f"{median:.0f} ms", median <= 1000)
     with part("watch"):
-        # With five samples a second, three seconds have ten more samples than one second.
+        # At five samples per second, three seconds contain ten more samples than one second.
         sample = (watch_milliseconds(3) - watch_milliseconds(1)) / 10
         row("CPU time of a watch sample", "20 ms or less", f"{sample:.1f} ms", sample <= 20)
     with part("NVML calls"):
         calls = [(name, words.split()) for words, names in CALLS.items() for name in names.split()]
         times = {name: time_call(f"nvml{name}", words) for name, words in calls}
-        # Uninitialized, invalid argument, unknown error.
+        # NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT and NVML_ERROR_UNKNOWN.
         bad = [name for name, (code, median, _) in times.items() if code in (1, 2, 999) or median > 100]
         row("NVML calls", "each within 100 ms", f"bad: {bad}; code, median, longest in ms: {times}", not bad)
 
@@ -412,7 +412,7 @@ def cpu_milliseconds(process):
 
 
 def watch_milliseconds(duration):
-    """CPU time of `watch` on a terminal."""
+    """Returns the CPU time of `watch` on a terminal."""
     ours, theirs = pty.openpty()
     command = [BINARY, "--config", "/dev/null", "watch", "--no-store", "--interval", "200ms"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
@@ -424,18 +424,18 @@ def watch_milliseconds(duration):
 
 
 def time_call(name, words):
-    """Return code, median and maximum in milliseconds; the code is None if the driver lacks the function."""
+    """Returns the code, median and maximum in milliseconds. The code is None if the driver lacks the function."""
     if not hasattr(nvml.library, name):
         return None, 0, 0
     memory = (ctypes.c_uint * 10)(40 | 2 << 24)
-    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, the field that gpumem reads.
+    # gpumem reads the field NVML_FI_DEV_GET_GPU_RECOVERY_ACTION.
     field = (ctypes.c_uint * 10)(230)
     pci = ctypes.create_string_buffer(68)
     nvml.library.nvmlDeviceGetPciInfo_v3(nvml.devices[0], pci)
     values = {"device": nvml.devices[0], "memory": memory, "out": ctypes.create_string_buffer(65536)}
     values |= {"field": field, "pci": pci}
     times = []
-    # Slow calls, such as the PCIe counters, are made only a few times.
+    # Repeat slow calls, such as the PCIe counters, only a few times.
     while len(times) < 30 and sum(times) < 200:
         values["count"] = ctypes.byref(ctypes.c_uint(1024))
         arguments = [values[word] if word in values else ctypes.c_ulonglong(int(word)) for word in words]
@@ -469,7 +469,7 @@ def park(helper):
         after = target.ask("hash()")
         row("tensors", f"sha256 {digest}", after, after == digest)
     finally:
-        # Killing a restored process has hung a host; killing a checkpointed one is safe.
+        # Killing a restored process has hung a host, but killing a checkpointed process is safe.
         state = helper.ask(f"state({target.pid})")
         steps = {"running": ["Lock", "Checkpoint"], "locked": ["Checkpoint"]}.get(state, [])
         done = [helper.ask(f"step('{name}', {target.pid})") for name in steps]
@@ -490,7 +490,7 @@ def there_and_back(helper, target, size):
     target.ask("thread = threading.Thread(target=work_once, daemon=True); thread.start()")
     is_back = target.ask("thread.join(3) or not thread.is_alive()")
     row("a CUDA call while checkpointed", "waits", f"returned: {is_back}", not is_back)
-    # Without persistence mode a restore needs cuInit. It needs no context, which would take memory.
+    # Without persistence mode, a restore requires cuInit. A context is not required, and would take memory.
     code = helper.ask("cuda.cuInit(0)")
     row("cuInit in the caller", "0", code, code == 0)
     up = step(helper, "Restore", target.pid, "locked")

@@ -17,22 +17,22 @@ HERE = Path(__file__).resolve().parent
 BINARY = os.environ["GPUMEM_TEST_GPU_BINARY"]
 WORK = Path(os.environ["GPUMEM_TEST_GPU_WORK"])
 IS_MOCK = "GPUMEM_MOCK_SCENE" in os.environ
-# A word on the command line of every program that holds memory. gpumem selects the programs by it.
+# A word on the command line of every program that holds memory, so that gpumem can select these programs.
 TOKEN = f"@{WORK.name}"
-# The driver keeps utilization samples for ten seconds; the mock driver only the current one.
+# The driver keeps utilization samples for 10 s. The mock driver applies a change immediately.
 MEMORY_SECONDS = 0 if IS_MOCK else 10
 UNKNOWN = 2**64 - 1
 
 
 class Skip(Exception):
-    """This machine lacks what a check needs."""
+    """Raised if this machine does not meet the requirements of a check."""
 
 
 row_start = time.monotonic()
 
 
 def row(check, expected, observed, passed):
-    """Writes one result for `run`; `passed` is None if the check could not run."""
+    """Writes a result for `run`. `passed` is None if the check could not run."""
     global row_start
     now = time.monotonic()
     result = {"check": check, "expected": expected, "observed": str(observed)[:4000], "passed": passed}
@@ -43,7 +43,7 @@ def row(check, expected, observed, passed):
 
 @contextlib.contextmanager
 def part(check):
-    """One part of a check. If it fails, the next parts still run."""
+    """Runs a part of a check, and reports exceptions as failures, so that the next parts still run."""
     try:
         yield
     except Skip as reason:
@@ -53,7 +53,7 @@ def part(check):
 
 
 def wait(condition, limit):
-    """Waits until a condition holds; returns the seconds waited, or None after `limit` seconds."""
+    """Waits until a condition is met. Returns the seconds waited, or None after `limit` seconds."""
     start = time.monotonic()
     while not condition():
         if time.monotonic() - start > limit:
@@ -95,14 +95,14 @@ def snapshot():
 
 
 def find_row(current, pid):
-    """The row of a process on any GPU."""
+    """Returns the row of a process on any GPU."""
     rows = [row for gpu in current["gpus"] for row in gpu.get("processes") or [] if row["pid"] == pid]
     return rows[0] if rows else None
 
 
 @contextlib.contextmanager
 def recording(name):
-    """Records to `NAME.jsonl.zst`, through a store because a store is compressed."""
+    """Records to `NAME.jsonl.zst`, with a store because only stores are compressed."""
     store = WORK / f"store-{name}"
     command = [BINARY, "--config", "/dev/null", "--store-dir", store, "record", "--store", "--interval", "1s"]
     recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -130,7 +130,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
-            # gpumem judges a process group together.
+            # gpumem treats the processes of a group as one family.
             process_group=0,
         )
         self.pid = self.process.pid
@@ -171,7 +171,7 @@ class _Process(ctypes.Structure):
 
 
 class Nvml:
-    """What NVML reports, without gpumem."""
+    """Queries NVML without gpumem."""
 
     def __init__(self):
         self.library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -188,17 +188,17 @@ class Nvml:
             raise RuntimeError(f"{name} failed with {code}")
 
     def memory(self, device):
-        """Total, free and used bytes. Used bytes include what the driver reserves."""
+        """Returns total, free and used bytes. Used bytes include the memory that the driver reserves."""
         memory = (ctypes.c_ulonglong * 3)()
         self.call("nvmlDeviceGetMemoryInfo", device, memory)
         return list(memory)
 
     def used(self):
-        """Bytes in use on all GPUs."""
+        """Returns the bytes in use on all GPUs."""
         return sum(self.memory(device)[2] for device in self.devices)
 
     def processes(self):
-        """Bytes by pid for each GPU."""
+        """Returns the bytes by pid for each GPU."""
         tables = []
         for device in self.devices:
             rows, count = (_Process * 1024)(), ctypes.c_uint(1024)
@@ -207,17 +207,17 @@ class Nvml:
         return tables
 
     def listed(self, pid):
-        """Bytes of a process on all GPUs; None if no GPU lists it with a number."""
+        """Returns the bytes of a process on all GPUs, or None if NVML does not report its memory."""
         sizes = [table[pid] for table in self.processes() if table.get(pid, UNKNOWN) != UNKNOWN]
         return sum(sizes) if sizes else None
 
     def require_listed(self, pid):
-        """Skips if NVML lists the process by another pid, as in some containers and sandboxes."""
+        """Skips the check if NVML lists the process under another pid, as in some containers and sandboxes."""
         if wait(lambda: self.listed(pid) is not None, 5) is None:
             shown = [gpu.get("processes") for gpu in snapshot()["gpus"]]
             kernel = Path("/proc/version").read_text()[:80]
             raise Skip(f"NVML lists {self.processes()}, not pid {pid}; gpumem shows {shown}; {kernel}")
 
     def wait_free(self, before):
-        """Waits until the memory in use is at most what it was before."""
+        """Waits until the memory in use is not more than before."""
         return wait(lambda: self.used() <= before + 64 * MIB, 5)

@@ -1,7 +1,7 @@
 """A process that holds GPU memory and executes the Python code that it receives.
 
-`programs.py TOKEN KIND` reads one JSON string of code per line, and answers each with a line of JSON. With code
-as further arguments, it executes the code and exits.
+`programs.py TOKEN KIND` reads a JSON string with code per line, and answers each line with a line of JSON. If further
+arguments contain code, the program executes the code and exits.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ class Plain:
         self.call("cuInit", 0)
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(device), 0)
-        # A thread that waits for the GPU must not look busy on the CPU.
+        # A thread that waits for the GPU must not use the CPU.
         self.call("cuDevicePrimaryCtxSetFlags_v2", device, BLOCKING_SYNC)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
@@ -126,7 +126,7 @@ class Cupy:
         self.work_once()
 
     def work_once(self):
-        # Memset needs no kernel. CuPy compiles kernels at run time, which needs more than the driver.
+        # Memset does not require a kernel. CuPy compiles kernels at run time, for which the driver is not enough.
         self.blocks[-1].data.memset(1, self.blocks[-1].nbytes)
         self.cupy.cuda.runtime.deviceSynchronize()
 
@@ -135,11 +135,11 @@ class Cupy:
 
 
 class Checkpoint:
-    """The calls of the CUDA checkpoint API on another process."""
+    """Calls the CUDA checkpoint API on another process."""
 
     NAMES = ("GetRestoreThreadId", "GetState", "Lock", "Checkpoint", "Restore", "Unlock")
     STATES = ("running", "locked", "checkpointed", "failed")
-    # Zero means no time limit.
+    # 0 would mean no time limit.
     LOCK_MILLISECONDS = 10_000
 
     def __init__(self):
@@ -157,7 +157,7 @@ class Checkpoint:
         return self.STATES[state.value] if state.value < 4 else f"code {code}"
 
     def step(self, name, pid):
-        """Return code, seconds, and the new state."""
+        """Returns the code, the seconds and the new state."""
         arguments = (ctypes.c_uint64 * 8)(self.LOCK_MILLISECONDS if name == "Lock" else 0)
         start = time.perf_counter()
         code = getattr(self.cuda, f"cuCheckpointProcess{name}")(ctypes.c_int(pid), arguments)
@@ -165,7 +165,7 @@ class Checkpoint:
 
 
 class StandIn:
-    """A program on the mock driver. It tells the driver, through `run`, which memory it holds."""
+    """Imitates a program on the mock driver. `run` writes the memory of the program to the driver's scene."""
 
     TOTAL = 80 * GIB - 614 * MIB
     CONTEXT = 512 * MIB
@@ -218,7 +218,7 @@ class StandIn:
         self.publish(0)
 
     def copy(self):
-        # A copy of gigabytes keeps some multiprocessors busy.
+        # Copying gigabytes keeps some multiprocessors busy.
         self.publish(4)
         time.sleep(3600)
 
@@ -231,7 +231,7 @@ class StandIn:
 
 
 class Code:
-    """Executes code with the names of this file, of this object, and of a holder of memory."""
+    """Executes code that can use the names in this file, in this object and in the holder of memory."""
 
     def __init__(self, answers):
         self.answers = answers
@@ -257,7 +257,7 @@ class Code:
         exec(code, self.names)
 
     def answer(self, code):
-        """Executes code for a check, which reports failures."""
+        """Executes code, and writes the result or the failure."""
         try:
             answer = {"value": self.execute(code)}
         except (ImportError, OSError) as error:
@@ -276,7 +276,7 @@ class Code:
             self.holder.work_once()
 
     def fork(self):
-        """Starts a worker like a data loader's: it inherits the GPU's files and waits."""
+        """Starts a worker that inherits the GPU's files and waits, like the worker of a data loader."""
         pid = os.fork()
         if pid == 0:
             null = os.open("/dev/null", os.O_RDWR)
@@ -289,7 +289,7 @@ class Code:
         return pid
 
     def detach(self, size):
-        """Starts a process in its own session, which holds memory after this one has exited."""
+        """Starts a process in another session, which still holds memory after this process has exited."""
         command = [sys.executable, __file__, sys.argv[1], "plain", f"take({size})", "time.sleep(60)"]
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         child = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null, start_new_session=True)
@@ -302,7 +302,7 @@ KINDS = {"plain": Plain, "torch": Torch, "jax": Jax, "cupy": Cupy, "checkpoint":
 
 def main():
     kind, lines = sys.argv[2], sys.argv[3:]
-    # The output of libraries must not be taken for an answer.
+    # Send the output of libraries to standard error, so that it is not mixed with answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     code = Code(answers)

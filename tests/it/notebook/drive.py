@@ -1,4 +1,4 @@
-"""Has a kernel execute code, as any client of it would: drive.py CONNECTION_FILE CODE."""
+"""Executes code in a kernel: drive.py CONNECTION_FILE CODE."""
 
 import sys
 
@@ -6,7 +6,7 @@ from jupyter_client import BlockingKernelClient
 
 client = BlockingKernelClient(connection_file=sys.argv[1])
 client.load_connection_file()
-# A heartbeat that is a second late is a busy machine, not a death.
+# Without the heartbeat, which would take a busy machine for a dead kernel.
 client.start_channels(hb=False)
 client.wait_for_ready(timeout=90)
 reply = client.execute_interactive(sys.argv[2], timeout=60)

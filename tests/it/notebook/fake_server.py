@@ -1,18 +1,18 @@
 """A notebook server that misbehaves: fake_server.py FOLDER MANNER [KEY=JSON ...]
 
-Starts something that looks like a kernel, leaves the files that Jupyter would (each KEY=JSON
-replaces what jpserver-PID.json says), and answers every request in its MANNER:
+Starts a process that looks like a kernel, and writes the files that Jupyter writes. Each KEY=JSON
+replaces a value in jpserver-PID.json. MANNER selects the answer to every request:
 
-good          as Jupyter does
-slow          the same, after longer than a first sample waits
-redirect URL  302 to URL
-hang          not at all
-drip          one byte a second
-huge          with two MiB
-garbage       with what is not JSON
-deaf          that its kernel is idle, and to DELETE not at all
+good          the answer of Jupyter
+slow          the answer of Jupyter, later than a first sample waits
+redirect URL  a redirect to URL
+hang          no answer
+drip          one byte per second
+huge          2 MiB
+garbage       invalid JSON
+deaf          an idle kernel for GET, and no answer for DELETE
 
-What it is sent, it writes to FOLDER/requests.
+The server appends all requests to FOLDER/requests.
 """
 
 import json

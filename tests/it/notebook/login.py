@@ -1,6 +1,6 @@
-"""Opens a notebook on a server that takes a password, as a browser would: login.py URL PASSWORD PATH.
+"""Opens a notebook on a server that requires a password: login.py URL PASSWORD PATH.
 
-Prints the kernel's id.
+Prints the id of the kernel.
 """
 
 import json
@@ -19,10 +19,10 @@ request = urllib.request.Request(url + "login", form.encode())
 try:
     browser.open(request).read()
 except urllib.error.HTTPError as error:
-    # It redirects to a page that a server without a front end does not have.
+    # The server redirects to a page of a front end that is not installed.
     if error.code != 404:
         raise
-# Logging in may have given another.
+# The server can have sent another cookie after the login.
 xsrf = [cookie.value for cookie in cookies if cookie.name == "_xsrf"][-1]
 session = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
 request = urllib.request.Request(

@@ -1,7 +1,7 @@
-"""The GPUs of the modules beside this one: what they allocate is written to the mock driver's scene.
+"""Simulated GPUs of the modules in this directory. Writes their allocations to the mock driver's scene.
 
-`GPUMEM_FAKE_SCENE` names the scene. Rows of other processes in it stay as they are. Without it nothing is
-written, and what is held is only counted. `GPUMEM_FAKE_GPUS` is how many there are (one).
+`GPUMEM_FAKE_SCENE` contains the path of the scene. Rows of other processes do not change. Without the variable,
+allocations are only counted. `GPUMEM_FAKE_GPUS` contains the number of GPUs, 1 by default.
 """
 
 import atexit
@@ -10,29 +10,29 @@ import json
 import os
 
 MIB = 1 << 20
-#: What a context costs.
+#: Memory of a context.
 CONTEXT = 300 * MIB
 COUNT = int(os.environ.get('GPUMEM_FAKE_GPUS', '1'))
 _scene = os.environ.get('GPUMEM_FAKE_SCENE')
 
-#: Bytes by who holds them, of each GPU.
+#: For each GPU, bytes by holder.
 held = [{} for _ in range(COUNT)]
-#: What a test looks at: calls that must not be made, contexts that were.
+#: GPUs on which a context was created, for the tests.
 made_contexts = []
 
 
 def bus_id(index):
-    """As CUDA writes it."""
+    """Returns the PCI bus id in CUDA's format."""
     return '%04X:%02X:00.0' % (0, 0x17 + index)
 
 
 def nvml_bus_id(index):
-    """As NVML writes it."""
+    """Returns the PCI bus id in NVML's format."""
     return '%08X:%02X:00.0' % (0, 0x17 + index)
 
 
 def hold(index, who, size):
-    """`who` now holds so many bytes of a GPU; the first makes a context."""
+    """Sets the memory of a holder. The first holder creates a context."""
     if not held[index]:
         made_contexts.append(index)
         held[index]['context'] = CONTEXT

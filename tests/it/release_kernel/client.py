@@ -1,9 +1,9 @@
-"""A kernel's client, as a notebook's front end is one: CONNECTION_FILE. One JSON object a line, both ways.
+"""A client of a kernel: client.py CONNECTION_FILE. Reads and writes one JSON object per line.
 
-{"run": code}: executes a cell; its status, count and output.
-{"start": code}: has a cell begin, and does not wait for its end.
-{"state": true}: what a release must leave as it is, read without leaving anything itself.
-{"cells": n, "seed": s}: executes cells at random moments; their longest time, in seconds.
+{"run": code}: executes a cell, and returns the status, count and output.
+{"start": code}: starts a cell, and does not wait for its end.
+{"state": true}: returns the state that a release must not change, without changing the state.
+{"cells": n, "seed": s}: executes cells at random times, and returns the longest time in seconds.
 """
 
 import json
@@ -24,7 +24,7 @@ STATE = """(lambda g, ip, sys: __import__('json').dumps({
 
 client = BlockingKernelClient()
 client.load_connection_file(sys.argv[1])
-# A heartbeat that is a second late is a busy machine, not a death.
+# Without the heartbeat, which would take a busy machine for a dead kernel.
 client.start_channels(hb=False)
 client.wait_for_ready(timeout=90)
 

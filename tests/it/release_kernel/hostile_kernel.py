@@ -1,6 +1,6 @@
-"""A process that says that it is a kernel: MODE -f CONNECTION_FILE [PORT].
+"""A process that imitates a kernel: hostile_kernel.py MODE -f CONNECTION_FILE [PORT].
 
-It writes the file, listens, and answers as MODE has it. Whoever connects to it is noted in FILE.seen.
+Writes the connection file, listens, and answers according to MODE. A connection creates CONNECTION_FILE.seen.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import zmq
 
 mode, path = sys.argv[1], sys.argv[3]
 if 'HOSTILE_USER' in os.environ:
-    # All that has to be read is: its owner may not read what Python is installed in.
+    # Change the user only now, because the user possibly cannot read the directory of Python.
     os.setgid(int(os.environ['HOSTILE_USER']))
     os.setuid(int(os.environ['HOSTILE_USER']))
 KEY = 'k3y-k3y'
@@ -33,7 +33,7 @@ def leave(port, **changes):
 
 
 def raw():
-    """What ZeroMQ's own library would not send."""
+    """Sends bytes that the ZeroMQ library would never send."""
     listener = socket.create_server(('127.0.0.1', 0))
     leave(listener.getsockname()[1])
     open(path + '.ready', 'w').close()

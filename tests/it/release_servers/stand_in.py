@@ -1,18 +1,20 @@
-"""Inference servers that are none: PROGRAM SERVER MANNER [ARGUMENT ...]
+"""Stand-ins for inference servers: PROGRAM SERVER MANNER [ARGUMENT ...]
 
-PROGRAM is this file under the server's own name. It speaks the routes of one server (a class below), writes every
-request to RECORD, who holds its memory to READY, listens on PORTS (on what --uds names instead, and with TLS where --ssl-certfile does), and changes what the mock driver plays in SCENE when it unloads. MANNER:
+PROGRAM is this file under the name of the server's program. A stand-in implements the routes of one server (a class
+below), and listens on PORTS. With --uds, it listens on a Unix socket, and with --ssl-certfile, it uses TLS. It writes
+every request to RECORD, and the pid of the process that holds the memory to READY. When it unloads, it changes the
+mock driver's scene in SCENE. MANNER:
 
-idle      rests; its context's 256 MiB stay, or its runner ends
-busy      works
-slow      rests, and takes half a second for each answer
-used      rests at each look, and completes a request each second
-lies      rests, answers as one that unloads, and frees nothing
-hangs     rests, and does not answer what would unload it
-key       answers 401 to what would unload it
-garbage   answers with what is not of this server
-huge      answers with a GiB
-redirect  answers with a redirect to itself
+idle      is idle; after unloading, the context keeps 256 MiB, or the runner exits
+busy      is busy
+slow      is idle, and takes half a second for each answer
+used      is idle at each request, and completes a request of another client every second
+lies      is idle, answers that it has unloaded, and frees nothing
+hangs     is idle, and does not answer the request to unload
+key       answers the request to unload with 401
+garbage   sends answers that this server never sends
+huge      sends answers of 1 GiB
+redirect  sends redirects to the same URL
 """
 
 import http.server
@@ -48,7 +50,7 @@ class Server:
         return self.runner.pid if self.runner else os.getpid()
 
     def unload(self, answer=None, status=200):
-        """What the deed comes to; the routes below say when."""
+        """Answers the request to unload, according to the manner."""
         if manner == "hangs":
             time.sleep(600)
         if manner == "key":
@@ -82,7 +84,7 @@ class Ollama(Server):
         if request == "GET /":
             return 200, "Ollama is running"
         if request == "GET /api/ps":
-            # One that works has been used again since.
+            # A busy model has been used since the last request.
             expires = time.time_ns() if BUSY else completed()
             return 200, {"models": self.models({"name": "m:1b", "size_vram": 9, "expires_at": f"{expires}"})}
         if request == "POST /api/generate" and body == {"model": "m:1b", "keep_alive": 0}:
@@ -220,7 +222,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 if name == "runner":
-    # As the real ones do, it ends with who started it.
+    # Like a real runner, exit with the parent.
     sys.exit(sys.stdin.read() and 0)
 server = SERVERS[name]()
 
@@ -248,7 +250,7 @@ if after("--ssl-certfile"):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(after("--ssl-certfile"), after("--ssl-keyfile"))
     for listener in listeners:
-        # Shakes hands in the request's own thread: one that hangs holds up no other.
+        # The handshake takes place in the thread of the request, so that a hung client delays no other client.
         listener.socket = context.wrap_socket(listener.socket, server_side=True, do_handshake_on_connect=False)
 for listener in listeners:
     threading.Thread(target=listener.serve_forever, daemon=True).start()

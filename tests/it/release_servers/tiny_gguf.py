@@ -1,4 +1,4 @@
-"""Writes a model of llama's kind that has one layer, and says nothing of sense, in GGUF 3: tiny_gguf.py FILE"""
+"""Writes a random llama model with one layer in GGUF 3: tiny_gguf.py FILE"""
 
 import random
 import struct
@@ -43,7 +43,7 @@ facts = [
     ("tokenizer.ggml.eos_token_id", UINT32, 2),
     ("tokenizer.ggml.unknown_token_id", UINT32, 0),
 ]
-# The innermost dimension first.
+# In GGUF, the innermost dimension comes first.
 tensors = {"output_norm.weight": [WIDTH], "blk.0.attn_norm.weight": [WIDTH], "blk.0.ffn_norm.weight": [WIDTH]}
 tensors |= {f"{name}.weight": [WIDTH, len(tokens)] for name in ("token_embd", "output")}
 tensors |= {f"blk.0.attn_{name}.weight": [WIDTH, WIDTH] for name in ("q", "k", "v", "output")}
@@ -57,7 +57,7 @@ data = b""
 for name, shape in tensors.items():
     head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", 0, len(data))
     count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    # Of 128 bytes at least, which keeps to the alignment of 32.
+    # Every tensor has a multiple of 128 bytes, which satisfies the alignment of 32.
     data += struct.pack(f"<{count}f", *(by_chance.gauss(0, 0.02) if len(shape) > 1 else 1.0 for _ in range(count)))
 with open(sys.argv[1], "wb") as file:
     file.write(head + b"\0" * (-len(head) % 32) + data)

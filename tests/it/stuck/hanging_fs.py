@@ -1,4 +1,4 @@
-"""A FUSE file system at argv[1] that takes every request and answers only the first, with which it begins."""
+"""Mounts a FUSE file system at argv[1] that answers only the first request, which initializes the connection."""
 
 import ctypes
 import os

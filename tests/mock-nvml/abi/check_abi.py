@@ -5,8 +5,8 @@ Requires `pip install nvidia-ml-py gpustat`, and the driver built by `cargo buil
 
     python3 tests/mock-nvml/abi/check_abi.py target/debug/libmock_nvml.so
 
-Plays a scene with real child processes, because gpustat reads /proc for each pid. Asserts that both libraries report
-the GPUs, memory, processes and utilization of the scene. Exits with 0 if they do, otherwise with 1 and a traceback.
+Plays a scene with real child processes, because gpustat reads /proc for each pid. Both libraries must report the
+GPUs, memory, processes and utilization of the scene. Otherwise, the script exits with 1 and a traceback.
 """
 
 import json
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 def scene_of(pids):
-    """Two GPUs that differ in every compared value, a third that supports little, and one with MIG devices."""
+    """Returns two GPUs that differ in every compared value, a GPU that supports little, and a GPU with MIG devices."""
     return {
         "driver": {"version": "570.86.15", "cuda_version": 12080},
         "gpus": [
@@ -100,7 +100,7 @@ def check_equal(name, found, expected):
 
 
 def processes(gpu, kind):
-    """The memory of the processes on one list of the scene, by pid."""
+    """Returns the memory by pid of the processes on a list of the scene."""
     listed = (p for p in gpu["processes"] if p["type"] == kind)
     return {p["pid"]: p["used_bytes"] for p in listed}
 
@@ -176,7 +176,7 @@ def check_pynvml(scene):
 
 
 def check_mig(pynvml, index, handle, gpu):
-    """Checks a GPU's MIG devices through their handles."""
+    """Checks the MIG devices of a GPU through their handles."""
     scene = {mig["index"]: mig for mig in gpu["mig_devices"]}
     found = {}
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
@@ -206,7 +206,7 @@ def check_gpustat(scene):
     import gpustat
 
     def expected(gpu):
-        """The GPU in gpustat's format: memory in MiB, power in watts, one list of processes."""
+        """Returns the GPU in gpustat's format, with memory in MiB, power in watts, and one list of processes."""
         known = gpu["memory"] is not None
         return {
             "name": gpu["name"],
@@ -229,7 +229,7 @@ def check_gpustat(scene):
                 if key == "processes":
                     shown = {p["pid"]: p["gpu_memory_usage"] for p in shown}
                 if key.startswith("memory.") and value is None:
-                    continue  # gpustat versions differ in how they show unknown memory.
+                    continue  # Versions of gpustat show unknown memory differently.
                 check_equal(f"{name} {index} {key}", shown, value)
 
     compare("gpustat.new_query()", gpustat.new_query().jsonify()["gpus"])

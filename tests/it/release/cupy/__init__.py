@@ -1,4 +1,4 @@
-"""CuPy's memory pools: one per device, and calls are about the current device."""
+"""CuPy's memory pools. Each device has a pool, and calls apply to the current device."""
 
 import fake_gpu
 

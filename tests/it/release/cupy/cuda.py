@@ -1,4 +1,4 @@
-"""Devices: to choose one makes a context there."""
+"""Devices. Selecting a device creates a context."""
 
 import fake_gpu
 

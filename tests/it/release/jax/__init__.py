@@ -1,4 +1,4 @@
-"""JAX's BFC pool, compiled programs, and the backends that a question would start."""
+"""JAX's BFC pool, compiled programs, and backends, which some calls initialize."""
 
 import fake_gpu
 

@@ -1,4 +1,4 @@
-"""A model on TensorFlow, as Keras 3 has it; `clear_session` forgets the graph's state."""
+"""A Keras 3 model on TensorFlow. `clear_session` discards the state of the graph."""
 
 import tensorflow
 
@@ -11,7 +11,7 @@ class Model:
         self._weights = [tensorflow.zeros(count)]
 
     def fit(self, count):
-        # Activations and gradients, gone when it is done.
+        # Activations and gradients are freed at the end of a batch.
         batch = [tensorflow.zeros(count) for _ in range(4)]
         del batch
         return {'loss': 0.5}

@@ -1,3 +1,3 @@
-"""Numba's pending frees."""
+"""Numba's pending deallocations."""
 
 from . import cuda  # noqa: F401

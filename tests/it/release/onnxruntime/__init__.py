@@ -1,1 +1,1 @@
-"""Loaded, and nothing can be asked of it."""
+"""A module that only has to be loaded, because gpumem calls nothing in it."""

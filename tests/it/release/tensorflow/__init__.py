@@ -1,6 +1,6 @@
-"""TensorFlow's BFC allocator, which keeps every page that it has ever taken until the process ends.
+"""TensorFlow's BFC allocator, which frees memory only when the process exits.
 
-`FAKE_TENSORFLOW_1` in the environment makes it a version 1, whose sessions hold the memory.
+`FAKE_TENSORFLOW_1` selects version 1, in which sessions hold the memory.
 """
 
 import os
@@ -19,7 +19,7 @@ class _Bfc:
 
     def take(self, size):
         self.live += size
-        # Regions double; freed chunks are used again, and no region is ever given back.
+        # Each region doubles the memory. Freed chunks are reused, and regions are never freed.
         if self.live > self.kept:
             self.kept = max(self.live, 2 * self.kept)
             fake_gpu.hold(0, 'tensorflow', self.kept)
@@ -51,7 +51,7 @@ def zeros(count):
 
 
 class Session:
-    """Of version 1."""
+    """A session of version 1."""
 
     def run(self, count):
         bfc.take(4 * count)

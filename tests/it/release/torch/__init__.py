@@ -1,8 +1,8 @@
-"""What of PyTorch holds GPU memory: its caching allocator, tensors, modules.
+"""The parts of PyTorch that hold GPU memory: caching allocator, tensors and modules.
 
-The allocator is that of `c10/cuda/CUDACachingAllocator.cpp` in small: blocks of 512 bytes, segments of 2 MiB
-for small ones, of 20 MiB for those under 10 MiB, of whole 2 MiB for the others; a segment is given back by
-`empty_cache` when nothing of it is in use.
+The allocator is a small version of `c10/cuda/CUDACachingAllocator.cpp`. Sizes are multiples of 512 bytes. Small
+blocks share segments of 2 MiB, and blocks under 10 MiB share segments of 20 MiB. A larger block has its own segment,
+in multiples of 2 MiB. `empty_cache` frees the segments without blocks in use.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class Tensor:
         return self._storage
 
     def view(self):
-        """Another tensor of the same storage."""
+        """Returns a tensor that shares the storage."""
         return Tensor(self._storage, self._count, self._width)
 
     def detach(self):
@@ -82,7 +82,7 @@ class Tensor:
 
     def __mul__(self, other):
         result = empty(self._count, device=self.device)
-        # What autograd keeps for the way back.
+        # Autograd keeps the operands for the backward pass.
         result.grad_fn = ('MulBackward0', self, other) if self.requires_grad else None
         return result
 

@@ -1,4 +1,4 @@
-"""The caching allocator, and what PyTorch shows of it."""
+"""The caching allocator and its statistics."""
 
 import itertools
 
@@ -123,7 +123,7 @@ def empty_cache():
 
 
 def ipc_collect():
-    # As PyTorch does.
+    # PyTorch initializes CUDA in this function.
     _allocator(0)
     global collected
     collected += 1

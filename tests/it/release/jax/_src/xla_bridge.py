@@ -1,4 +1,4 @@
-"""The backends that were started."""
+"""The initialized backends."""
 
 _backends = {}
 

@@ -1,4 +1,4 @@
-"""The current context; to ask for one makes it."""
+"""The current context, which is created on the first request."""
 
 import fake_gpu
 

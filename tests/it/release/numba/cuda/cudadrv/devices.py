@@ -1,4 +1,4 @@
-"""Devices, whose contexts are made when they are first used."""
+"""Devices. The first use of a device creates a context."""
 
 import fake_gpu
 

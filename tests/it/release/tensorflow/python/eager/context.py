@@ -1,4 +1,4 @@
-"""The eager context; to make one is to take a GPU."""
+"""The eager context. Creating a context allocates GPU memory."""
 
 _context = None
 made = []
