@@ -1828,10 +1828,9 @@ else
     complete -F _gpumem -o bashdefault -o default gpumem
 fi
 
-# Values that gpumem itself knows: processes, GPUs, users, rules, findings. What is offered is data: it is
-# quoted, and never run.
+# Completes processes, GPUs, users, notebooks and rules. Output of gpumem is quoted, and never evaluated.
 _gpumem_values() {
-    # bash parts words at = and :, which are one word for gpumem.
+    # bash splits words at = and :, but gpumem does not.
     local rest="${COMP_LINE:0:COMP_POINT}" word words=() i
     for (( i = 0; i <= COMP_CWORD; i++ )); do
         word="${COMP_WORDS[i]}"
@@ -1845,10 +1844,10 @@ _gpumem_values() {
     done
     local found
     found="$(command gpumem complete -- "${words[@]}" 2>/dev/null)" || return 1
-    # Where there is no value, there is no file either.
+    # An empty list is complete, too, so do not complete files.
     compopt +o bashdefault +o default 2>/dev/null
 
-    # What is typed of the value, without its quotes; what readline leaves as it is stands in `kept`.
+    # `typed` is the typed part of the value without quotes, and `kept` is the part that readline does not replace.
     local typed="${words[${#words[@]} - 1]}" quote="" kept=""
     [[ $typed == --*=* ]] && typed="${typed#*=}"
     if [[ $typed == [\'\"]* ]]; then
@@ -1874,7 +1873,7 @@ _gpumem_values() {
     done <<<"$found"
     COMPREPLY=("${values[@]}")
     [[ ${#values[@]} -eq 1 && ${values[0]} == *: ]] && compopt -o nospace 2>/dev/null
-    # Where they are only listed, they are described; nothing of that is inserted.
+    # If bash only lists the values, add the descriptions, which bash then does not insert.
     case "$COMP_TYPE" in
         33 | 63 | 64)
             [[ ${#values[@]} -gt 1 ]] || return 0

@@ -1,5 +1,4 @@
-# Values that gpumem itself knows: processes, GPUs, users, rules, findings. What is offered is data: fish quotes
-# it, and nothing of it is run.
+# Completes processes, GPUs, users, notebooks and rules. fish quotes the output of gpumem, and never evaluates it.
 function __fish_gpumem_values
     command gpumem complete -- (commandline -opc) (commandline -ct) 2>/dev/null
 end

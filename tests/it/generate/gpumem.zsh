@@ -1,5 +1,4 @@
-# Values that gpumem itself knows: processes, GPUs, users, rules, findings. What is offered is data: zsh quotes
-# it, and nothing of it is run.
+# Completes processes, GPUs, users, notebooks and rules. zsh quotes the output of gpumem, and never evaluates it.
 _gpumem_values() {
     local found entry value
     local -a values whole whole_shown begun begun_shown
@@ -23,7 +22,7 @@ _gpumem_values() {
             whole_shown+=("$entry")
         fi
     done
-    # Not by _describe, which sorts: these are in the order in which they are most likely meant.
+    # _describe would sort the values, which are in the order of likelihood.
     (( $#whole )) && compadd -V values -l -d whole_shown -a whole
     (( $#begun )) && compadd -V values -l -d begun_shown -S '' -a begun
     return 0
