@@ -1,20 +1,20 @@
 #!/bin/sh
-# Slurm's Epilog: frees the GPUs of a finished job. Kills its user's remaining processes there. If another process
-# holds the GPUs, or the memory is not freed, drains the node with the reason. Runs as root on each node of a job;
-# gpumem-slurm(7) describes the installation.
+# Epilog for Slurm that frees the GPUs of a finished job. It kills the remaining processes of the job's user on these
+# GPUs. If the memory is still in use, it drains the node with the reason. Slurm runs the epilog as root on each node of
+# the job. gpumem-slurm(7) describes the installation.
 
 gpumem=/usr/bin/gpumem
-# A GPU with more memory in use is not free. Drivers use a few hundred MiB.
+# Maximum used memory of a free GPU. Drivers use a few hundred MiB.
 limit=500MiB
-# How long a process may take to exit on SIGTERM before SIGKILL.
+# Time between SIGTERM and SIGKILL.
 grace=5s
 
-# A job without GPUs.
+# The job has no GPUs.
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0
 
 answer=$("$gpumem" check --gpu "$SLURM_JOB_GPUS" --max-used "$limit" 2>&1) && exit 0
-# The finished job had these GPUs exclusively, so none of its user's processes there is needed. The exception is root,
-# whose daemons may also use the GPUs.
+# The job had exclusive use of these GPUs, so the user needs no process on them. Daemons of root can use the GPUs, so
+# processes of root are not killed.
 if [ "$SLURM_JOB_UID" != 0 ]; then
     targets=
     for gpu in $(printf '%s' "$SLURM_JOB_GPUS" | tr , ' '); do

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Slurm's Prolog: lets a job start only if its GPUs are free. Otherwise drains the node with the reason, and Slurm
-# requeues the job. Runs as root on each node of a job; gpumem-slurm(7) describes the installation.
+# Prolog for Slurm that lets a job start only if the job's GPUs are free. Otherwise, it drains the node with the reason,
+# and Slurm requeues the job. Slurm runs the prolog as root on each node of the job. gpumem-slurm(7) describes the
+# installation.
 
 gpumem=/usr/bin/gpumem
-# A GPU with more memory in use is not free. Drivers use a few hundred MiB.
+# Maximum used memory of a free GPU. Drivers use a few hundred MiB.
 limit=500MiB
-# How long to wait until the previous job's memory is freed.
+# Time to wait until the memory of the previous job is freed.
 seconds=30
 
-# A job without GPUs.
+# The job has no GPUs.
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0
 
 end=$(($(date +%s) + seconds))
