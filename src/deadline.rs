@@ -1,17 +1,16 @@
 //! Runs work that can hang on its own thread, and waits for the answer with a timeout.
 //!
-//! If a file system, driver or server does not answer, only the thread that waits for it blocks.
-//! The thread is abandoned, and its late answer is dropped. A [`Task`] produces one answer; a
-//! [`Worker`] answers a series of questions. Callers must limit the number of threads that can
-//! hang.
+//! If a file system, driver or server does not answer, only that thread blocks. The thread is
+//! abandoned, and a late answer is dropped. A [`Task`] produces one answer; a [`Worker`] answers a
+//! series of questions. Callers must limit the number of threads that can hang.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which a sample waits for an answer that is usually immediate, such as a file or
-/// a local server. A later answer is used with the next sample.
+/// Maximum time that a sample waits for a file or a local server, which usually answer immediately.
+/// A later answer is used with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
 /// A time limit for an operation of several steps.
@@ -40,15 +39,13 @@ pub struct Task<T> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoAnswer {
-    /// The work has not finished.
     Late,
     /// The thread ended without an answer, or the answer was taken before.
     Never,
 }
 
 impl<T: Send + 'static> Task<T> {
-    /// Starts the work on a thread with this name. Returns an error if the thread cannot be
-    /// started.
+    /// Starts the work on a thread with this name.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
@@ -73,8 +70,7 @@ impl<T: Send + 'static> Task<T> {
     }
 }
 
-/// A thread that answers questions `Q` with answers `A` over bounded queues. Dropping the worker
-/// ends the thread.
+/// A thread that answers questions `Q` with answers `A`. It ends when the worker is dropped.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,
@@ -83,7 +79,6 @@ pub struct Worker<Q, A> {
 
 #[derive(Debug)]
 pub enum NotAsked<Q> {
-    /// The queue is full. The question can be asked again later.
     Busy(Q),
     Ended,
 }
@@ -92,8 +87,8 @@ pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread with this name and these queue lengths. `prepare` receives the sender of
-    /// answers, which blocks while the queue is full, and returns the function that handles a
-    /// question. The thread ends when that function returns `None`.
+    /// answers, which blocks while the queue is full, and returns the function that handles
+    /// questions. The thread ends when the function returns `None`.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),

@@ -1,7 +1,7 @@
 //! gpumem: see who is using GPU memory, whether they still need it, and reclaim it.
 //!
-//! `ARCHITECTURE.md` in the repository's root describes the modules, the flow of data and the
-//! invariants. The crate exports [`main`] and, for integration tests and benchmarks, [`api`].
+//! `ARCHITECTURE.md` describes the modules, the flow of data and the invariants. The crate exports
+//! [`main`] and, for integration tests and benchmarks, [`api`].
 
 mod advice;
 pub mod api;

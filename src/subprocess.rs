@@ -2,8 +2,8 @@
 //!
 //! Each program runs in its own session, where it cannot read from or type into the caller's
 //! terminal. Its process group is killed when the request ends, and the program gets SIGTERM if
-//! gpumem exits first. The programs that a user runs keep the terminal: the command of `run`, the
-//! pager of `man`, and `ssh -t` from the screen.
+//! gpumem exits first. Other programs keep the terminal: the command of `run`, the pager of `man`,
+//! and `ssh -t`.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,7 @@ use rustix::process::{
 
 use crate::deadline::Deadline;
 
-/// Interval at which to check whether a program has exited.
+/// Interval of checks whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
 /// Maximum time to wait for a killed program, whose exit the kernel can delay.
 const EXITS: Duration = Duration::from_secs(2);
@@ -38,14 +38,14 @@ impl Subprocess {
             setsid()?;
             Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
         };
-        // SAFETY: after the fork, the closure makes two system calls and neither allocates nor
+        // SAFETY: after the fork, the closure makes two system calls; it neither allocates nor
         // locks.
         let child = unsafe { command.pre_exec(begin_session) }.spawn()?;
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits up to `time` for the program to exit. After the exit, kills the rest of its process
-    /// group.
+    /// Waits up to `time` for the program to exit, and kills what remains of its process group
+    /// after the exit.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,5 +1,4 @@
-//! Parses and formats bytes, percentages and durations. No other module converts between byte
-//! units.
+//! Bytes, percentages and durations as text. No other module converts between byte units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +13,7 @@ pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -
     format!("{count} {word}{s}")
 }
 
-/// A number that is displayed as an integer, like `{:.0}`: halves are rounded to even.
+/// A number displayed as an integer, with halves rounded to even, like `{:.0}`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rounded(pub f64);
 
@@ -30,8 +29,8 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// A number of bytes, displayed as `512 B`, `1.5 KiB` or `20.0 GiB`, and parsed from `8GiB`,
-/// `512MiB` or `4096B`. Only `0` needs no unit: a plain `8` could mean bytes or GiB.
+/// A number of bytes, displayed as `1.5 KiB` and parsed from `8GiB`, `512MiB` or `4096B`. Only `0`
+/// needs no unit: a plain `8` could mean bytes or GiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Bytes(pub u64);
 
@@ -137,8 +136,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Returns the number of bytes, rounded down so that a limit is not exceeded. Returns `None`
-    /// for a share of an unknown total.
+    /// Returns the number of bytes, rounded down so that a limit is not exceeded.
     pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
             Self::Size(bytes) => Some(bytes.0),
@@ -188,14 +186,13 @@ fn split_unit(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim_start()))
 }
 
-/// A duration, displayed as `850ms`, `42s`, `29m 50s`, `5h 02m` or `3d 04h`, and parsed from `30s`,
-/// `10m`, `2h`, `1d`, `500ms` or a combination such as `1h30m`.
+/// A duration, displayed as `850ms`, `29m 50s` or `3d 04h`, and parsed from `30s`, `2h` or `1h30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Maximum duration that is parsed, a thousand years. Adding a multiple of it to the current
-    /// time does not overflow.
+    /// Maximum duration that is parsed: a multiple of it can be added to the current time without
+    /// overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
     /// Converts seconds. Negative numbers and NaN become 0.
@@ -295,7 +292,7 @@ mod tests {
     fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
         let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Halves of a tenth, which are rounded to even, and the numbers beside them.
+        // Halves of a tenth, which are rounded to even, and numbers beside them.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]

@@ -1,5 +1,4 @@
-//! Fills in advice: the server's address for `HOST:PORT`, and values from the command line for
-//! options.
+//! Inserts the server's address and the values of options into advice.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,8 +35,7 @@ fn with_options(text: &str, process: &Process) -> String {
     format!("{before}{}{}", value.unwrap_or(default), with_options(after, process))
 }
 
-/// Returns whether the server of a process uses TLS, the server's default port, and its
-/// `host:port`.
+/// Returns whether the server uses TLS, its default port, and its `host:port`.
 fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     if process.listening_on.is_none() {
         return typed_port(process);
@@ -47,8 +45,7 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
         listener.filter(|_| of(process).is_some_and(|framework| framework.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    // A container has its own loopback interface, and only its owner knows how the port is
-    // published.
+    // Only the owner of a container knows how the container's port is published.
     let host = match address.ip().to_canonical() {
         _ if process.container.is_some() => "HOST".to_owned(),
         ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
@@ -58,8 +55,7 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
-/// Returns what [`server_address`] returns, judged by the command line alone. The sockets are not
-/// readable.
+/// Does the same by the command line alone, for a process whose sockets are not readable.
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;
@@ -164,8 +160,7 @@ mod tests {
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // An unknown address stays a placeholder, and a worker without its server has no
-            // address.
+            // An unknown address stays a placeholder. A worker without its server has no address.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

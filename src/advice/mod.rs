@@ -25,12 +25,10 @@ pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote, thaw};
 
 /// Python code for users to paste into a program: a signal handler that frees memory on request.
-/// `GPUMEM_RELEASE_SIGNAL` announces the signal to gpumem. The code is short and uses only the
-/// standard library, so that users can read and change it.
+/// The code is short and uses only the standard library, so that users can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// Python code like [`SNIPPET`] for TensorFlow, which frees its pool only at exit: a child process
-/// trains, saves and exits.
+/// Python code for TensorFlow, which frees its pool only at exit: a child process trains and exits.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
@@ -39,11 +37,10 @@ pub struct Remark {
     /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
-    /// The line does not apply to processes started with one of these settings, which already
-    /// follow the advice.
+    /// Settings with which a process already follows the advice.
     #[serde(default)]
     unless_set: Settings,
-    /// The line applies only to processes started with one of these settings.
+    /// Settings without which the advice does not apply.
     only_if_set: Option<Settings>,
     #[serde(default)]
     is_for_notebooks: bool,
@@ -53,7 +50,7 @@ pub struct Remark {
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the line applies to the process. An unreadable environment is treated as empty.
+    /// Whether the advice applies to the process. An unreadable environment is treated as empty.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
@@ -72,41 +69,33 @@ impl Remark {
 #[derive(PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
-    /// Name in snapshots, in lower case, such as `pytorch`.
     pub name: String,
-    /// Official spelling, such as `PyTorch`.
     pub title: String,
-    /// Other spellings, without punctuation.
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in languages other than Python. The entry applies to these programs whatever
-    /// libraries are loaded.
+    /// Programs in other languages, which use this entry whatever libraries they have loaded.
     #[serde(default)]
     programs: Vec<String>,
-    /// How the framework allocates memory, and how NVML shows the memory.
     pub takes: Remark,
     /// How to free memory while the process runs. Short advice shows only the first line.
     #[serde(default)]
     pub inside: Vec<Remark>,
-    /// How to use less memory after the next start.
     #[serde(default)]
     pub at_start: Vec<Remark>,
-    /// Common attempts that do not return memory to the driver, and what they are useful for.
+    /// Common attempts that do not return memory to the driver.
     #[serde(default)]
     pub unchanged: Vec<Remark>,
-    /// How to end the process cleanly if a signal is not enough.
     #[serde(default)]
     pub at_end: Vec<Remark>,
 }
 
 impl Framework {
-    /// Whether memory can be returned to the driver while the process runs.
     pub fn returns(&self, process: &Process) -> bool {
         self.inside.iter().any(|line| line.applies(process))
     }
 }
 
-/// How to end a kernel that one of the applications in `of` has started.
+/// How to end a kernel that an application in `of` has started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NotebookEnd {
@@ -134,8 +123,7 @@ pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// Finds a framework by any common spelling, such as `torch` or `llama-cpp`. Case and punctuation
-/// are ignored.
+/// Finds a framework by any common spelling. Case and punctuation are ignored.
 pub fn find(name: &str) -> Option<&'static Framework> {
     // Try the exact name first: this runs in every sample for every process with a finding.
     let mut rows = frameworks().iter();
@@ -154,8 +142,7 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// Returns the framework that holds the process's memory, judged by the program, the framework and
-/// its version.
+/// Returns the framework that holds the process's memory.
 pub fn of(process: &Process) -> Option<&'static Framework> {
     let program =
         process.command.as_deref().and_then(<[_]>::first).map(|program| file_name(program));
@@ -210,14 +197,12 @@ pub fn steps(process: &Process) -> Vec<String> {
         .collect()
 }
 
-/// Returns the first way to free memory that applies while the process runs.
 fn inside(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.inside.iter();
     lines.find(|line| line.applies(process))
 }
 
-/// Returns the first setting that the process lacks and that would make it reserve less memory
-/// after a restart.
+/// Returns the first setting that would make the process reserve less memory after a restart.
 pub fn at_start(process: &Process) -> Option<&'static Remark> {
     let mut lines = of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))

@@ -19,23 +19,21 @@ use crate::model::unit::{Role, role};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// Kind of the owner, with its name if the name can be shown: `Slurm job 3_4`,
-    /// `container train`.
+    /// Kind of the owner, with the name if it can be typed: `Slurm job 3_4`, `container train`.
     pub name: String,
-    /// Command that ends the process through its owner. `None` if one command is not enough, or if
-    /// a name is unknown or cannot be typed.
+    /// Command that ends the process through its owner, if one command suffices and its names are
+    /// known.
     pub command: Option<String>,
     /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
-    /// Whether the owner is a unit of the user's own systemd, or a supervisor that might not be
-    /// root's. Users can create units with any name, so such an owner protects the process only
-    /// from its own user.
+    /// Whether users can create such an owner: a unit of their own systemd, or a supervisor that
+    /// might not be root's. The owner then protects the process only from its own user.
     pub is_by_user: bool,
-    /// Whether the owner restarts a process that ends, or runs it as a job. A signal is then no
-    /// substitute for the command.
+    /// Whether the owner restarts the process or runs it as a job, so that a signal does not
+    /// suffice.
     pub is_asked_first: bool,
-    /// Whether the command contains a name that the process has claimed. Other users must check the
-    /// command first.
+    /// Whether the command contains a name that the process has claimed, which other users must
+    /// check.
     pub is_claimed: bool,
 }
 
@@ -49,8 +47,8 @@ impl Owner {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// Returns the command if the process's own user types it (`is_own`) or if it contains no
-    /// claimed name.
+    /// Returns the command if the process's own user types it (`is_own`) or if nothing in it is
+    /// claimed.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }
@@ -59,14 +57,14 @@ impl Owner {
 /// Facts about a process, by the name that `owners.toml` uses.
 type Facts = BTreeMap<&'static str, String>;
 
-/// Finds the owner of a process. Of nested owners, the innermost with a known name is returned. A
-/// process without an owner can be signalled.
+/// Finds the owner of a process, the innermost one with a known name. A process without an owner
+/// can be signalled.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// Finds the owner of a process and of its `job`. The command ends the processes of the job but
-/// nothing else in the same container or unit.
+/// Finds the owner of a process. The command ends the whole `job`, but nothing else in the same
+/// container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
@@ -133,7 +131,6 @@ fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner
     })
 }
 
-/// Returns the program that restarts the process or runs it as a job.
 fn program_owner(process: &Process) -> Option<Owner> {
     let found = process.program_owner()?;
     let owner = found.owner;
@@ -181,8 +178,7 @@ fn within(process: &Process) -> String {
     exec.map_or_else(String::new, |exec| format!("{exec} "))
 }
 
-/// Fills in a template and quotes each word for a shell. Returns `None` if a name is unknown,
-/// masked or cannot be typed.
+/// Fills in a template and quotes each word for a shell. Returns `None` if a word cannot be typed.
 fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let word = |word: &str| {
         let mut filled = String::new();
@@ -207,8 +203,7 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// Returns the notebook server as the owner of a kernel in a container or job, which also contains
-/// other kernels of the server.
+/// Returns the notebook server if the container or job of a kernel also contains the server.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
@@ -217,13 +212,11 @@ fn notebook(process: &Process) -> Option<Owner> {
         .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
 }
 
-/// Returns the facts that are known.
 fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Formats the PIDs of a job for `kill`. Returns `None` if a PID is unknown or if killing it would
-/// end other processes.
+/// Formats the PIDs of a job. Returns `None` if a PID is unknown or must not be killed.
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
@@ -232,9 +225,8 @@ fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<St
 
 fn slurm(process: &Process) -> Option<Facts> {
     let slurm = process.slurm.as_deref().filter(|slurm| slurm.over != Some(true))?;
-    // The environment contains the IDs of array and task, and a process can forge its environment.
-    // They are used only if the array's ID equals the job's ID, in which case the job's ID alone
-    // would cancel all tasks.
+    // A process can forge its environment, which contains the IDs of array and task. These are used
+    // only if the array's ID equals the job's: `scancel` with that ID alone would cancel all tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
@@ -253,8 +245,8 @@ fn slurm(process: &Process) -> Option<Facts> {
 
 /// Returns why the user must check a job's ID before typing it, or `None` if the ID is certain.
 fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
-    // Newer versions of Slurm name cgroups differently, so the job's ID comes from the process
-    // alone.
+    // Newer versions of Slurm do not name the cgroup after the job, so only the process reports the
+    // ID.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
@@ -263,8 +255,7 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
     if is_named_otherwise && !job.starts_with('s') {
         return Some("claimed");
     }
-    // The last task of an array has the array's ID as its job ID, and `scancel` with this ID
-    // cancels all tasks.
+    // The last task of an array has the array's ID, and `scancel` with this ID cancels all tasks.
     let environment = process.environment.as_deref();
     let claimed = environment.and_then(|variables| variables.get("SLURM_JOB_ID"));
     let is_confirmed =
@@ -279,8 +270,7 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// Returns facts about the process's container, or `None` if the process's own user runs the
-/// container.
+/// Returns facts about the container, unless the process's own user runs the container.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =
@@ -326,8 +316,7 @@ fn is_in_users_tree(process: &Process) -> bool {
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
-/// Shortens a container ID to twelve digits, as container programs do. Anything but 64 digits is a
-/// name.
+/// Shortens a container ID to twelve digits, as container programs do. Names stay as they are.
 fn short_id(id: &str) -> &str {
     let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     id.get(..12).filter(|_| is_digest).unwrap_or(id)

@@ -74,9 +74,8 @@ pub(super) fn notebook(process: &Process) -> String {
     text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
-/// Quotes a name for a POSIX shell if needed. Returns `None` if the name cannot be typed as shown:
-/// it is empty or too long, contains control or invisible characters, or starts with `-` like an
-/// option.
+/// Quotes a name for a POSIX shell if needed. Returns `None` for a name that is empty or too long,
+/// contains control or invisible characters, or starts with `-` like an option.
 pub fn quote(name: &str) -> Option<String> {
     if !is_plain(name) || name.starts_with('-') {
         return None;

@@ -23,32 +23,28 @@ use crate::model::program::file_name;
 
 /// Maximum number of models in an answer.
 const MOST_MODELS: usize = 256;
-/// Maximum length of a model's name in bytes. Answers with longer names are rejected.
+/// Maximum length of a model's name in bytes.
 const NAME_BYTES: usize = 512;
 /// Placeholder for a model's name in paths and bodies.
 const MODEL: &str = "{model}";
 
-/// An entry of `servers.toml`. Names are compared as a whole.
+/// An entry of `servers.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadServer {
-    /// Name in commands, in lower case, such as `vllm`.
     pub name: String,
-    /// Official spelling, such as `vLLM`.
     pub title: String,
-    /// Names of programs, scripts and Python packages.
     programs: Vec<String>,
     /// Prefixes of the process titles of workers.
     titles: Vec<String>,
     arguments: Vec<String>,
     /// Names of the directories that contain the scripts.
     folders: Vec<String>,
-    /// Names of scripts that other programs use as well. A name matches only in one of the folders,
-    /// or if the process listens on the default port.
+    /// Names of scripts that other programs use as well. A script must be in one of the folders, or
+    /// listen on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
-    /// Default port for metrics, if metrics have a port of their own.
     metrics_port: Option<u16>,
     metrics_port_flag: Option<String>,
     tls_flags: Vec<String>,
@@ -57,26 +53,24 @@ pub struct UnloadServer {
     pub unload: Option<UnloadApi>,
 }
 
-/// The requests that unload a server, and what the server needs for them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// Requests that prove the server idle.
     pub idle: Vec<Question>,
-    /// Whether idleness requires that the server has no connections. No request shows that it is
-    /// idle, or unloading aborts requests.
+    /// Whether connections mean that the server is in use, because no request shows that it is
+    /// idle.
     pub is_idle_unconnected: bool,
-    /// A check that the server treats as use, so it is sent just before unloading, once for each
+    /// A check that the server treats as use. It is sent just before unloading, once for each
     /// model.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
-    /// The request that unloads. With the placeholder, it is sent once for each model.
+    /// The request that unloads. If it contains the placeholder, it is sent once for each model.
     deed: Question,
-    /// Check of the result. Without a check, the answer to `deed` suffices.
+    /// Check of the result. By default, the answer to `deed` suffices.
     pub done: Option<Question>,
-    /// What makes the server load its model again: a command or an event. `BASE` is the server's
-    /// address.
+    /// What makes the server load its model again: a command or an event. `BASE` is the address.
     pub wake: String,
     /// Whether unloading moves the weights to host memory, which must have room for them.
     pub needs_host_memory: bool,
@@ -101,11 +95,9 @@ pub struct Hold {
     pub resume: Question,
 }
 
-/// A request, and the evidence that the answer must contain.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Question {
-    /// Verb and path, such as `GET /path`.
     ask: String,
     /// Verb and path for older versions, which answer 404 or 405.
     older: Option<String>,
@@ -115,9 +107,8 @@ pub struct Question {
     text: Option<String>,
     version: Option<String>,
     expect: Vec<Expect>,
-    /// Requirement that each item of the answer, a list, must meet.
+    /// Requirement for each item of an answer that is a list.
     each: Option<Expect>,
-    /// Where the answer lists the loaded models. At least one must be loaded.
     models: Option<ModelList>,
     zero: Vec<String>,
     /// Metric that changes with each use. It can be missing before the first use.
@@ -126,7 +117,7 @@ pub struct Question {
     mark_at: Option<String>,
 }
 
-/// A requirement that a JSON value exists or has certain content.
+/// A requirement for a JSON value.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expect {
@@ -139,7 +130,7 @@ struct Expect {
     r#else: Option<AnswerVerdict>,
 }
 
-/// A list of models in JSON. All pointers except `list` are relative to the model.
+/// Where an answer lists models. All pointers except `list` are relative to the model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelList {
@@ -147,7 +138,6 @@ struct ModelList {
     name: String,
     mark: Option<String>,
     state: Option<String>,
-    /// State in which a model holds memory.
     loaded: Option<Value>,
     unloaded: Option<Value>,
     busy: Option<Value>,
@@ -167,7 +157,7 @@ fn parse() -> Result<Table, toml::de::Error> {
 /// A test checks that the table parses.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Returns all servers. Servers that start other servers come first.
+/// Servers that start other servers come first.
 pub fn unload_servers() -> &'static [UnloadServer] {
     &TABLE.server
 }
@@ -186,8 +176,8 @@ pub struct ServerListener<'a> {
     pub listening_on: &'a [Arc<str>],
 }
 
-/// Returns the server that a process runs or works for and, if known, the listening process. A
-/// server that starts other servers takes precedence, because it also unloads them.
+/// Returns the server of a process and, if known, the listening process. A server that starts other
+/// servers takes precedence, because it also unloads them.
 pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
     let listeners = listeners(process);
     let command = process.command.as_deref().unwrap_or_default();
@@ -203,8 +193,8 @@ pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<Ser
     })
 }
 
-/// Returns ancestors first, because a worker's own port is not the server's port, then the process,
-/// then descendants.
+/// Returns ancestors, the process and descendants, in this order: a worker's own port is not the
+/// server's.
 fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
@@ -243,8 +233,7 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process belongs to this server, judged by its command line, working directory and
-    /// listening sockets.
+    /// Whether a process belongs to this server.
     pub fn runs(
         &self,
         command: &[Arc<str>],
@@ -276,8 +265,8 @@ impl UnloadServer {
             || has(&self.scripts, run) && (is_in_folder() || is_on_port())
     }
 
-    /// Returns the address for requests: on the port from the command line or, without one, on the
-    /// default port or the only port.
+    /// Returns the address on the port from the command line. By default, returns the address on
+    /// the default port, or the only address.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {
@@ -288,8 +277,7 @@ impl UnloadServer {
             [only] => Some(only.clone()),
             _ => None,
         };
-        // A server that does not listen on the port from the command line is not ready, or is
-        // another server.
+        // A server that does not listen on its configured port is not ready, or is another server.
         match named {
             Some(port) => on_port(port),
             None => on_port(self.port).or(only),
@@ -316,7 +304,6 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    /// Returns the requests that unload all loaded models.
     pub fn deeds(&self, facts: &Known) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
@@ -357,10 +344,8 @@ fn encoded(name: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
     pub verb: String,
-    /// Path and query.
     pub path: String,
     pub body: Option<String>,
-    /// Whether the request goes to the metrics port, if the server has one.
     pub is_metrics: bool,
     /// Verb and path for older versions, which answer 404 or 405.
     older: Option<(String, String)>,
@@ -392,18 +377,16 @@ impl ServerRequest {
     }
 }
 
-/// Facts from the server's answers so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     /// Names of the loaded models, which are untrusted.
     pub models: Vec<String>,
     pub version: Option<(u32, u32, u32)>,
-    /// Values that change with each use. If a value has changed since an earlier answer, the server
-    /// was used.
+    /// Values that change with each use of the server.
     pub marks: Vec<String>,
 }
 
-/// Why an answer is not sufficient: the reason or the observed value.
+/// Why an answer is not sufficient.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
@@ -428,8 +411,6 @@ fn other_server<T>(observed: impl Into<String>) -> Result<T, AnswerVerdict> {
 }
 
 impl Question {
-    /// Builds the request for a model. Without the placeholder, the request is the same for all
-    /// models.
     pub fn request(&self, model: &str) -> ServerRequest {
         let split = |ask: &str| {
             let (verb, path) = ask.split_once(' ').unwrap_or_default();
@@ -447,7 +428,7 @@ impl Question {
         }
     }
 
-    /// Judges an answer, and adds its facts to `facts`.
+    /// Judges an answer and adds what it shows to `facts`.
     pub fn check(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
@@ -467,8 +448,8 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let count = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter can be missing before the first use. Another metric must then identify
-                // the server.
+                // A counter can be missing before the first use, if another metric identifies the
+                // server.
                 let may_be_absent = !self.zero.is_empty();
                 facts.marks.push(count.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
@@ -498,7 +479,7 @@ impl Question {
         }
     }
 
-    /// Checks that no model is loaded according to the answer.
+    /// Checks that the answer lists no loaded model.
     pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match (self.check(answer, facts), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
@@ -590,7 +571,6 @@ impl UnloadAnswer {
         }
     }
 
-    /// Returns the first line of the error message, from the usual places in JSON.
     fn message(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&self.body).ok()?;
         let pointers = ["/error/message", "/error", "/detail", "/message"];
@@ -608,8 +588,7 @@ impl UnloadAnswer {
     }
 }
 
-/// Returns the sum of a metric over its labels, or `None` if the metric is missing or not a valid
-/// count.
+/// Returns the sum of a metric over its labels, or `None` if it is missing or not a valid count.
 fn metric(text: &str, name: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines() {

@@ -45,7 +45,6 @@ pub struct Config {
     origins: BTreeMap<String, String>,
 }
 
-/// Compares values and ignores where they come from.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.sample == other.sample && self.rules == other.rules && self.reap == other.reap
@@ -83,8 +82,8 @@ pub enum ConfigError {
     NotText { path: PathBuf, line: usize },
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Other users can change the file and thereby control actions that they are not permitted to
-    /// take.
+    /// Other users can change the file, and thereby what gpumem does with more privileges than they
+    /// have.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
     /// Other users can change the command, which runs with more privileges than they have.
@@ -156,7 +155,6 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Whether a file sets the key, such as `sample.interval`.
     pub fn sets(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
@@ -166,8 +164,8 @@ impl Config {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// Formats the configuration as TOML, with a comment about the origin of each value. Reading
-    /// the result yields an equal configuration.
+    /// Formats the configuration as TOML with the origin of each value. Reading it back yields the
+    /// same values.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

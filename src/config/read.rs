@@ -41,8 +41,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     }
     match config.reap.contradiction() {
         Some(message) => {
-            // The earlier files did not contradict each other, so a table in this file causes the
-            // error.
+            // The earlier files were consistent, so a table in this file causes the error.
             let mut keys = ["reap", "rule", "rules"].into_iter();
             let at = keys.find_map(|name| document.get(name));
             let at = at.map_or(0..0, |entry| entry.at.clone());

@@ -23,7 +23,7 @@ pub(super) const SETTINGS: &[&str] =
 const MOST_ACTS: i64 = 1000;
 /// Maximum number of words in a command, and of programs in `never`.
 const MOST_WORDS: usize = 256;
-/// Maximum length of a word in bytes, as `PATH_MAX`.
+/// Maximum length of a word in bytes (`PATH_MAX`).
 const LONGEST_WORD: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -70,7 +70,6 @@ pub struct ReapConfig {
     /// forever.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
-    /// Responses by rule name. A rule without an entry only notifies.
     #[serde(skip)]
     responses: BTreeMap<Arc<str>, Response>,
 }
@@ -163,7 +162,7 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     })
 }
 
-/// Accepts longer times than the settings of rules, because a process can need protection for days.
+/// Accepts longer times than other settings, because a process can need protection for days.
 fn longest_keep<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
     setting::parsed(from, "a duration such as \"7d\"", setting::span).map(Some)
 }
@@ -178,12 +177,10 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
     list.iter().map(word).collect()
 }
 
-/// Reads a program and its arguments. No shell is involved.
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its absolute path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // A program that is found in a search path can belong to another user, so require an absolute
-    // path.
+    // A program found in a search path can belong to another user, so require an absolute path.
     let is_absolute =
         |words: &Vec<Arc<str>>| words.first().is_none_or(|program| program.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_absolute))

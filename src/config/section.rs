@@ -47,7 +47,6 @@ pub(super) struct Section<'f> {
     /// Dotted key of the table, or an empty string for the whole file.
     pub(super) key: String,
     pub(super) at: Range<usize>,
-    /// Entries in file order.
     pub(super) entries: Vec<Entry<'f>>,
 }
 
@@ -55,7 +54,6 @@ pub(super) struct Entry<'f> {
     pub(super) file: &'f File<'f>,
     pub(super) name: &'f str,
     pub(super) key: String,
-    /// Position of the key in the file.
     pub(super) at: Range<usize>,
     pub(super) value: Value,
     pub(super) source: &'f Spanned<DeValue<'f>>,
@@ -98,7 +96,6 @@ impl<'f> Section<'f> {
         self.file.origin(&self.at)
     }
 
-    /// Creates an error about the whole table.
     pub(super) fn wrong(&self, message: impl Into<String>) -> ConfigError {
         self.file.wrong(self.at.clone(), &self.key, message.into())
     }
@@ -109,7 +106,6 @@ impl<'f> Entry<'f> {
         self.file.origin(&self.at)
     }
 
-    /// Returns an error if the key is not in `allowed`.
     pub(super) fn allow(&self, allowed: &[&str]) -> Result<(), ConfigError> {
         if allowed.contains(&self.name) {
             return Ok(());
@@ -163,7 +159,6 @@ impl<'f> Entry<'f> {
         self.value.clone().try_into().map_err(|wrong| self.refuse(&wrong))
     }
 
-    /// Returns a table that contains only this entry.
     pub(super) fn change(&self) -> Table {
         Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }

@@ -12,7 +12,6 @@ use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
 
-/// Maximum number of listed holders. The page gives the number of the remaining holders.
 const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
@@ -175,8 +174,8 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Returns the processes on a GPU: those that NVML lists, largest first, then those that have the
-/// device file open.
+/// Returns the processes on a GPU: those that NVML lists, largest first, then those with its file
+/// open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (Reverse(row.used_bytes), row.pid));
@@ -242,7 +241,6 @@ fn table(
     }
 }
 
-/// Findings and suspects, which the table of holders marks.
 #[derive(Clone, Copy)]
 pub struct Marks<'m> {
     pub findings: &'m [Finding],

@@ -32,9 +32,7 @@ const STILL_BYTES: u64 = 16 << 20;
 #[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     pub engine: &'k Engine,
-    /// Memory and utilization over the period that the engine has judged.
     pub courses: &'k Courses,
-    /// The last snapshot that the engine has judged.
     pub last: &'k Snapshot,
     /// The longest history that any rule needs.
     pub needed: Duration,
@@ -57,7 +55,6 @@ pub enum More {
 }
 
 impl KnownSoFar<'_> {
-    /// Creates a page without sections. A note says if the history is too short for some rules.
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
@@ -88,8 +85,7 @@ impl KnownSoFar<'_> {
 }
 
 /// Whether the snapshot contains this process, rather than another process with the same PID. If
-/// the identity is uncertain, it suffices that a GPU lists the PID and no process with the PID is
-/// known.
+/// the identity is uncertain, a GPU must list the PID, and no process with this PID can be known.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,
@@ -125,7 +121,6 @@ fn utilization_text(now: Option<u32>, mean: Option<f64>) -> Option<String> {
     }
 }
 
-/// Adds memory over time: a chart, or a line of text if the memory has not changed.
 fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines: usize) {
     let Some(series) = series.filter(|series| series.samples() >= 2) else {
         return;
@@ -162,8 +157,7 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
     );
 }
 
-/// Returns the page about a framework, or `None` if the name is unknown. Any usual spelling is
-/// accepted.
+/// Returns the page about a framework, by any common spelling of the name.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);

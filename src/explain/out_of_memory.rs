@@ -10,11 +10,10 @@ use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Suspect, Time};
 use crate::units::Bytes;
 
-/// What the user knows about the shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs in question, or empty for all GPUs. The page is about the fullest of
-    /// them.
+    /// Indices of the GPUs in question, or empty for all. The page is about the fullest of these
+    /// GPUs.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }
@@ -78,8 +77,7 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     page
 }
 
-/// Returns when the GPU was fullest, and by how much its used memory exceeded that of the last
-/// sample.
+/// Returns when the GPU was fullest, and how much more memory was used than in the last sample.
 fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
     let buckets = input.courses.gpu(gpu)?.buckets().iter();
@@ -88,8 +86,7 @@ fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     Some((fullest.since, more))
 }
 
-/// Returns the processes that held memory on the GPU without using it: findings before suspects,
-/// largest first.
+/// Returns the processes that held memory without using it: findings first, then by size.
 fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);
@@ -202,8 +199,7 @@ fn sufficient(
     section
 }
 
-/// Names the smallest process that holds enough memory, or the largest processes that together hold
-/// enough.
+/// Names the smallest process that holds enough memory, or else the largest ones that together do.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|process| process.bytes);

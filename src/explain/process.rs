@@ -13,11 +13,9 @@ use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Maximum number of GPUs for which charts are [`TALL`] lines high. Charts of more GPUs have one
-/// line.
+/// Maximum number of GPUs with charts of [`TALL`] lines. More GPUs get charts of one line.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
-/// Maximum number of listed GPUs or relatives. The page gives the number of the rest.
 const LISTED_MAX: usize = 8;
 const DEPTH_MAX: usize = 8;
 const LAUNCHER_COLUMNS: usize = 100;
@@ -380,8 +378,7 @@ impl Subject<'_> {
     }
 
     /// Predicts when the leak will fill the GPU. Returns `None` if the finding is about several
-    /// GPUs, or if the GPU is divided by MIG: free memory of the GPU is then not available to every
-    /// instance.
+    /// GPUs or if MIG is in use, because an instance cannot use all free memory of the GPU.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
         let rows = self.on.iter().filter(|on| on.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {

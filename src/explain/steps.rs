@@ -34,7 +34,6 @@ pub(super) struct ExplainStep {
     pub(super) text: String,
 }
 
-/// Returns two sections, with the steps for now and for the next start.
 pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section; 2] {
     let is_found = findings.iter().any(|finding| finding.resolved_at.is_none());
     let mut now = Section::new(match is_found {
@@ -163,8 +162,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // The owner of a process ends its jobs, containers and kernels, so only other processes
-            // get signals.
+            // Owners end their jobs, containers and kernels, so only a process without an owner
+            // gets a signal.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
@@ -176,8 +175,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
                         continues)"
                     ));
                 } else if process.namespace_pid == Some(1) {
-                    // pid_namespaces(7): from inside the namespace, PID 1 receives only signals
-                    // that it handles. From outside, SIGKILL always works.
+                    // pid_namespaces(7): PID 1 can ignore any signal from inside its namespace, but
+                    // not SIGKILL from outside.
                     end.text.push_str(&format!(
                         " (`kill {pid}`; as pid 1 of its pid namespace, it can ignore that signal: `kill \
                         -KILL {pid}` kills everything in the namespace)"
@@ -195,7 +194,6 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     steps
 }
 
-/// Refers to a framework's remaining advice, after the page has shown `shown` lines.
 fn more(row: &Framework, shown: usize) -> ExplainStep {
     let command = format!("`gpumem explain --framework {}`", row.name);
     plain(
@@ -248,8 +246,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether a process with a finding of this kind cannot run code for its user, because the process
-/// has no terminal or does not run.
+/// Whether a process with such a finding cannot run code: it has no terminal, or does not run at
+/// all.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }
@@ -258,8 +256,7 @@ fn plain(when: WhenPossible, text: String) -> ExplainStep {
     ExplainStep { when, text }
 }
 
-/// Describes the memory that ending the process frees, such as
-/// `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
+/// Describes the memory to be freed, such as `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
 fn frees(gpus: &[OnGpu<'_>]) -> Option<String> {
     let mut held: Vec<(u32, Option<u64>)> = Vec::new();
     for (gpu, row) in gpus.iter().filter_map(|on| Some((on.gpu.index, on.row?))) {

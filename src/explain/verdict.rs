@@ -9,8 +9,8 @@ use crate::units::Span;
 const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// Active findings, and findings that were resolved within the history. The finding that the
-    /// user asked about comes first.
+    /// Findings, including those resolved within the history. The finding that the user asked about
+    /// is first.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -18,8 +18,7 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// Returns the verdict on a process. On the GPUs in `hidden_on`, the process only has the
-    /// device file open.
+    /// On the GPUs in `hidden_on`, the process only has the device file open.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -50,8 +49,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Returns the verdict on a GPU whose memory `holders` hold. Findings about the GPU itself come
-    /// first.
+    /// Findings about the GPU itself come before findings about `holders`.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -172,8 +170,8 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// Returns the commands of the findings without duplicates, then commands for the process unless a
-/// finding has a command of the same kind. Commands that would only open this page are omitted.
+/// Lists the commands of the findings, then commands for the process unless a finding has one of
+/// the same kind. Commands that would only open this page are omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // The command for another machine starts with `ssh`.

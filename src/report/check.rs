@@ -43,7 +43,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts the findings that have not been resolved.
+    /// Counts active findings.
     pub fn of(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
@@ -344,7 +344,6 @@ pub struct TextLook {
 }
 
 impl fmt::Display for LimitVerdict {
-    /// Describes an exceeded limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
         let quantity = match self.limit {
@@ -445,8 +444,7 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     writeln!(out)
 }
 
-/// Groups findings that differ only in the process, so that the report prints one paragraph per
-/// group.
+/// Groups findings that differ only in the process. The report prints one paragraph per group.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
@@ -458,8 +456,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     groups
 }
 
-/// Returns whether two findings on different processes can share a paragraph. One set of commands
-/// must name both processes.
+/// Whether two findings can share a paragraph: their commands must be equal and name both
+/// processes.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -482,8 +480,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.also.iter().map(|also| also.kind).eq(other.also.iter().map(|also| also.kind))
 }
 
-/// Summarizes a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`. The size is omitted if it
-/// is unknown for any process.
+/// Formats a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`, without an unknown size.
 fn summarize(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));

@@ -213,8 +213,7 @@ impl DoctorCheck {
     }
 }
 
-/// Merges the checks of all GPUs. GPUs with equal results share a check, and checks of one topic
-/// are adjacent.
+/// Merges the checks of all GPUs by topic. GPUs with equal results share a check.
 pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<DoctorCheck> {
     let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {

@@ -5,11 +5,9 @@ use super::style::Style;
 
 /// Maximum number of lines for one variable. A process can set values of any length.
 const LINES_MAX: usize = 40;
-/// Indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Formats the variables in lines of at most `width` columns. `None` means that they are still
-/// being read.
+/// Formats the variables. `None` means that they are still being read.
 pub fn page(
     title: &str,
     variables: Option<&Result<Vec<(String, String)>, String>>,

@@ -6,8 +6,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::model::escape::escape;
 
-/// Formats a command line as escaped arguments joined by spaces. Empty arguments and arguments that
-/// contain a space are quoted.
+/// Formats a command line. Empty arguments and arguments with a space are quoted.
 pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     let mut line = String::new();
     for argument in arguments {
@@ -27,7 +26,7 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
 }
 
 /// Strips the directory from a program's path. A process can replace its argv by a title of several
-/// words; without further arguments, only the first word is therefore treated as a path.
+/// words; only the first word is then treated as a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -42,8 +41,7 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     }
 }
 
-/// Returns the escaped command line of a process, or its `comm` in brackets if there is no command
-/// line.
+/// Returns the escaped command line of a process, or else its `comm` in brackets.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }
@@ -105,9 +103,8 @@ pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Ve
     lines
 }
 
-/// Returns the byte offset where a line of `width` columns ends. The line ends after the last word
-/// that fits, or inside the first word if that word is too long. `full` is the width of the
-/// following lines.
+/// Returns the byte offset where a line of `width` columns ends: after the last word that fits, or
+/// inside the first word. `full` is the width of the following lines.
 fn line_end(text: &str, width: usize, full: usize) -> usize {
     let (mut used, mut end) = (0, 0);
     while let Some(length) = word(&text[end..], full) {

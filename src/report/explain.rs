@@ -13,7 +13,6 @@ use crate::units::Bytes;
 const WIDTH_MIN: usize = 40;
 /// Maximum width of a page in columns, for readability.
 const WIDTH_MAX: usize = 120;
-/// Column where the text beside a label starts.
 const MARGIN: usize = 10;
 /// Maximum number of lines beside a label.
 const BESIDE_LINES_MAX: usize = 4;
@@ -24,7 +23,6 @@ const ITEM_LINES_MAX: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageStyle {
-    /// Width in columns.
     pub width: usize,
     pub style: Style,
     /// Whether to draw charts in ASCII.
@@ -61,7 +59,6 @@ struct PageText {
 }
 
 impl PageText {
-    /// Returns the width of the text beside a label.
     fn room(&self) -> usize {
         self.options.width.saturating_sub(MARGIN)
     }
@@ -102,7 +99,6 @@ impl PageText {
         }
     }
 
-    /// Writes a label and one wrapped and escaped line beside it.
     fn beside(&mut self, label: &str, line: &str) {
         let padding = " ".repeat(MARGIN.saturating_sub(label.width()).max(1));
         let label = match label {
@@ -112,8 +108,7 @@ impl PageText {
         self.put(&format!("{label}{padding}{line}"));
     }
 
-    /// Writes a list item. `shown` is the mark with colours. Continuation lines are aligned with
-    /// the text, but at most ten columns in.
+    /// Writes a list item. `shown` is the mark with colours.
     fn item(&mut self, mark: &str, shown: &str, text: &str) {
         const INDENT: usize = 2;
         let columns = mark.width();
@@ -155,12 +150,10 @@ impl PageText {
     }
 }
 
-// A chart's column shows the maximum in its time span, so that no peak is lost. Times without
-// samples are blank.
+// A chart's column shows the maximum in its time span, so that no peak is lost.
 
 /// Cells filled from zero to eight eighths.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Substitutes for `BLOCKS` on terminals without Unicode.
 const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
 const EIGHTHS: u64 = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,12 +165,9 @@ pub struct Size {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chart {
-    /// Lines from top to bottom.
     pub lines: Vec<String>,
-    /// Memory at the upper edge.
     top_bytes: u64,
-    /// Memory at the lower edge. The edge is above 0 if all values are close together, to show
-    /// their differences.
+    /// Memory at the lower edge, above 0 if all values are close together.
     bottom_bytes: u64,
 }
 
@@ -213,7 +203,6 @@ pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     Some(Chart { lines: (0..size.rows).map(line).collect(), top_bytes: high, bottom_bytes: bottom })
 }
 
-/// Returns the maximum in each column's time span, or `None` for a column without samples.
 fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
@@ -223,8 +212,7 @@ fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>
     };
     let mut filled: Vec<Option<u64>> = vec![None; columns];
     for (at, point) in points.iter().enumerate() {
-        // A point's last value applies until the next point, unless the gap is longer than
-        // `allowed`.
+        // A value applies until the next point, unless the gap is longer than `allowed`.
         let next = points.get(at + 1).map(|next| next.since);
         let until = next.filter(|next| *next - point.until <= allowed);
         let (from, to) = (column(point.since), column(point.until));

@@ -9,8 +9,7 @@ pub enum Level {
     Notice,
 }
 
-/// Formats an annotation. Everything in `title` and `message` is escaped, so untrusted text cannot
-/// start another workflow command.
+/// Formats an annotation. The texts are escaped, so they cannot start another workflow command.
 pub fn annotation(level: Level, title: &str, message: &str) -> String {
     let command = match level {
         Level::Error => "error",
@@ -22,8 +21,8 @@ pub fn annotation(level: Level, title: &str, message: &str) -> String {
     format!("::{command} title={title}::{}\n", lines.join("%0A"))
 }
 
-/// Escapes text as a workflow command requires. [`escape`] has already replaced line feeds and
-/// carriage returns.
+/// Escapes text for a workflow command. [`escape`] has already replaced line feeds and carriage
+/// returns.
 fn data(text: &str) -> String {
     escape(text).replace('%', "%25")
 }
@@ -33,8 +32,7 @@ mod tests {
     use super::*;
     use crate::model::dice::Dice;
 
-    /// Parses a line as the runner's `ActionCommand.TryParseV2` does, into command, title and
-    /// message.
+    /// Parses a line as the runner's `ActionCommand.TryParseV2` does.
     fn read(line: &str) -> Option<(String, String, String)> {
         let (info, message) = line.trim_start().strip_prefix("::")?.split_once("::")?;
         let (command, properties) = info.split_once(' ')?;

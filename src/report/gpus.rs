@@ -125,8 +125,8 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Lists the reasons for missing figures, each reason once. If `everyone` is set, unattributed
-/// memory and unreadable files follow.
+/// Lists the reasons for missing figures. If `everyone` is set, unattributed memory and unreadable
+/// files follow.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |reason_of: fn(&Gpu) -> Option<&str>| {

@@ -22,7 +22,6 @@ pub struct Suite {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Class name, by which CI servers group test cases.
     pub class: String,
     pub name: String,
     pub seconds: f64,
@@ -32,7 +31,6 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CaseResult {
     Passed,
-    /// `kind` is the failure's type, `message` a summary in one line, and `text` the details.
     Failed {
         kind: String,
         message: String,

@@ -19,11 +19,10 @@ use crate::model::snapshot::Kubernetes;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
-/// Maximum number of processes with their own series; the processes that hold the most memory get
-/// them. A process on two GPUs counts twice.
+/// Maximum number of processes with their own series, by memory. A process on two GPUs counts
+/// twice.
 pub const PROCESSES_MAX: usize = 512;
-/// Maximum number of findings with series. Severe findings come first, then those about more
-/// memory.
+/// Maximum number of findings with series, by severity and then by memory.
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
@@ -162,7 +161,6 @@ const RECLAIMS: Metric = Metric {
     )
 };
 
-/// All metrics in page order.
 pub const METRICS: [&Metric; 26] = [
     &BUILD,
     &SAMPLED,
@@ -219,8 +217,8 @@ pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Converts an OpenMetrics page to the older Prometheus text format, the only format that
-/// node_exporter's textfile collector reads.
+/// Converts a page to the older Prometheus text format, which node_exporter's textfile collector
+/// requires.
 pub fn classic(openmetrics: &str) -> String {
     let mut page = String::new();
     for line in openmetrics.lines().filter(|line| *line != "# EOF") {
@@ -473,14 +471,13 @@ fn text_of(text: Option<&Arc<str>>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the user's name, or the user ID if the host has no name for the user (common in
+/// Returns the user's name, or the user ID if the host does not know the user (common in
 /// containers).
 fn user_label(name: Option<&Arc<str>>, process: Option<&Process>) -> String {
     let number = || Some(process?.uid?.to_string());
     name.map(ToString::to_string).or_else(number).unwrap_or_default()
 }
 
-/// Returns the names of a process's pod, namespace and container.
 fn pod_labels(process: Option<&Process>) -> [String; 3] {
     let pod = process.and_then(|process| process.kubernetes.as_deref());
     let text = |name: fn(&Kubernetes) -> &Option<Arc<str>>| {
@@ -489,8 +486,8 @@ fn pod_labels(process: Option<&Process>) -> [String; 3] {
     [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
 }
 
-/// Returns the row's GPU instance ID and compute instance ID, joined by `/`. A process can run in
-/// several instances of one GPU.
+/// Returns the IDs of GPU instance and compute instance. A process can run in several instances of
+/// a GPU.
 fn mig(row: &GpuProcess) -> Option<String> {
     let compute = row.compute_instance_id.map(|id| format!("/{id}"));
     Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))

@@ -17,8 +17,7 @@ use crate::model::snapshot::{LastKnown, ProcessType};
 use crate::model::{Finding, Identity, Snapshot, Suspect};
 use crate::units::Bytes;
 
-/// Maximum width of the USER column on a terminal. Long names of daemon users would displace other
-/// columns.
+/// Maximum width of the USER column. Long names of daemon users would displace other columns.
 const OWNER_MAX: usize = 12;
 /// Maximum width of the PLACE column on terminals with fewer than [`WIDE`] columns.
 const PLACE_MAX_NARROW: usize = 16;
@@ -44,7 +43,6 @@ pub struct RuleResults<'a> {
     pub headline: Option<&'a str>,
 }
 
-/// Formats the page: headline, GPU table, process table and notes.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let table = gpus::table(snapshot, width, style);
@@ -152,9 +150,8 @@ fn describe_ended(ended: &LastKnown) -> String {
     command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Describes a process in the last column, which is truncated on the right, so the most informative
-/// words come first. Terminals get the program without its directory, and narrow terminals only the
-/// path of a notebook.
+/// Describes a process in the last column, most informative words first, because the end can be
+/// truncated.
 fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();

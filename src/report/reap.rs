@@ -80,7 +80,6 @@ pub struct Planned {
 }
 
 impl ReapReport {
-    /// Creates the report for a plan that has not been carried out.
     pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
         let expected = plan.targets.iter().map(|target| target.bytes);
         Self {
@@ -118,7 +117,6 @@ impl ReapReport {
         outcomes.map(Outcome::freed_bytes).sum()
     }
 
-    /// Returns how many targets were killed and freed their memory.
     pub fn ended(&self) -> usize {
         let is_ended =
             |planned: &&Planned| planned.outcome.as_ref().is_some_and(Outcome::is_success);
@@ -223,8 +221,7 @@ pub fn question(targets: &[&Target]) -> String {
     }
 }
 
-/// Formats the number of processes that receive a signal or request. The number of jobs follows if
-/// it differs.
+/// Formats the number of processes that receive a signal or request, and of jobs if it differs.
 pub fn count(targets: &[&Target]) -> String {
     let processes: usize = targets.iter().map(|target| receivers(target).count()).sum();
     match (processes, targets.len()) {
@@ -240,8 +237,7 @@ fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
-/// Formats the memory that the targets together should free. Unknown amounts make the sum a lower
-/// bound.
+/// Formats the memory that the targets should free, as a lower bound if some amounts are unknown.
 pub fn expected(targets: &[&Target]) -> String {
     let known_bytes: u64 = targets.iter().filter_map(|target| target.bytes).sum();
     let unknown_count = targets.iter().filter(|target| target.bytes.is_none()).count();
@@ -252,7 +248,6 @@ pub fn expected(targets: &[&Target]) -> String {
     }
 }
 
-/// Formats a target's title line: process, expected memory and GPUs.
 pub fn title(target: &Target, style: Style) -> String {
     let Some(leader) = lead(target) else {
         return String::new();
@@ -310,7 +305,6 @@ fn write_target(
     Ok(())
 }
 
-/// Formats the line for one of several processes that a step kills.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
@@ -336,8 +330,7 @@ pub fn why(target: &Target) -> String {
     }
 }
 
-/// Returns the process that represents a target: its leader or, if the leader is not a member, the
-/// first member.
+/// Returns the leader of a target, or its first member if the leader is not a member.
 pub fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|member| member.pid == target.leader);
     leader.or(target.members.first())
@@ -373,7 +366,6 @@ pub fn deed(deed: &Deed) -> String {
     escape(&deed.to_string()).into_owned()
 }
 
-/// Formats the failed parts of an action.
 pub fn failures(failures: &[Failure]) -> String {
     let words: Vec<String> = failures
         .iter()
@@ -389,7 +381,6 @@ pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> Str
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// Formats the summary line.
 pub fn total(report: &ReapReport) -> String {
     let freed = Bytes(report.freed());
     let (ended, all) = (report.ended(), report.targets.len());

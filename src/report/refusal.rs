@@ -50,7 +50,6 @@ pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     words.join(": ")
 }
 
-/// Formats the reason without the process.
 pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -76,8 +75,8 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Formats why a process is protected and how the reader can override the protection. `owner` is
-/// the name of the process's user.
+/// Formats why a process is protected and what overrides the protection. `owner` is the process's
+/// user.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {

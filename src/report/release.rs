@@ -43,7 +43,6 @@ pub struct ReleaseDocument {
 }
 
 impl ReleaseDocument {
-    /// Creates the document for a plan that has not been carried out.
     pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
         Self { schema: SCHEMA, time: Some(time), targets: probed, refused, ..Self::default() }
     }
@@ -73,8 +72,7 @@ impl ReleaseDocument {
     }
 }
 
-/// Formats the plan as text: the targets with their steps, then the skipped processes with reasons
-/// and alternatives.
+/// Formats the targets with their steps, then the skipped processes with reasons and alternatives.
 pub fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
@@ -147,8 +145,7 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Formats the outcome for a target, the references that still hold memory, and, if the process is
-/// paused, the command that wakes it.
+/// Formats the outcome, what still holds memory and, if the process is paused, how to wake it.
 pub fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

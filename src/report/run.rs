@@ -122,7 +122,6 @@ impl RunFigures {
         }
     }
 
-    /// Raises the peak if `bytes` exceeds it.
     pub fn raise_peak(&mut self, time: Time, bytes: Option<u64>) {
         if bytes > self.peak_bytes {
             (self.peak_bytes, self.peak_time) = (bytes, Some(time));
@@ -248,7 +247,6 @@ impl RunReport {
             return format!("GPU {}: memory unknown", gpu.index);
         };
         let mut text = format!("GPU {}: peak {}", gpu.index, Bytes(peak));
-        // Writing to a String cannot fail.
         if let Some(time) = figures.peak_time {
             let after = Span::from_seconds(time.seconds_since(self.time));
             let _ = write!(text, " after {after}");
@@ -299,8 +297,8 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Formats three lines of summary, followed by a line for each of the fullest GPUs if the
-    /// command failed, and for each leak, remaining process, failed assertion and read error.
+    /// Formats a summary of three lines, then lines about full GPUs (if the command failed), leaks,
+    /// remaining processes, failed assertions and errors.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -391,8 +389,7 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// Formats leaks, memory that is still held, and failed assertions as annotations of a GitHub
-    /// job.
+    /// Formats leaks, held memory and failed assertions as annotations of a GitHub job.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
         let leaks =
@@ -415,7 +412,6 @@ impl LeastFree {
         let after = Span::from_seconds(self.time.seconds_since(start));
         let mut text =
             format!("GPU {}: least free {}, after {after}; ", self.gpu, Bytes(self.free_bytes));
-        // Writing to a String cannot fail.
         match self.others.as_deref() {
             None => text.push_str("the holders of the rest are unknown"),
             Some([]) => text.push_str("no other process held memory"),

@@ -8,7 +8,6 @@ use super::doctor::CheckStatus;
 use super::escape::wrap;
 use crate::model::Severity;
 
-/// Whether text is coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Style {
     pub color: bool,
@@ -41,8 +40,7 @@ const COLUMNS_MIN: usize = 8;
 /// Additional indentation of continuation lines, in columns.
 const HANG: usize = 4;
 
-/// Wraps lines that are wider than the terminal at spaces. A line's coloured part must come first:
-/// it is not wrapped.
+/// Wraps lines that are wider than the terminal. Only the start of a line can be coloured.
 pub fn broken(text: &str, width: usize) -> String {
     let wide = |text: &str| -> usize { pieces(text).map(|(_, piece)| piece.width()).sum() };
     let mut out = String::new();
@@ -70,8 +68,7 @@ pub fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// Splits text coloured by a [`Style`] into pieces without escape sequences. `watch` draws the
-/// pieces in the colours of its theme.
+/// Splits coloured text into pieces, which `watch` draws in the colours of its theme.
 pub fn pieces(text: &str) -> impl Iterator<Item = (Emphasis, &str)> {
     let parts = text.split('\x1b').enumerate();
     let pieces = parts.map(|(at, part)| {

@@ -18,7 +18,7 @@ pub enum Align {
     Right,
 }
 
-/// Minimum width of the last column in columns. Other columns are dropped to make room for it.
+/// Minimum width of the last column. Other columns are dropped to make room.
 const LAST_COLUMN_MIN: usize = 16;
 
 /// A table whose last column takes the remaining room.
@@ -54,8 +54,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Formats the table. If `width` is given, columns are dropped and lines truncated to fit.
-    /// Columns without text are omitted.
+    /// Formats the table. A given width drops columns and truncates lines. Columns without text are
+    /// omitted.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {

@@ -15,7 +15,7 @@ use crate::units::Bytes;
 
 pub const SCHEMA: &str = "gpumem.totals/1";
 
-/// Prefix of a lower bound: a sum to which some processes contribute an unknown amount.
+/// Prefix of a sum that lacks unknown amounts.
 const AT_LEAST: &str = ">=";
 
 /// The totals that `gpumem ps --by --json` prints. Units are part of the field names. Unknown values are `null`,
@@ -58,8 +58,7 @@ pub struct GroupTotal {
 }
 
 impl TotalsReport {
-    /// Creates the report. If `is_judged` is false, no rules were applied, and reclaimable memory
-    /// is unknown.
+    /// `is_judged` is false if no rules were applied. Reclaimable memory is then unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,
@@ -83,8 +82,7 @@ impl TotalsReport {
     }
 }
 
-/// Formats one line per total; the result is empty if there are no totals. The RECLAIMABLE column
-/// is omitted if no rules were applied.
+/// Formats one line per total, without the RECLAIMABLE column if no rules were applied.
 pub fn table(
     by: Field,
     totals: &[Total],
@@ -123,7 +121,7 @@ pub fn table(
     }
 }
 
-/// Formats the page with the totals by several fields. Fields that no process has are omitted.
+/// Formats the totals by several fields, without fields that no process has.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {

@@ -35,8 +35,8 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// Minimum width of a page that places four charts in one row.
 const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart: the selected process or, if none is selected, the first. Returns
-/// `None` unless the GPUs are drawn as cards, which already chart every GPU.
+/// Returns the process to chart below GPU cards, which chart the GPUs: the selected process, or the
+/// first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -86,8 +86,7 @@ pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &
     charts.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
-/// Draws a process's memory and utilization on the GPU, then memory and CPU use on the host
-/// (`host`).
+/// Draws a process's memory and utilization on the GPU, then memory and CPU use on the host.
 pub fn draw_process_page(
     app: &App,
     subject: &Subject<'_>,
@@ -129,8 +128,7 @@ pub fn draw_process_page(
     charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// Returns the time span of all charts. The span starts at the earliest stored sample of any GPU
-/// and ends at the displayed sample.
+/// Returns the time span of all charts, from the earliest stored sample to the displayed sample.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
@@ -142,7 +140,6 @@ pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     ChartWindow::new(firsts.min(), snapshot.time)
 }
 
-/// The memory and utilization charts of a GPU or process.
 pub struct HistoryCharts<'a> {
     /// `None` if the history contains no sample.
     pub series: Option<&'a MemorySeries>,
@@ -191,7 +188,6 @@ impl<'a> HistoryCharts<'a> {
         self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
-    /// Draws a process's memory and utilization on one GPU.
     fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let sm = subject.entry.and_then(|entry| entry.sm_percent);
@@ -273,8 +269,7 @@ impl<'a> HistoryCharts<'a> {
     }
 }
 
-/// Returns the captions that a chart can use, longest first. `plot` draws the longest caption that
-/// fits.
+/// Returns captions, longest first. `plot` draws the longest caption that fits.
 fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<String> {
     let pid = subject.row.key.identity.pid;
     let gpu = subject.place_on_gpus().unwrap_or_default();
@@ -289,8 +284,8 @@ fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<St
     captions
 }
 
-/// Predicts when a leak will fill the GPU. Returns `None` if the finding is about several GPUs, or
-/// if the GPU is divided by MIG: free memory of the GPU is then not available to every instance.
+/// Predicts when a leak will fill the GPU. Returns `None` if the finding is about several GPUs or
+/// if MIG is in use, because an instance cannot use all free memory of the GPU.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

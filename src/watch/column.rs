@@ -1,5 +1,4 @@
-//! Columns of the process table: their order, and which of them a narrow screen drops. The table of
-//! [fields](crate::model::field) defines both.
+//! Columns of the process table, from the table of [fields](crate::model::field).
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
@@ -19,8 +18,8 @@ impl Column {
         Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
-    /// Returns the column `steps` to the right, or to the left if `steps` is negative. The search
-    /// wraps around.
+    /// Returns the column `steps` to the right, or to the left if negative. The search wraps
+    /// around.
     pub fn step(self, steps: isize) -> Self {
         let count = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&column| column == self);
@@ -29,8 +28,7 @@ impl Column {
     }
 }
 
-/// The columns that the user chose, from left to right. The list is not empty and has no
-/// duplicates.
+/// The columns that the user chose, at least one and without duplicates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns(Vec<Column>);
 

@@ -1,5 +1,4 @@
-//! The panel in which the user chooses the table's columns. The table changes while the user
-//! chooses.
+//! The panel for choosing the table's columns. Choices take effect immediately.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
@@ -50,8 +49,8 @@ impl ColumnList {
         self.cursor = to;
     }
 
-    /// Returns the panel's area at the right edge of the screen, and the index of the first visible
-    /// entry. The panel leaves the first and last lines of the screen free.
+    /// Returns the area of the panel, and the index of the first visible entry. The first and last
+    /// lines of the screen stay free.
     fn visible_area(&self, screen: Rect) -> (Rect, usize) {
         let width = WIDTH.min(screen.width);
         let count = self.entries.len();

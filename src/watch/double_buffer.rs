@@ -42,9 +42,9 @@ impl<W: Write> DoubleBuffer<W> {
         self.is_unknown = true;
     }
 
-    /// Calls `paint` to draw the whole frame, and writes the changed cells. Synchronized output
-    /// (DEC private mode 2026) prevents the terminal from showing half a frame; other terminals
-    /// ignore the sequence.
+    /// Draws the whole frame with `paint` and writes the changed cells. Synchronized output (DEC
+    /// private mode 2026) makes the changes visible together; terminals without it ignore the
+    /// sequence.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();

@@ -28,7 +28,6 @@ pub struct VisibleFindings {
     pub first: usize,
     pub shown: usize,
     pub lines_each: u16,
-    /// Screen row of the first visible finding.
     pub top: u16,
 }
 
@@ -86,8 +85,8 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // The panel truncates long lines. The error helps more users than the name of the NVML
-        // call, so the name comes last.
+        // The end of a long line is truncated. The error helps more users than the name of the NVML
+        // call.
         let source =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -255,7 +254,6 @@ impl FindingColumns {
         }
     }
 
-    /// Writes the finding's text and, if there is room, the command at the end of the line.
     fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
         let room = writer.room();
         if self.command == 0 || self.command + TEXT_MIN > room {

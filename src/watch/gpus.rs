@@ -58,8 +58,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether the panel can list all MIG devices. A partial list would look complete, so the panel
-/// lists all or none.
+/// Whether all MIG devices fit. A partial list would look complete, so the panel lists all or none.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -170,8 +169,7 @@ impl GpuColumns {
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows the current memory, so the utilization chart gets room before the
-        // memory chart.
+        // The bar already shows the current memory, so utilization gets room first.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);
@@ -347,7 +345,6 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 const NAME_MIN: u16 = 12;
 /// Minimum width of a card that shows all figures. Cards in a row then have the same figures.
 const WIDE: u16 = 90;
-/// Widths of a MIG device's index and profile.
 const PART: (u16, u16) = (6, 16);
 
 struct Card<'a> {
@@ -359,7 +356,6 @@ struct Card<'a> {
 }
 
 impl Card<'_> {
-    /// Draws the card. The charts get the lines that remain.
     fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
@@ -416,7 +412,6 @@ impl Card<'_> {
         self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
-    /// Draws the memory bar, with the amount of memory after it.
     fn bar(
         &self,
         memory: Option<Memory>,
@@ -438,8 +433,7 @@ impl Card<'_> {
         writer.skip(1).text(&text, style);
     }
 
-    /// Writes the size of each memory share, in the bar's colours: the line is also the bar's
-    /// legend.
+    /// Writes the sizes of the shares, in the colours of the bar.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
         let Some(shares) = &self.shares.whole else {

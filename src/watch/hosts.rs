@@ -28,7 +28,7 @@ use crate::units::{Bytes, Span};
 const NAME: u16 = 24;
 /// Minimum and maximum width of the memory bar.
 const BAR: (u16, u16) = (8, 40);
-/// Columns that are kept for the finding before the bar gets any.
+/// Minimum number of columns for the finding, which takes precedence over the bar.
 const FOUND: u16 = 16;
 const SUM: &str = "GPUS AND MEMORY USED";
 const RECLAIMABLE: u16 = 24;
@@ -48,12 +48,11 @@ pub(super) struct Stage {
     is_list: bool,
     /// Index of the shown screen, or of the selected line in the list.
     selected: usize,
-    /// Index of the first visible line of the list.
     first: usize,
 }
 
 impl Stage {
-    /// Creates a stage without screens. The caller then adds `count` screens.
+    /// Creates a stage for `count` screens, which the caller then adds.
     pub(super) fn new(options: &Options, count: usize) -> Self {
         Self {
             screens: Vec::with_capacity(count),
@@ -73,7 +72,7 @@ impl Stage {
         &mut self.screens[self.selected].app
     }
 
-    /// Whether the terminal currently shows the screen, or the list with a line for the screen.
+    /// Whether the terminal shows the screen, or the list with a line for the screen.
     pub(super) fn shows(&self, screen: usize) -> bool {
         self.is_list || screen == self.selected
     }
@@ -86,8 +85,8 @@ impl Stage {
         update(&mut self.screens[screen].app, event)
     }
 
-    /// Applies a tick or resize to all screens, and any other event to the shown screen or the
-    /// list. Returns the effect and the index of the screen to which it belongs.
+    /// Applies a tick or resize to all screens, and any other event to the shown screen or to the
+    /// list. Returns the effect with the index of its screen.
     pub(super) fn update(&mut self, event: Event) -> (usize, Option<Effect>) {
         let shown = self.selected;
         match event {
@@ -317,7 +316,7 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the source has reported no trouble before the first.
+/// Whether the newest sample is recent, or the machine has yet to answer for the first time.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }

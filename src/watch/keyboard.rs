@@ -11,7 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
 use crate::watch::state::Event;
 
-/// Interval at which the thread checks whether another program needs the keyboard.
+/// Interval at which the reading thread checks whether another program needs the keyboard.
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Pausing(Arc<(Mutex<KeysFor>, Condvar)>);
 enum KeysFor {
     #[default]
     Screen,
-    /// Another program waits for the keyboard. The reading thread has not released it yet.
+    /// Another program waits until the reading thread releases the keyboard.
     Wanted,
     Other,
 }
@@ -32,7 +32,7 @@ impl Pausing {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // The timeout covers a reading thread that has ended.
+        // If the reading thread has ended, nothing answers.
         drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;
@@ -50,8 +50,7 @@ impl Pausing {
     }
 }
 
-/// Sends events until the channel closes. Does not read the keyboard during
-/// [`Pausing::while_paused`].
+/// Sends events until the channel closes. Pauses during [`Pausing::while_paused`].
 pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: Option<&Pausing>) {
     fail_in_background();
     let mut is_last_try = false;
@@ -67,8 +66,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // Reads fail in the background. If a read fails in the foreground, the terminal is
-            // gone, unless gpumem has only just moved there: try once more.
+            // A read fails in the background, or if the terminal is gone. Try once more in the
+            // foreground, because gpumem can have moved there after the read.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;
@@ -101,15 +100,15 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
     }
 }
 
-/// Makes reads from the terminal fail with `EIO` in the background. By default they raise SIGTTIN,
-/// which stops gpumem; a stopped gpumem reacts to a termination signal only after it is continued.
+/// Makes reads fail with `EIO` in the background instead of raising SIGTTIN. A stopped gpumem would
+/// react to a termination signal only after it is continued.
 fn fail_in_background() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTIN);
     let _ = signals.thread_block();
 }
 
-/// Splits Alt with a character into Esc and the character. Terminals send the same bytes for both,
+/// Splits Alt with a character into Esc and the character: terminals send the same bytes for both,
 /// and no binding uses Alt.
 fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
     let is_second =

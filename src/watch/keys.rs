@@ -1,7 +1,7 @@
-//! The table of key bindings. [`action`] looks up keys in it, and the help prints it.
+//! Key bindings, which [`action`] looks up and the help prints.
 //!
-//! Keys follow nvitop, nvtop, htop and vi where these programs agree. Killing a process always
-//! takes more than one key. `update/key.rs` carries out the actions.
+//! Keys follow nvitop, nvtop, htop and vi where these programs agree. Killing a process takes more
+//! than one key. `update/key.rs` carries out the actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -62,7 +62,7 @@ pub enum KeyAction {
     EveryUser,
     Direct,
     PlanAgain,
-    /// Enters a digit of a GPU's number. Two digits in quick succession form one number.
+    /// A digit of a GPU's number. Two digits in quick succession form one number.
     Gpu(u8),
     GpuPage,
     Environment,
@@ -83,7 +83,7 @@ pub enum Context {
     #[default]
     Main,
     Page,
-    /// The plan, or its execution.
+    /// The plan, or the batch that carries it out.
     Plan,
     Columns,
 }
@@ -92,8 +92,8 @@ pub type Binding = (&'static str, &'static str, KeyAction);
 
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All bindings, in the order of the help. The `Main` keys work in every context that does not bind
-/// the same key itself.
+/// All bindings, in the order of the help. `Main` keys work in every context that does not rebind
+/// them.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Navigation", LOOK),
     (Context::Main, "Free memory", RECLAIM),
@@ -205,7 +205,6 @@ const COLUMNS: &[Binding] = &[
     ("Esc q F10", "discard the changes", Do::Back),
 ];
 
-/// Name of the ten digit keys in the help.
 const DIGITS: &str = "0-9";
 
 /// Alternative keys for every context. The help omits them.
@@ -226,7 +225,7 @@ pub struct Hint {
     /// Names of the keys. A click on the hint presses the first key.
     pub key: &'static str,
     pub word: &'static str,
-    /// Hints with a high rank are dropped first on a narrow screen.
+    /// Hints with a high rank are dropped first.
     pub rank: u8,
 }
 
@@ -270,8 +269,8 @@ pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// Parses the name of a key: a character, or `PgDn`, `F9`, `Ctrl-F` and the like, in upper or lower
-/// case.
+/// Parses a key: a character, or a name such as `PgDn`, `F9` or `Ctrl-F`. Case does not matter in
+/// names.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())
@@ -309,7 +308,7 @@ pub fn named(name: &str) -> Option<KeyEvent> {
 }
 
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
-    // The character itself already reflects Shift.
+    // A character already reflects Shift.
     let modifiers = event.modifiers - KeyModifiers::SHIFT;
     let mut key = KeyEvent::new(event.code, modifiers);
     if let KeyCode::Char(c) = event.code
@@ -337,8 +336,7 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// Returns a message about an unbound key. Returns `None` for events that are probably not key
-/// presses.
+/// Returns a message about an unbound key, or `None` if the event is probably not a key press.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

@@ -1,8 +1,5 @@
 //! Selects and orders the table's rows: sorted, filtered, or as process trees.
 //!
-//! The listing is computed when a sample arrives or the user changes the selection, not for every
-//! frame.
-//!
 //! In a tree, families are ordered by their first members. Parents precede their children, and
 //! older processes precede younger ones. A process whose parent is hidden hangs below its nearest
 //! visible ancestor.
@@ -25,7 +22,7 @@ const DEEPEST: usize = 31;
 pub struct Choice {
     pub sort: Sort,
     pub tree: bool,
-    /// Whether to hide processes of other users, including processes whose owner is unknown.
+    /// Whether to hide processes of other users and of unknown users.
     pub mine: bool,
     pub only_findings: bool,
     /// Whether to hide processes that hold less than [`SMALL_BYTES`] and have no finding.
@@ -45,8 +42,8 @@ impl Choice {
         self.filter = None;
     }
 
-    /// Describes the active limits, such as `mine, with findings, filter: gpu:0`. The filter is not
-    /// escaped.
+    /// Describes the limits, such as `mine, with findings, filter: gpu:0`, without escaping the
+    /// filter.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -75,11 +72,10 @@ fn is_small(subject: &Subject<'_>) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListingLine {
     pub row: usize,
-    /// Number of visible ancestors in a tree. The roots of a family whose common parent is hidden
-    /// have depth 1.
+    /// Number of visible ancestors in a tree, or 1 for several roots whose parent is hidden.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// Bit set of the ancestors' depths at which another branch follows below this line.
+    /// Bit set of the depths above this line at which a branch continues below.
     pub rails: u32,
 }
 
@@ -87,7 +83,7 @@ pub struct ListingLine {
 pub enum TreeBranch {
     /// A root of a tree, or a row outside a tree.
     Root,
-    /// The first of several roots whose common parent is hidden.
+    /// The first of several roots whose parent is hidden.
     First,
     /// A row that is followed by a sibling.
     Middle,
@@ -102,7 +98,6 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Selects and sorts the rows. `me` is the user who runs gpumem.
     pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
         let mut order = screenful.order(choice.sort, courses);
         if choice.is_limited() {
@@ -118,7 +113,7 @@ impl Listing {
         Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
-    /// Returns the index of the line that shows the row. The key can come from an earlier snapshot.
+    /// Returns the line of a row. The key can come from an earlier snapshot.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
         let is_match = |line: &ListingLine| {
             screenful.rows.get(line.row).is_some_and(|row| row.key.may_be(key))
@@ -148,8 +143,7 @@ impl<'a> Trees<'a> {
             let pid = screenful.rows[row].key.identity.pid;
             rows_of.entry(pid).or_default().push(row);
         }
-        // `Snapshot::process` returns the first process with a PID, so earlier processes overwrite
-        // later ones.
+        // Of several processes with one PID, keep the first, as `Snapshot::process` does.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
         Self { screenful, families, family_of, rows_of, process_of }
@@ -172,7 +166,6 @@ impl<'a> Trees<'a> {
         lines
     }
 
-    /// Appends the lines of a family.
     fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) {
         let start = lines.len();
         if let [pid] = family.members[..] {
@@ -198,7 +191,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Sets how the lines of a family are connected. Several roots become siblings.
+/// Connects the lines of a family. Several roots become siblings.
 fn connect(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
@@ -206,7 +199,7 @@ fn connect(lines: &mut [ListingLine]) {
             line.depth += 1;
         }
     }
-    // Depths at which a line below the current line continues the branch.
+    // Depths at which a branch continues below the current line.
     let mut follows = 0u32;
     for line in lines.iter_mut().rev() {
         let bit = 1u32 << line.depth;

@@ -1,5 +1,4 @@
-//! Divides a GPU's memory by use, for the bar. The division is computed once for each sample, not
-//! for every frame; `view/bar.rs` draws the bar.
+//! Divides a GPU's memory by use, once per sample. `view/bar.rs` draws the bar.
 
 use crate::model::Snapshot;
 use crate::model::balance::WORTH_MENTIONING_BYTES;
@@ -44,7 +43,7 @@ impl MemoryShare {
         Self::Free,
     ];
 
-    /// All shares from most to least important. A short bar omits the last.
+    /// All shares from most to least important.
     const BY_NEED: [Self; 7] = [
         Self::Reclaimable,
         Self::InUse,
@@ -82,8 +81,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only memory that
-/// processes hold is sure to get one.
+/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only held memory
+/// does.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,8 +92,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Divides used memory among the processes. The remainder is unattributed, or unknown if
-    /// `is_rest_attributable` is false.
+    /// Divides used memory among the processes. If `is_rest_attributable` is false, the rest is
+    /// unknown.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -109,8 +108,7 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // NVML can report more process memory than used memory. Reclaimable memory is then reduced
-        // first, so that the bar does not promise too much.
+        // NVML can report more process memory than used memory. Reduce reclaimable memory first.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
@@ -155,8 +153,8 @@ impl MemoryShares {
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// Returns the number of cells for each share; the sum is `width`. A share that rounds to no
-    /// cell takes a cell from the largest share, if that share has more than one.
+    /// Returns the number of cells for each share. A share that rounds to no cell takes a cell from
+    /// the largest share.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {
@@ -169,8 +167,7 @@ impl MemoryShares {
             if cells[part as usize] > 0 || !self.needs_a_cell(part, width) {
                 continue;
             }
-            // On a tie, `max_by_key` returns the last maximum, so the cell comes from the rightmost
-            // share.
+            // On a tie, `max_by_key` returns the last maximum: the rightmost share.
             let largest = (0..SHARES).max_by_key(|&at| cells[at]);
             if let Some(largest) = largest.filter(|&at| cells[at] > 1) {
                 cells[largest] -= 1;
@@ -201,8 +198,8 @@ pub struct GpuShares {
 
 impl GpuShares {
     pub fn new(snapshot: &Snapshot, gpu: &Gpu, rows: &[(GpuProcess, UseVerdict)]) -> Self {
-        // The remainder cannot be attributed if the memory of a process is unknown. The same
-        // applies to version 1 of NVML's memory info, where used memory includes reserved memory.
+        // The rest cannot be attributed if a process's memory is unknown, or if used memory
+        // includes reserved memory (version 1 of NVML's memory info).
         let balance = snapshot.balance(gpu);
         let is_rest_attributable = balance.is_some_and(|balance| balance.unattributed.is_ok());
         let rows = || rows.iter().copied();

@@ -90,14 +90,13 @@ pub struct Options {
     /// Playback speed of a recording, relative to the recorded speed.
     pub speed: f64,
     pub has_color: bool,
-    /// Whether to draw in ASCII, for a locale that is not UTF-8.
+    /// Whether to draw in ASCII.
     pub ascii: bool,
     /// Whether to handle clicks and the wheel. Selecting text in the terminal then requires Shift.
     pub mouse: bool,
 }
 
 impl Options {
-    /// Creates a screen without a sample, for this machine, a recording or a remote host.
     fn start(
         self,
         replay: Option<String>,
@@ -144,8 +143,8 @@ impl Past {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchOutcome {
     Quit,
-    /// gpumem received a signal, or the terminal closed (`SIGHUP`). The caller should end gpumem by
-    /// the same signal with `signal_hook::low_level::emulate_default_handler`.
+    /// A signal arrived, or the terminal closed (`SIGHUP`). The caller should end the program by
+    /// this signal with `signal_hook::low_level::emulate_default_handler`.
     Signal(i32),
 }
 
@@ -173,9 +172,9 @@ pub enum WatchError {
 }
 
 enum ThreadMessage {
-    /// For the screen that the terminal shows.
+    /// For the screen on the terminal.
     Event(Event),
-    /// For the screen with this index, whether the terminal shows it or not.
+    /// For the screen with this index.
     ForScreen(usize, Event),
     Failed(WatchError),
 }
@@ -197,19 +196,16 @@ pub struct Watched {
 }
 
 /// Shows snapshots until the user quits or a signal ends the screen. Several sources start with a
-/// list of machines.
+/// list.
 ///
-/// The screen starts with the settings in `ui_state`. On return, `ui_state` contains the settings
-/// that the user changed. Each worker receives [`ReclaimRequest::Leave`] after the terminal was
-/// restored; `warn` receives a description of each unfinished action.
-///
-/// Threads that are blocked in a source or in a read of the keyboard outlive this call, so the
-/// program should exit soon after.
+/// On return, `ui_state` contains the settings that the user changed. Each worker receives
+/// [`ReclaimRequest::Leave`] after the terminal was restored; `warn` receives a description of each
+/// unfinished action. Threads that are blocked in a source or in a read of the keyboard outlive
+/// this call.
 ///
 /// # Errors
 ///
 /// Returns an error if there is no terminal, or if the only source fails before its first snapshot.
-/// If a source fails later, its screen keeps the last snapshot and shows the error.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,
@@ -235,8 +231,7 @@ pub fn run(
         app.playback.can_rewind = can_rewind;
         app.timeline = Timeline::one_of(count);
         app.restore(ui_state);
-        // The sampling thread can hang in the driver, so this channel is unbounded: sending never
-        // blocks.
+        // The sampling thread can hang in the driver, so sending to it must not block.
         let (control_sender, controls) = channel();
         let (reclaim, requests) = mailbox();
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });
@@ -246,8 +241,7 @@ pub fn run(
     let mut reclaiming = Vec::new();
 
     let outcome = terminal::with_screen(options.mouse, |screen| {
-        // Handle signals before any thread starts, so that even an early signal restores the
-        // terminal.
+        // Handle signals before any thread starts: even an early signal must restore the terminal.
         let signals = SignalWatch::start(&sender)?;
         for (at, (source, controls, worker, requests)) in sources.into_iter().enumerate() {
             spawn("sampling", &sender, move |sender| {
@@ -268,7 +262,7 @@ pub fn run(
     });
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| initial.get(name) != Some(&*value));
-    // Without a receiver, sends fail, and no worker can block on a full channel.
+    // Sends fail without a receiver, so no worker blocks on a full channel.
     drop(messages);
     for screen in &stage.screens {
         screen.reclaim.send(ReclaimRequest::Leave, Instant::now());
@@ -288,8 +282,8 @@ pub fn run(
     }
 }
 
-/// Runs the main loop, which handles messages and draws a frame when the state has changed and the
-/// terminal has accepted the previous frame.
+/// Handles messages, and draws a frame when the state has changed and the terminal has accepted the
+/// last.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -337,8 +331,7 @@ fn drive(
                 Effect::Resume => {
                     // In the background, accessing the terminal would stop gpumem.
                     let may_continue = terminal::is_foreground() || signals.must_exit_soon();
-                    // The shell can move gpumem to the foreground during `must_exit_soon`, so check
-                    // again.
+                    // The shell can have moved gpumem to the foreground in the meantime.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !may_continue {
@@ -366,8 +359,8 @@ fn drive(
     }
 }
 
-/// Runs a command on a remote host with this terminal. Returns after the user has read the output,
-/// or when gpumem must exit.
+/// Runs a command on a remote host with this terminal, and waits until the user has read the
+/// output.
 fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::restore();
@@ -403,8 +396,7 @@ fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) 
     }
 }
 
-/// Inserts a tick with the current time before each key. Two digits are one number only if the
-/// second follows quickly.
+/// Inserts a tick before each key: two digits form one number only in quick succession.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
@@ -421,7 +413,7 @@ fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the next message. Returns a tick if no message arrives before the time `tick`.
+/// Waits for a message. Returns a tick if none arrives before `tick`.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,
@@ -434,8 +426,7 @@ fn wait(
         .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
-/// Sends snapshots when they are due and applies controls immediately, until the source fails or
-/// the channel closes.
+/// Sends snapshots and applies controls until the source fails or the channel closes.
 fn sample(
     mut source: Box<dyn Source>,
     controls: &Receiver<Control>,
@@ -492,7 +483,7 @@ fn sample(
 }
 
 /// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a
-/// description of the unfinished actions, if any.
+/// description of unfinished actions.
 fn handle_requests(
     mut worker: ReclaimWorker,
     requests: &MailboxReceiver,
@@ -509,7 +500,7 @@ fn handle_requests(
             return worker.leave();
         }
         timeout = worker.handle(request, &mut |progress| {
-            // A failed send means that the main thread is ending; `Leave` is the next request.
+            // If the send fails, the main thread is ending, and `Leave` follows.
             send(Event::Reclaim(progress));
         });
     }
@@ -526,7 +517,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Starts a thread. If the thread panics, the main thread receives a message about the panic.
+/// Starts a thread that reports its own panic to the main thread.
 fn spawn<T: Send + 'static>(
     name: &'static str,
     sender: &SyncSender<ThreadMessage>,
@@ -537,7 +528,7 @@ fn spawn<T: Send + 'static>(
         fn drop(&mut self) {
             if thread::panicking() {
                 let error = WatchError::Panicked { thread: self.1 };
-                // A closed channel means that gpumem is already exiting.
+                // If the channel is closed, gpumem is already exiting.
                 let _ = self.0.send(ThreadMessage::Failed(error));
             }
         }

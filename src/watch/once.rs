@@ -72,7 +72,7 @@ pub enum OnceError {
     NotStill { key: String },
 }
 
-/// A screen whose events the caller supplies.
+/// A screen without a terminal.
 #[derive(Debug)]
 pub struct Still {
     app: App,
@@ -172,8 +172,6 @@ impl Still {
         Ok(())
     }
 
-    /// Formats the frame as text without trailing blanks, and with escape sequences if `has_styles`
-    /// is set.
     pub fn text(&self, has_styles: bool) -> String {
         write_text(&self.draw(), has_styles)
     }
@@ -210,7 +208,7 @@ impl Still {
     }
 }
 
-/// Formats a frame as text. Blanks at the end of a line are kept only if they are visibly painted.
+/// Formats a frame as text, without invisible blanks at the end of lines.
 pub fn write_text(buffer: &Buffer, has_styles: bool) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::with_capacity(buffer.content.len() * 2);
@@ -245,7 +243,7 @@ fn is_painted(cell: &Cell) -> bool {
     cell.bg != Color::Reset || cell.modifier.intersects(visible)
 }
 
-/// Returns the SGR codes for a cell. The caller must first write code 0 to reset the style.
+/// Returns the SGR codes for a cell, to be written after code 0, which resets the style.
 pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
@@ -273,7 +271,7 @@ fn color(codes: &mut String, color: Color, base: u8) {
     }
 }
 
-/// Returns the number of one of the terminal's sixteen colours. Themes use no other colour.
+/// Returns the number of a terminal colour. Themes use only the sixteen named colours.
 fn number(color: Color) -> Option<u8> {
     Some(match color {
         Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
@@ -296,8 +294,7 @@ fn number(color: Color) -> Option<u8> {
     })
 }
 
-/// Returns a line's cells with their columns and widths. The cell after a wide character is
-/// skipped.
+/// Returns cells with their columns and widths. The cell after a wide character is skipped.
 fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
     let mut next = 0;
     line.iter().enumerate().filter_map(move |(at, cell)| {

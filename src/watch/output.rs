@@ -1,8 +1,8 @@
 //! Output to a terminal that can stop accepting bytes: the connection stalls, the user presses
 //! Ctrl-S, or nothing reads from the pseudo-terminal.
 //!
-//! Writes have a timeout. Bytes that the terminal has not accepted wait in a buffer, whose size
-//! stays bounded because callers check [`TerminalOutput::is_behind`] before they draw.
+//! Bytes that the terminal does not accept in time stay in a buffer. Callers check
+//! [`TerminalOutput::is_behind`] before they draw, so that the buffer stays small.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,19 +17,18 @@ use rustix::io::Errno;
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// Timeout for a frame. The remaining bytes are written before the next frame.
+/// Timeout for a frame. The rest is written before the next frame.
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
-/// Timeout for restoring the terminal. Bytes that the terminal has not accepted are then discarded.
+/// Timeout for restoring the terminal. The rest is then discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum number of bytes in one write that can block. A terminal that polls as writable accepts
-/// that many.
+/// Maximum size of a write that can block. A terminal that polls as writable accepts so many bytes.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// True if the terminal could not be reopened. Non-blocking mode would then also affect the
-    /// shell, so writes can block.
+    /// Set if the terminal could not be reopened. Its non-blocking mode would then affect the
+    /// shell.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -42,8 +41,7 @@ impl TerminalOutput {
             let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
             rustix::termios::isatty(&file).then(|| File::from(file))
         };
-        // After `su`, the terminal belongs to another user and cannot be opened by name. Anyone can
-        // open /dev/tty.
+        // After `su`, another user owns the terminal and only /dev/tty can be opened.
         let session = || getsid(None).map(nix::unistd::Pid::as_raw);
         let is_own_session = || {
             tcgetsid(io::stdout()).is_ok_and(|owner| Ok(owner.as_raw_nonzero().get()) == session())
@@ -62,14 +60,13 @@ impl TerminalOutput {
         !self.lock().is_empty()
     }
 
-    /// Discards pending output and writes `bytes`, so that `bytes` determine the final state of the
-    /// terminal.
+    /// Discards pending output and writes `bytes`, which determine the final state of the terminal.
     pub(super) fn write_last(&self, bytes: &[u8]) {
-        // A panicked thread, even this thread, can still hold the lock.
+        // A thread that panicked can still hold the lock.
         if let Ok(mut pending) = self.pending.try_lock() {
             pending.clear();
         }
-        // An error means that the terminal is gone, so there is nowhere to report it.
+        // If the terminal is gone, there is nowhere to report the error.
         if self.send(bytes, RESTORE_TIMEOUT).is_ok_and(|sent| sent < bytes.len()) && is_foreground()
         {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
@@ -83,7 +80,7 @@ impl TerminalOutput {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as many bytes as the terminal accepts before the timeout, and returns their number.
+    /// Writes what the terminal accepts before the timeout. Returns the number of bytes.
     fn send(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
         let until = Instant::now() + timeout;
         let mut sent = 0;
@@ -138,11 +135,11 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Whether gpumem may change the terminal. In the background, changes would stop gpumem; the shell
-/// has already set its own modes.
+/// Whether gpumem may change the terminal. In the background, the shell uses it, and a change would
+/// stop gpumem.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
-        // A terminal of another session exerts no job control over gpumem.
+        // A terminal of another session does not control this job.
         || tcgetsid(io::stdout()).is_err()
 }
 

@@ -1,7 +1,7 @@
-//! Pages that explain a finding, a process or a GPU, and pages with an environment or totals.
+//! Pages about a finding, a process or a GPU, and pages with an environment or totals.
 //!
-//! [`crate::explain`] builds the explanations, as for `gpumem explain`. A page is updated with each
-//! sample and belongs to an identity, so another process with the same PID never takes it over.
+//! [`crate::explain`] builds the explanations, as for `gpumem explain`. A page follows the process,
+//! not the PID, which can be reused.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -32,7 +32,7 @@ use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 
 const MARGIN: u16 = 1;
-/// Minimum width of the text. A narrower screen gets no margin.
+/// Minimum width of a text with margins.
 const WIDTH_MIN: u16 = 40;
 
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
@@ -60,7 +60,6 @@ pub fn open(app: &mut App) -> Option<Effect> {
     open_about(app, about, asked)
 }
 
-/// Opens the page of a process or a GPU. The finding `asked` comes first.
 pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
     if app.playback.is_seeking() {
         return app.refuse("seeking; Esc cancels");
@@ -88,9 +87,8 @@ fn show(
     lay_out(app);
 }
 
-/// Opens the environment of the process on the open page or, without a page, of the selected
-/// process. The worker reads the environment of a local process. Recordings and remote hosts supply
-/// only a few variables.
+/// Opens the environment of the process on the open page, or of the selected process. The worker
+/// reads it from a local process; recordings and remote hosts supply only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let identity = match of_page {
@@ -133,7 +131,6 @@ pub fn fill_in_commands(app: &mut App) {
     }
 }
 
-/// Shows the environment that the worker has read, if the page is still open.
 pub fn set_environment(
     app: &mut App,
     identity: Identity,
@@ -186,7 +183,6 @@ fn totals_shown(app: &App) -> Option<PageContent> {
     Some(PageContent::Totals { title, groups: groups.into() })
 }
 
-/// Updates the open page after the engine has judged `newest`.
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let is_there = match page.about {
@@ -225,8 +221,7 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// Returns the row to chart on a process's page: the selected row if it belongs to the process,
-/// otherwise the process's first row.
+/// Returns the row of a process: the selected row if possible, otherwise the first.
 fn charted(app: &App, identity: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|subject| subject.row.key.identity == identity);
@@ -247,7 +242,7 @@ fn text_area(area: Rect) -> Rect {
 fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    // A process that is gone has no charts. The text gets their lines.
+    // A process that is gone has no charts, so the text gets their lines.
     let has_charts = |about| match about {
         About::Process(identity) => charted(app, identity).is_some(),
         _ => true,
@@ -278,7 +273,7 @@ fn notice(app: &App) -> Option<String> {
     Some(format!("as of {}; the screen shows {shown}", clock(time)))
 }
 
-/// Formats the range of visible lines. Returns an empty string if all lines are visible.
+/// Formats the range of visible lines, unless all are visible.
 pub fn position(app: &App) -> String {
     let height = usize::from(body(app, app.area).height);
     match &app.page {
@@ -327,7 +322,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the page. `change` receives the offset and the number of lines to scroll for a page.
+/// Scrolls the page. `change` receives the offset and the lines per page.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
@@ -350,7 +345,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
-        // Refuse, so that the plan is not made for another selected process.
+        // Otherwise, the plan would be made for the process that happens to be selected.
         return app.refuse(HIDDEN);
     }
     close(app);
@@ -373,7 +368,7 @@ fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// Builds the page about a process or a GPU. Returns `None` if the process or GPU is not in `last`.
+/// Returns the page about a process or a GPU, unless it is missing from `last`.
 fn report(
     app: &App,
     about: About,

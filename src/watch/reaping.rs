@@ -1,13 +1,13 @@
 //! Killing processes and freeing their memory: plan, confirmation, and the batch that carries out
 //! the plan.
 //!
-//! The [worker](crate::reclaim::worker) makes plans and carries them out; nothing in this module
-//! has side effects. Answers repeat the number of the request, and later samples do not change a
-//! displayed plan. The user therefore confirms exactly the plan that was drawn.
+//! The [worker](crate::reclaim::worker) makes plans and carries them out. Answers repeat the number
+//! of the request, and later samples do not change a displayed plan, so the user confirms exactly
+//! the plan that was drawn.
 //!
-//! For [`UNDO`] after `y`, nothing is sent, and the user can undo the confirmation. If the plan
-//! leaves the screen or gpumem is stopped during this time, gpumem undoes the confirmation. Plans
-//! older than [`OLD`] cannot be confirmed.
+//! For [`UNDO`] after `y`, nothing is sent, and the user can undo the confirmation. gpumem undoes
+//! it if the plan leaves the screen or gpumem is stopped. Plans older than [`OLD`] cannot be
+//! confirmed.
 
 pub mod panel;
 
@@ -34,21 +34,20 @@ use panel::lay_out;
 pub const OLD: f64 = 300.0;
 /// Time after a confirmation during which the user can undo it.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// Maximum delay between the end of a countdown and the start. A longer delay means that the
-/// countdown was not visible: gpumem was stopped, or the terminal did not accept frames.
+/// Maximum delay between the end of a countdown and the start. After a longer delay, the countdown
+/// was not visible: gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
 /// Warning for a user who quits during a batch, which leaves the plan unfinished.
 pub const STILL_ENDING: &str = "still killing; q again quits, and nothing more is sent";
 
-/// Opens a plan for the marked processes or, without marks, for the selected process. The plan
-/// releases their memory if `release` is set, and otherwise kills them.
+/// Opens a plan to release or kill the marked processes or, without marks, the selected process.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(identities(&selected));
     open(app, scope, selected, release)
 }
 
-/// Opens a plan for one process. Marks are ignored.
+/// Opens a plan for one process, regardless of marks.
 pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
     open(app, PlanScope::Processes(vec![row.identity]), vec![row], release)
 }
@@ -73,7 +72,7 @@ fn selected(app: &App) -> Vec<RowKey> {
 
 fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
-        // Only one batch can exist. Show its result before a new plan is made.
+        // There can be only one batch, so show its result first.
         app.mode = Mode::Plan;
         return Some(Effect::Draw);
     }
@@ -106,8 +105,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Runs `gpumem` on the remote host with this terminal, where it makes a plan and asks for
-/// confirmation. The command contains identities, so a reused PID selects no other process.
+/// Runs `gpumem` on the remote host, where it plans and asks. The command contains identities, so a
+/// reused PID selects no other process.
 fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));
@@ -144,7 +143,6 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     }))))
 }
 
-/// Sends a judged sample to the worker while it carries out a plan.
 pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
     app.reaping.is_running().then(|| {
         Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
@@ -216,7 +214,6 @@ pub fn on_suspend(app: &mut App) {
 /// Starts the batch if the countdown has ended and was visible until the end.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|dialog| dialog.countdown) else {
-        // The panel shows the age of the plan.
         let shows_age = app.reaping.is_running() || app.reaping.dialog.is_some();
         return shows_age.then_some(Effect::Draw);
     };
@@ -314,7 +311,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Optio
             let scopes =
                 [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
             let at = scopes.iter().position(|scope| *scope == dialog.options.scope);
-            // There are three scopes, so two steps forward are one step back.
+            // Two steps forward are one step back, because there are three scopes.
             let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
             let next = match dialog.selected.is_empty() {
                 true => 2,

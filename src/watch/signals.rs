@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-// For a group or session outside this PID namespace, the kernel returns 0, which rustix cannot
+// The kernel returns 0 for groups and sessions outside this PID namespace, which rustix cannot
 // represent.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
@@ -24,7 +24,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
-    /// Flags that the terminating signals set, one for each signal.
+    /// A flag for each terminating signal.
     asked: Vec<Arc<AtomicBool>>,
     /// The last SIGTSTP or SIGCONT that arrived.
     last_of_job: Arc<AtomicUsize>,
@@ -37,17 +37,17 @@ impl SignalWatch {
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // The first signal sets the flag. If the main thread is blocked on the terminal, a
-            // second signal terminates gpumem, because this handler is registered first and checks
-            // the flag. Each signal has its own flag because the end of a session sends several
-            // different signals.
+            // The first signal sets the flag. A second signal terminates gpumem, which can be
+            // blocked on the terminal. The handler for that is registered first, so it sees the
+            // flag of an earlier signal. Each signal has its own flag, because the end of a session
+            // sends several different signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // The main thread can handle events late and in a different order from the signals.
+        // Events are handled later, and possibly in another order.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let registered =
@@ -66,8 +66,8 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. If the shell has already continued gpumem, it sends no
-    /// second SIGCONT, and gpumem would stay stopped.
+    /// Whether gpumem should still stop. A shell that has already continued gpumem would not do so
+    /// again.
     pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
@@ -84,9 +84,8 @@ impl SignalWatch {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
 
-    /// Waits up to 200 ms for a terminating signal, and returns whether one has arrived. To
-    /// terminate a stopped job, a shell sends the signal and then SIGCONT, which different threads
-    /// can receive.
+    /// Waits up to 200 ms for a terminating signal. To terminate a stopped job, a shell sends the
+    /// signal and then SIGCONT, which different threads can receive.
     pub(super) fn must_exit_soon(&self) -> bool {
         (0..CHECKS).any(|_| {
             let must_exit = self.must_exit();
@@ -108,8 +107,7 @@ impl Drop for SignalWatch {
 }
 
 /// Handles Ctrl-Z, which raw mode disables, by sending SIGTSTP to the process group. The terminal
-/// is restored first: the shell takes it over as soon as any process of the group has stopped. The
-/// event for the signal then [`stop`]s gpumem.
+/// is restored first, because the shell takes over as soon as any process of the group has stopped.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());
@@ -133,8 +131,8 @@ pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
-/// Whether a shell can continue gpumem. A session leader has no shell above it and would stay
-/// stopped, for example in a terminal that was opened only for gpumem.
+/// Whether a shell can continue gpumem. A session leader, such as the only program of a new
+/// terminal, has no shell above it.
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }

@@ -1,9 +1,8 @@
 //! Takes over the terminal and restores it.
 //!
 //! [`Screen`] sets raw mode, the alternate screen and bracketed paste, hides the cursor, and
-//! optionally enables the mouse. [`restore`] undoes all this before gpumem exits, stops or prints a
-//! panic message. `mod.rs` handles signals, which arrive as events. None of this blocks on a
-//! terminal that accepts no output: see `output.rs`.
+//! optionally enables the mouse. [`restore`] undoes this before gpumem exits, stops or prints a
+//! panic message. Neither blocks on a terminal that accepts no output (see `output.rs`).
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -33,8 +32,8 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// The output to which [`restore`] writes.
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
-/// Enables reports of buttons and the wheel (xterm mode 1000) with unlimited coordinates (1006).
-/// crossterm's `EnableMouseCapture` also enables reports of motion.
+/// Reports buttons and the wheel (xterm mode 1000) with unlimited coordinates (1006). crossterm's
+/// `EnableMouseCapture` would also report motion.
 const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
 const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
@@ -69,17 +68,15 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes over the terminal after [`restore`], or after a shell used it while gpumem was
-    /// stopped. The content of the terminal is then unknown, so the caller must call
-    /// [`Screen::resize`] to clear it.
+    /// Takes over the terminal after [`restore`], or after a shell used it. The caller must call
+    /// [`Screen::resize`] to clear unknown content.
     pub fn retake(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
         // crossterm believes that raw mode is on, even if a shell has reset it.
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Without bracketed paste, pasted text would press keys, and `x` followed by `y` kills a
-        // process.
+        // Otherwise, pasted text would press keys, and `x` followed by `y` kills a process.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -87,7 +84,7 @@ impl Screen {
         output.flush()
     }
 
-    /// Whether drawing must wait because the terminal has not accepted the last frame.
+    /// Whether drawing must wait until the terminal has accepted the last frame.
     pub fn is_behind(&self) -> bool {
         TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
     }
@@ -96,7 +93,6 @@ impl Screen {
         self.output.flush()
     }
 
-    /// Sets a new size. The next frame clears the screen and draws everything.
     pub fn resize(&mut self, area: Rect) {
         self.frames.resize(area);
     }
@@ -135,7 +131,7 @@ pub fn restore() {
     let mut bytes = Vec::new();
     let _ = queue!(
         bytes,
-        // A terminal in the middle of a synchronized update would not show what follows.
+        // A terminal in a synchronized update would not show what follows.
         EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,
@@ -170,7 +166,7 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Returns the columns and rows of the terminal, or 80 by 24 if it reports no size.
+/// Returns columns and rows, or 80 by 24 if the terminal reports no size.
 pub fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),

@@ -1,5 +1,4 @@
-//! Text for the screen: widths, truncation, wrapping and commands. Terminal and styles are not
-//! involved.
+//! Text for the screen: widths, truncation, wrapping and commands.
 
 use std::borrow::Cow;
 
@@ -26,8 +25,8 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is a character of width 1. Almost every text passes this check, which is much
-/// cheaper than splitting text into graphemes.
+/// Whether every byte is a character of width 1. This is much cheaper than splitting text into
+/// graphemes, and true of almost every text.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
@@ -41,8 +40,8 @@ pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// Returns the first `count` characters. Escaping never makes text shorter, so the result fills
-/// `count` columns unless it contains combining marks.
+/// Returns the first `count` characters, which fill `count` columns when escaped, unless they
+/// include combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
@@ -64,13 +63,12 @@ pub fn scrolled(text: &str, count: u16) -> Cow<'_, str> {
     Cow::Borrowed("")
 }
 
-/// Wraps text with [`wrap`](crate::report::escape::wrap), with the same width for all lines.
 pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
     let width = usize::from(width);
     crate::report::escape::wrap(text, (width, width), lines)
 }
 
-/// Minimum number of columns for the command after the evidence about an unlisted process.
+/// Minimum number of columns for a command after the evidence about an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
 /// Formats the COMMAND column: role and command, or why nothing is known about the process.
@@ -84,8 +82,8 @@ pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     }
 }
 
-/// Formats a role that no other column shows: unlisted, or part of the Multi-Process Service. An
-/// unlisted process gets its evidence if the command still has room.
+/// Formats a role that no other column shows: unlisted (with evidence, if there is room), or part
+/// of the Multi-Process Service.
 fn row_role(subject: &Subject<'_>, width: u16) -> String {
     if let Some(holding) = subject.holding() {
         let evidence = format!("[{}] ", clean(&holding, width));
@@ -103,7 +101,7 @@ pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// Formats a command without the program's directory, since the arguments distinguish processes.
+/// Formats a command without the program's directory, because the arguments distinguish processes.
 pub fn brief_command(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|command| command.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))
@@ -113,7 +111,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // Keep one more column than fits, so that truncation is visible.
+    // With one more column than fits, truncation is visible.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();

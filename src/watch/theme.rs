@@ -12,7 +12,6 @@ pub use crate::model::field::gpu::FillLevel;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// Colours that other terminal programs commonly use.
     #[default]
     Terminal,
     /// Colours that are readable on a light background.
@@ -41,8 +40,8 @@ impl Theme {
         }
     }
 
-    /// Chooses a theme by the value of `COLORFGBG`, whose last number is the background colour. As
-    /// in vim, 7 and 9 to 15 are light.
+    /// Chooses a theme by `COLORFGBG`, which ends with the background colour. As in vim, 7 and 9 to
+    /// 15 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let background = colorfgbg.rsplit(';').next();
         match background.and_then(|number| number.parse().ok()) {

@@ -12,13 +12,11 @@ use crate::watch::state::App;
 
 pub type UiState = Map<String, Value>;
 
-/// Parses saved settings. Returns no settings if `text` is invalid.
 pub fn parse(text: &[u8]) -> UiState {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
 impl App {
-    /// Applies saved settings.
     pub fn restore(&mut self, ui_state: &UiState) {
         fn read<T: DeserializeOwned>(ui_state: &UiState, name: &str) -> Option<T> {
             serde_json::from_value(ui_state.get(name)?.clone()).ok()

@@ -30,7 +30,7 @@ pub struct RowKey {
     pub identity: Identity,
     /// NVML index of the GPU. For an unlisted process, the first GPU that the process holds open.
     pub gpu: Option<u32>,
-    /// GPU instance and compute instance under MIG.
+    /// GPU instance and compute instance, if MIG is in use.
     pub instance: (Option<u32>, Option<u32>),
 }
 
@@ -53,13 +53,13 @@ impl RowKey {
 #[derive(Clone, Debug)]
 pub struct RowView {
     pub key: RowKey,
-    /// Seconds since the process last used this GPU, or 0 if the process is using it.
+    /// 0 if the process is using this GPU.
     pub idle_seconds: Option<f64>,
     pub runtime_seconds: Option<f64>,
     pub finding: Option<usize>,
     pub suspect: Option<usize>,
     pub verdict: UseVerdict,
-    /// NVML's entry for the process, without values if NVML does not list the process.
+    /// NVML's entry, without values if NVML does not list the process.
     pub entry: GpuProcess,
     pub is_listed: bool,
     place: RowPlace,
@@ -81,12 +81,12 @@ impl<'a> Deref for Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Returns the process's memory on this GPU over time, or `None` if the process never held any.
+    /// Returns the process's memory on this GPU over time, if it ever held any.
     pub fn memory_series<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
-    /// Returns the memory growth in bytes over the window that ends with this sample.
+    /// Returns the memory growth in bytes until this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         growth_bytes(self.memory_series(courses)?, self.snapshot.time)
     }
@@ -130,7 +130,7 @@ pub struct JudgedSample {
     /// Processes that look unused, although no rule has proved it.
     pub suspects: Arc<[Suspect]>,
     pub reclaimable: Reclaimable,
-    /// When each listed process last used its GPU: the result of [`idle_times`].
+    /// The result of [`idle_times`].
     pub idle_since: Vec<Option<Time>>,
 }
 
@@ -139,7 +139,6 @@ pub struct Screenful {
     pub sample: Arc<JudgedSample>,
     pub rows: Vec<RowView>,
     pub widths: Widths,
-    /// Memory shares of each GPU, in snapshot order.
     pub shares: Vec<GpuShares>,
 }
 
@@ -251,8 +250,8 @@ impl Screenful {
         }
     }
 
-    /// Returns the row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not
-    /// jump between samples.
+    /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not
+    /// jump.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
@@ -302,7 +301,6 @@ impl Screenful {
                 widths.finding = widths.finding.max(columns(&suspect.mark.to_string()));
             }
         }
-        // Keep 0, which means that no row has a value.
         let clamp = |width: u16, min, max| if width == 0 { 0 } else { width.clamp(min, max) };
         widths.user = widths.user.min(12);
         widths.framework = clamp(widths.framework, 10, 16);
@@ -313,8 +311,7 @@ impl Screenful {
     }
 }
 
-/// Returns when each listed process last used its GPU, GPU by GPU. `since` returns the time for an
-/// identity and a GPU index.
+/// Returns when each listed process last used its GPU, GPU by GPU. `since` looks this up.
 pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,
@@ -332,8 +329,7 @@ pub fn idle_times(
     times
 }
 
-/// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before `end`, or `None` without
-/// history.
+/// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before `end`.
 fn growth_bytes(series: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(series.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);

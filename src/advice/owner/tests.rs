@@ -159,7 +159,6 @@ fn a_job_that_only_the_process_names_is_in_no_command() {
     for cgroup in [
         "/slurm/uid_5/job_77/step_0/task_0",
         "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
-        // The ancestor of the process was the step's daemon.
         "/system.slice/slurmd.service",
     ] {
         assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
@@ -181,8 +180,7 @@ fn an_array_task_is_named_by_array_and_task() {
         (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
     };
     let command = |process: &Process| owner(process).unwrap().command;
-    // The last task to start has the array's ID as its job ID, so `scancel 3` would cancel all
-    // tasks.
+    // The last task to start has the array's ID: `scancel 3` would cancel all tasks.
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
@@ -315,7 +313,6 @@ fn a_name_is_one_word_for_a_shell_or_is_omitted() {
     }
     assert_eq!(quote(&"x".repeat(LONG)), None);
     for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
-        // The process still has an owner.
         let unit = format!("{hostile}.service");
         for process in
             [in_job(hostile, None), contained(Some("docker"), None, hostile), in_unit(&unit, "/x")]
@@ -445,8 +442,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that might not be root's does not protect a process from other users, who
-        // get no command.
+        // A supervisor that might not be root's does not protect, and only its user gets the
+        // command.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");
@@ -458,7 +455,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         };
         assert_eq!(owner(&orphan), None, "{ancestor}");
     }
-    // If the ancestor is unknown, the unit shows the owner, unless the process has outlived its
+    // A unit shows the owner if the ancestor is unknown, but not of a process that outlived its
     // starter.
     for (unit, words) in [
         ("supervisor.service", "`supervisorctl status`"),

@@ -48,8 +48,8 @@ pub fn source(options: &RecipeOptions) -> String {
 
 /// Wraps the source in an expression whose value is `out` as JSON in hexadecimal digits.
 ///
-/// The expression changes nothing in the user's namespace and reads only `__builtins__` from it,
-/// which is a module or a dictionary. A user can have redefined the name `exec`.
+/// A user can have redefined `exec`, so the expression takes it from `__builtins__`, which is a
+/// module or a dictionary. Nothing in the user's namespace changes.
 pub fn expression(source: &str) -> String {
     format!(
         "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']).encode().hex(), n.clear())[1])\
@@ -71,8 +71,7 @@ fn literal(text: &str) -> String {
     written + "\""
 }
 
-/// Parses a kernel's answer: the `repr` of a string of hexadecimal digits, which encode `out` as
-/// JSON.
+/// Parses a kernel's answer: the `repr` of a string of hexadecimal digits.
 pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
     let digits = value.trim().strip_prefix('\'').and_then(|quoted| quoted.strip_suffix('\''));
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();

@@ -18,8 +18,7 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, then the recipe as a kernel does, and returns the report and the value of
-/// `after`.
+/// Runs `before`, then the recipe as a kernel does. Returns the report and the value of `after`.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
@@ -100,8 +99,7 @@ fn pytorch_frees_its_cache_and_keeps_live_tensors() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Debian's PyTorch lacks CUDA but has the functions that the recipe calls. The recipe must not
-/// initialise CUDA.
+/// Debian's PyTorch has no CUDA but has the functions that the recipe calls.
 #[test]
 fn a_real_pytorch_without_cuda_is_unchanged() {
     let python = "/usr/bin/python3";

@@ -12,7 +12,6 @@ use crate::report::junit::{Case, CaseResult, Suite};
 use crate::report::style::Style;
 use crate::units::{Bytes, number_of};
 
-/// Name of the JUnit suite and title prefix of annotations.
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
@@ -70,7 +69,6 @@ impl CheckReport {
         case("rule", rule.to_owned(), result)
     }
 
-    /// Returns the test cases for limits, waits, the baseline and measurement errors.
     fn gates(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for limit in &self.limits {

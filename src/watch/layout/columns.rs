@@ -12,7 +12,6 @@ pub const GUTTER: u16 = 2;
 /// Maximum scroll offset. A process controls the length of its command line.
 const FARTHEST: u16 = 4096;
 
-/// Returns the chosen columns that fit, from left to right, with their widths.
 pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
@@ -75,8 +74,8 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// Returns the scroll offset after `steps` more columns. The end of the longest visible command
-/// limits the offset.
+/// Returns the scroll offset after `steps` more columns, up to the end of the longest visible
+/// command.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
@@ -96,7 +95,7 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
-/// Returns the title of the sort column if the table does not show that column.
+/// Returns the title of the sort column if the table does not show it.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
@@ -104,8 +103,7 @@ pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     (!shown).then(|| column.spec().title)
 }
 
-/// Formats the number of marked rows and, if rows are hidden, the range of visible rows:
-/// `2 marked  1-12 of 40`.
+/// Formats the marked rows and, if rows are hidden, the visible range: `2 marked  1-12 of 40`.
 pub fn beyond(app: &App, height: u16) -> String {
     let mut parts = Vec::new();
     if !app.table.tagged.is_empty() {
@@ -119,7 +117,7 @@ pub fn beyond(app: &App, height: u16) -> String {
     parts.join("  ")
 }
 
-/// Formats the number of marked rows, including rows that the filter hides or that are gone.
+/// Formats the number of marked rows, including rows that are hidden or gone.
 fn marked(app: &App) -> String {
     let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();

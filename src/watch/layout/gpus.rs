@@ -24,8 +24,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form that follows `form` when the user presses the key. `None` is the automatic
-    /// form.
+    /// Returns the next form when the user presses the key. `None` is the automatic form.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),
@@ -45,14 +44,14 @@ impl Form {
     }
 }
 
-/// Returns the first form in which all GPUs fit, and the number of rows it takes. The limit is
-/// `max` rows for a form that the user chose, and `usual` rows for the automatic form.
+/// Returns the first form in which all GPUs fit, and its number of rows: at most `max` for a form
+/// that the user chose, otherwise at most `usual`.
 pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
     let (cards, budget) = match needs.form {
         // On a short screen, rows are more useful to the other panels.
         None if needs.gpus <= CARDS_MAX => (cards(area, usual.min(area.height / 3), needs), usual),
         None => (None, usual),
-        // If the cards need more than `usual` rows, use the smallest number in which they fit.
+        // If `usual` rows are too few, use the smallest number in which the cards fit.
         Some(Form::Cards) => ((usual..=max).find_map(|rows| cards(area, rows, needs)), max),
         Some(Form::Lines) => (None, max),
         Some(Form::Totals) => return (Form::Totals, 1),
@@ -68,8 +67,8 @@ pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form,
     }
 }
 
-/// Returns the number of rows for cards whose charts are as tall as `budget` allows, or `None` if
-/// the cards do not fit.
+/// Returns the rows for cards with charts as tall as `budget` allows, or `None` if the cards do not
+/// fit.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));
@@ -78,7 +77,7 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// Returns the number of cards beside each other: the smallest number that adds no row of cards.
+/// Returns the smallest number of cards in a row that adds no row.
 fn cards_across(width: u16, count: u16) -> u16 {
     let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(max).max(1)).max(1)

@@ -1,5 +1,4 @@
-//! Layout of the help, which covers keys, filters, the mouse and marks. The help uses as many
-//! columns as fit on the screen.
+//! Layout of the help, in as many columns as fit.
 
 use ratatui::layout::Rect;
 
@@ -42,7 +41,6 @@ pub const MARKS: [(&str, &str); 6] = [
 pub const LABEL: u16 = 17;
 const TEXT: u16 = 30;
 pub const GAP: u16 = 1;
-/// Maximum number of lines for one entry.
 const LINES: usize = 64;
 /// Maximum number of columns. Scrolling is easier than reading more columns.
 const COLUMNS_MAX: u16 = 4;
@@ -74,8 +72,7 @@ impl HelpPage {
     }
 }
 
-/// Returns the sections of the help, each with a heading and a blank line at the end. The section
-/// about the current context comes first.
+/// Returns the sections of the help. The section about the current context comes first.
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
@@ -118,8 +115,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     blocks
 }
 
-/// Distributes the sections over at most `count` columns so that the tallest column is as short as
-/// possible. Sections stay whole and in order.
+/// Distributes the sections, whole and in order, over at most `count` columns of minimal height.
 fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
     // The column of each section, if columns are limited to `height` lines.
     let places = |height: usize| -> Vec<usize> {
@@ -143,14 +139,13 @@ fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
         }
         columns[at].extend(block);
     }
-    // No blank line is needed at the end of a column.
     for column in &mut columns {
         column.pop();
     }
     columns
 }
 
-/// Returns the area of the help without the line at the bottom.
+/// Returns the area above the bottom line, which shows how to close the help.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
     Rect { height: area.height - foot, ..area }

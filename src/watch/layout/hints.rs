@@ -1,5 +1,5 @@
-//! Layout of the bottom line: the hints that fit, and the text before and after them. The view and
-//! the mouse use the same positions.
+//! Layout of the bottom line, for the view and the mouse: the hints that fit, with text on both
+//! sides.
 
 use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};
@@ -12,7 +12,7 @@ pub const GAP: u16 = 1;
 /// Blanks between the hints and the text beside them.
 const ASIDE: u16 = 2;
 
-/// Minimum width for naming a sort column that the table does not show.
+/// Minimum width of a line that names a hidden sort column.
 const SORT_SHOWN: u16 = 56;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +24,14 @@ pub struct Spot {
 }
 
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
-    // The text after the hints takes precedence over one more hint.
+    // The text after the hints is more important than another hint.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
         (_, after) => after + ASIDE,
     };
     let start = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let context = app.context();
-    // Only a page about a process offers to kill.
+    // Only a page about a process has a process to kill.
     let applies = |hint: &Hint| {
         context != Context::Page
             || hint.word != "Kill"
@@ -46,7 +46,6 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     spots
 }
 
-/// Returns the progress of a batch, which precedes the hints.
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
@@ -70,7 +69,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// Places the hints. Hints with the highest rank are dropped until the rest fit.
+/// Places as many hints as fit. Hints with the highest rank are dropped first.
 pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();

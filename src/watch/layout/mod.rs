@@ -61,7 +61,6 @@ const STEP: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LayoutNeeds {
     pub gpus: usize,
-    /// Number of MIG devices of all GPUs.
     pub parts: usize,
     /// Maximum number of MIG devices of one GPU.
     pub parts_max: usize,
@@ -71,7 +70,7 @@ pub struct LayoutNeeds {
     pub findings: usize,
     pub is_in_findings: bool,
     pub is_selected: bool,
-    /// Form of the GPU panel that the user chose, or `None` for the automatic form.
+    /// Form that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
 }
 
@@ -99,7 +98,7 @@ impl Layout {
         }
         let roomy = area.height >= 20;
         let status = status_rows(area.height);
-        // The header, the table heading and the hints take a line each.
+        // Three lines: the header, the table heading and the hints.
         let rest = area.height - 3 - status;
         let limits = u16::from(roomy && needs.is_limited);
         let max = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
@@ -118,7 +117,6 @@ impl Layout {
         let (status, charts) = divide_rows(rest, (status, max), kept, needs);
 
         let mut top = area.y;
-        // The panels take their rows from top to bottom, in the order of the fields.
         let mut take = |height: u16| {
             let rect = Rect::new(area.x, top, area.width, height);
             top += height;
@@ -139,7 +137,6 @@ impl Layout {
     }
 }
 
-/// Returns the height of the findings on a screen of this height.
 fn status_rows(height: u16) -> u16 {
     match height {
         0..14 => 1,
@@ -150,11 +147,10 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// Divides `rest` rows between table, charts and findings. Returns the rows of the findings and of
-/// the charts.
+/// Divides `rest` rows between table, charts and findings. Returns the rows of findings and charts.
 ///
-/// The findings get `usual` rows if the table is short of rows, and at most `max` rows otherwise.
-/// `kept` returns how many of the given rows the charts can claim.
+/// The findings get `usual` rows if the table is short of rows, and otherwise at most `max` rows.
+/// `kept` returns how many of a number of rows the charts can claim.
 fn divide_rows(
     rest: u16,
     (usual, max): (u16, u16),
@@ -169,7 +165,7 @@ fn divide_rows(
     };
     let wanted = at_most(wanted, max.max(usual));
     let min = match needs.findings {
-        // A selected process is sure to get only half of the usual rows.
+        // A selected process without findings is sure to get only half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };
@@ -184,7 +180,6 @@ fn divide_rows(
     let max = max.min((rest - min).saturating_sub(TABLE_ROWS_BESIDE));
     let sure = if is_known { kept(max) } else { 0 };
     let used = match needs.table.unwrap_or(usize::MAX) {
-        // An empty table has one line, which says that there are no rows.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
@@ -218,13 +213,12 @@ pub struct ChartGrid {
 }
 
 impl ChartGrid {
-    /// Arranges `count` charts in as few columns as the rows allow. Returns `None` if they do not
-    /// fit.
+    /// Arranges `count` charts in as few columns as the rows allow.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let max = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        // If there are too few rows, use the smallest number of columns that adds no row.
+        // If there are too few rows, use as few columns as possible without adding a row.
         let fewest = || count.div_ceil(count.div_ceil(max));
         let across = (1..=max).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
@@ -245,7 +239,7 @@ impl ChartGrid {
     }
 }
 
-/// Returns the number of rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
+/// Returns the rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
 pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);

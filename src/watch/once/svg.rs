@@ -1,9 +1,8 @@
 //! Formats a frame as a self-contained SVG document.
 //!
-//! Text is written in runs of one style. Each run has an explicit position and length, so that
-//! columns stay aligned in any font. A character that needs another font or that is written from
-//! right to left is a run of its own. Bars and charts are shapes, because block characters do not
-//! touch in most fonts.
+//! Text is written in runs of one style, with explicit positions and lengths, so that columns stay
+//! aligned in any font. A character from another font, or one written from right to left, is a run
+//! of its own. Bars and charts are shapes, because block characters do not touch in most fonts.
 
 use std::fmt::Write as _;
 
@@ -13,8 +12,8 @@ use ratatui::style::{Color, Modifier};
 use crate::watch::once::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell in pixels. In most monospaced fonts, characters are 0.6 times as wide
-/// as the font size.
+/// Width and height of a cell in pixels. Most monospaced characters are 0.6 times as wide as the
+/// font size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
 /// Distance from the top of a cell to the baseline, in pixels.
@@ -24,12 +23,11 @@ const MARGIN: usize = 8;
 
 type Rgb = u32;
 
-/// The terminal's sixteen colours, chosen to be readable on black.
+/// The sixteen terminal colours on black, and below on white.
 const ON_BLACK: [Rgb; 16] = [
     0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
     0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,
 ];
-/// The terminal's sixteen colours, chosen to be readable on white.
 const ON_WHITE: [Rgb; 16] = [
     0x1f1f1f, 0xb00020, 0x1e6b2e, 0x855200, 0x0a50a8, 0x7a3aa0, 0x00626c, 0x666666, 0x666666,
     0xb83a00, 0x008700, 0x8a6d3b, 0x005f87, 0x6d3fb0, 0x2070a0, 0xffffff,
@@ -122,7 +120,6 @@ fn rectangle(
 enum SymbolKind {
     Ascii,
     Shapes,
-    /// Written in whichever font has the character.
     Other,
 }
 
@@ -242,7 +239,6 @@ fn hex(color: Rgb) -> String {
     format!("#{color:06x}")
 }
 
-/// Escapes text for XML 1.0. Characters that XML forbids become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -262,7 +258,7 @@ const WIDTH: usize = CELL.0;
 const HEIGHT: usize = CELL.1;
 const MIDDLE: (usize, usize) = (WIDTH / 2 - 1, HEIGHT / 2);
 
-/// A rectangle in pixels, relative to the top left corner of its cell.
+/// A rectangle in pixels, relative to its cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     pub x: usize,
@@ -276,7 +272,6 @@ const fn part(x: usize, y: usize, width: usize, height: usize) -> Part {
 }
 
 impl Part {
-    /// Appends the rectangle to an SVG path.
     pub fn write(self, (left, top): (usize, usize), out: &mut String) {
         let (x, y) = (left + self.x, top + self.y);
         let _ = write!(out, "M{x} {y}h{0}v{1}h-{0}z", self.width, self.height);

@@ -244,7 +244,7 @@ fn an_open_page_is_updated_until_its_process_is_gone() {
     show_sample(&mut app, 0, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
     assert_eq!(notice(&app), None);
-    // A process with another start time is a different process, even with the same PID.
+    // A process with another start time is a different process.
     scene.process(7).start_ticks = Some(1);
     show_sample(&mut app, 0, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;

@@ -1,4 +1,4 @@
-//! The panel with a plan or a batch, and with its keys. The keys do not scroll.
+//! The panel with a plan or a batch, and its keys, which do not scroll.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +19,7 @@ use crate::watch::view_model::RowKey;
 const WIDTH: u16 = 110;
 /// Maximum number of screen lines for one line of a plan.
 const LINES_MAX: usize = 12;
-/// Minimum age of a plan, in seconds, at which the panel shows the age.
+/// Age in seconds from which the panel shows a plan's age.
 const SHOWN_AGE: f64 = 60.0;
 /// Minimum number of lines for the plan. Keys are dropped to make room.
 const LINES_MIN: usize = 3;
@@ -33,7 +33,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// Returns the tone for a line that `gpumem reap` would print.
+    /// Returns the tone for a line of `gpumem reap`.
     fn of_line(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint
@@ -93,7 +93,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
         Some(dialog) => of_plan(app, dialog),
         None => of_batch(app)?,
     };
-    // A panel that does not fill the width of the screen has a frame with a blank column inside.
+    // A panel narrower than the screen has a frame.
     let is_framed = area.width > WIDTH + 4;
     let (width, margin) = if is_framed { (WIDTH, 2) } else { (area.width, 0) };
     let inner = width - 2 * margin;
@@ -133,7 +133,6 @@ pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
     })
 }
 
-/// Distributes keys and descriptions over as few lines as possible.
 fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str, String)>> {
     let mut rows: Vec<Vec<(&'static str, String)>> = Vec::new();
     let mut left = 0;
@@ -268,7 +267,7 @@ fn of_batch(app: &App) -> Option<Content> {
     })
 }
 
-/// Wraps a line to `width` columns. Continuation lines are indented further than the line.
+/// Wraps a line to `width` columns, with further indentation.
 fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let text = line.trim_start_matches(' ');
     let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);

@@ -111,7 +111,6 @@ fn a_plan_never_changes_by_itself() {
         assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);
     }
     assert_eq!(app.reaping, before);
-    // A second request is about the same process.
     let request = request_plan_for(&mut app, "r");
     assert_eq!(request.number, number + 1);
     assert_eq!(request.snapshot.time, later(2.0).time);

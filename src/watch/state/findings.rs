@@ -11,7 +11,7 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Number of lines that the list requests for suspects. Spare lines show more.
+/// Number of lines that the list requests for suspects.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct FindingsState {
 }
 
 impl FindingsState {
-    /// Returns the selected finding and its index, or `None` if the finding is no longer reported.
+    /// Returns the selected finding and its index, unless it is no longer reported.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();
@@ -48,9 +48,8 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     screenful.findings.len() + notes + alarms
 }
 
-/// Lists the reasons for unavailable figures, each reason once. If memory is unattributed,
-/// unreadable processes follow. If `is_memory_explained` is set, the line of a GPU already explains
-/// its memory.
+/// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes.
+/// If `is_memory_explained` is set, the lines of GPUs explain unavailable memory.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -77,7 +76,7 @@ pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String
     notes
 }
 
-/// Age in seconds of sample time at which commands are requested again for unchanged findings.
+/// Interval, in sample time, at which commands for unchanged findings are requested again.
 const REFRESH_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -101,8 +100,8 @@ impl NextCommands {
         steps.commands.first().map(String::as_str)
     }
 
-    /// Returns the request for the commands of the findings and of the open `page`, or `None` if
-    /// the last request is still current.
+    /// Returns a request for the commands of the findings and of the open `page`, unless the last
+    /// request is still current.
     pub fn request(
         &mut self,
         screenful: &Screenful,

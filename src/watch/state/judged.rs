@@ -10,7 +10,6 @@ use crate::rules::Engine;
 #[derive(Debug)]
 pub struct JudgedState {
     pub engine: Engine,
-    /// Memory and utilization over the period that the engine has judged.
     pub courses: Courses,
     sampled_at: Duration,
     now: Duration,
@@ -44,17 +43,17 @@ impl JudgedState {
         self.courses.forget();
     }
 
-    /// Returns the time since the screen started, as of the last event.
+    /// Time since the screen started, as of the last event.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Returns when the last sample arrived, as time since the screen started.
+    /// Time from the start of the screen to the last sample.
     pub fn sampled_at(&self) -> Duration {
         self.sampled_at
     }
 
-    /// Returns the age of the last sample, or the time since the screen started if there is none.
+    /// Age of the last sample, or the time since the start if there is none.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }

@@ -50,7 +50,6 @@ pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one"
 pub(super) const GONE: &str = "the process is gone; there is nothing to kill";
 pub(super) const HIDDEN: &str = "the table does not show the process; show all, then press x again";
 
-/// An input to the state.
 #[derive(Debug)]
 pub enum Event {
     Key(KeyEvent),
@@ -82,7 +81,6 @@ pub enum Event {
     Drawn,
 }
 
-/// A request to the main loop.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
     Draw,
@@ -94,7 +92,7 @@ pub enum Effect {
     Stop,
     Resume,
     Quit,
-    /// Restore the terminal and end gpumem by this signal.
+    /// Restore the terminal, and end gpumem by this signal.
     Die(i32),
     /// End gpumem with this error, because no sample has ever arrived.
     Fail(String),
@@ -117,9 +115,7 @@ pub enum Mode {
     ChooseSort,
     Columns(ColumnList),
     Prompt(Prompt),
-    /// [`App::page`].
     Page,
-    /// The plan or the batch in [`App::reaping`].
     Plan,
 }
 
@@ -166,7 +162,6 @@ pub struct App {
     pub digits: Option<TypedDigits>,
     pub focus: Focus,
     pub mode: Mode,
-    /// Context to which the help returns.
     pub help_context: Context,
     pub page: Option<Page>,
     pub next_commands: NextCommands,
@@ -182,13 +177,11 @@ pub struct App {
     /// Form of the GPU panel that the user chose, or `None` for the automatic form.
     pub form: Option<Form>,
     pub end: Option<End>,
-    /// Why the source currently delivers no samples.
     pub trouble: Option<String>,
     pub area: Rect,
 }
 
 impl App {
-    /// Creates a screen without a sample.
     pub fn new(setup: Setup, engine: Engine, interval: Duration, columns: u16, rows: u16) -> Self {
         Self {
             setup,
@@ -235,14 +228,14 @@ impl App {
         self.screenful.as_ref()?.subject(line.row)
     }
 
-    /// Returns the seconds since the last sample, or since the start if there is no sample. Returns
-    /// `None` if no sample is due, in a recording or after the end of the source.
+    /// Seconds since the last sample, or since the start. `None` if no sample is due: in a
+    /// recording, or after the end of the source.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// Returns the age of the newest sample if the next sample is late.
+    /// Age of the newest sample if the next is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
@@ -271,7 +264,7 @@ impl App {
         alarms
     }
 
-    /// Returns when a text on the screen next changes without an event, as time since the start.
+    /// Time since the start at which a text on the screen next changes without an event.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -302,8 +295,7 @@ impl App {
         }
     }
 
-    /// Returns the seconds between the displayed and the newest sample, or `None` if they are the
-    /// same.
+    /// Seconds between the displayed and the newest sample, if they differ.
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;
@@ -321,7 +313,6 @@ impl App {
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
     }
 
-    /// Returns when the timeline's next sample is due, as time since the start.
     fn next_played(&self) -> Option<Duration> {
         let next = self.timeline.after(self.playback.shown?)?;
         let now = self.judged.now();
@@ -329,8 +320,8 @@ impl App {
         Some(now + wait)
     }
 
-    /// Returns the age of the displayed plan in seconds, or `None` for a recording, whose plans
-    /// cannot be carried out.
+    /// Age of the displayed plan in seconds. Plans for a recording cannot be carried out and have
+    /// no age.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
@@ -342,8 +333,7 @@ impl App {
         (self.mode != Mode::Plan).then(|| batch.hint(self.judged.clock()))
     }
 
-    /// Returns the request for the commands of the findings and of the open page. Returns `None`
-    /// during a seek.
+    /// Returns a request for the commands of the findings and the open page, unless seeking.
     pub fn request_commands(&mut self) -> Option<ReclaimRequest> {
         let screenful = self.screenful.as_ref().filter(|_| !self.playback.is_seeking())?;
         let is_report = |page: &&Page| matches!(page.content, PageContent::Report(_));
@@ -351,19 +341,18 @@ impl App {
         self.next_commands.request(screenful, page)
     }
 
-    /// Returns the selected finding and its index, or `None` if the finding is no longer reported.
+    /// Returns the selected finding and its index, unless it is no longer reported.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }
 
-    /// Returns a row of the selected finding's process. Returns `None` if the finding is about a
-    /// GPU or the process is not in the sample.
+    /// Returns a row of the selected finding's process, if the sample contains the process.
     pub fn subject_of_finding(&self) -> Option<RowKey> {
         let (_, finding) = self.selected_finding()?;
         self.row_of(finding.process.as_ref()?.identity)
     }
 
-    /// Returns the first row of a process, preferably a row that the table lists.
+    /// Returns a row of a process, preferably one that the table lists.
     pub fn row_of(&self, identity: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
         let shown = self.table.listing.lines.iter();
@@ -439,7 +428,7 @@ impl App {
         }
     }
 
-    /// Scrolls the table so that the selected row is visible and no line is wasted.
+    /// Scrolls to the selected row, without leaving lines empty.
     pub(super) fn scroll(&mut self) {
         let height = self.page_rows();
         self.table.scroll(height);
@@ -449,7 +438,6 @@ impl App {
         self.layout().map_or(1, |layout| usize::from(layout.table.height))
     }
 
-    /// Selects the row on line `at`, or the last row.
     pub(super) fn select(&mut self, at: usize) {
         if let Some(screenful) = &self.screenful {
             self.table.select(at, screenful);
@@ -485,8 +473,8 @@ impl App {
         self.list();
     }
 
-    /// Toggles the mark on the selected row and selects the next row. If the selected process is
-    /// gone, no row is marked.
+    /// Toggles the mark on the selected row and moves on. If the selected process is gone, no row
+    /// is marked.
     pub(super) fn tag(&mut self) {
         self.table.toggle_tag();
         self.move_by(1);

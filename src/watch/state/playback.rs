@@ -19,7 +19,7 @@ pub struct Playback {
     /// Percentage of the recording that has been read, if known.
     pub percent: Option<u8>,
     pub seek_target: Option<SeekTarget>,
-    /// Number of rewinds that were requested but that the source has not completed.
+    /// Number of requested rewinds that the source has not completed.
     pub rewinds: u32,
     pub shown: Option<u64>,
     /// Clock that plays the timeline. `None` until the first tick.
@@ -33,8 +33,8 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// The first sample at or after the first time, or before the second time. The latter means
-    /// that the clock was set back, so that the first time can be far away.
+    /// The first sample at or after the first time. A sample before the second time also matches:
+    /// the clock was set back.
     Leap(Time, Time),
     Number(u64),
     /// The next sample with a new finding.
@@ -54,7 +54,6 @@ impl SeekTarget {
         }
     }
 
-    /// Returns the control that makes the source seek.
     pub fn control(self) -> Control {
         match self {
             Self::Next => Control::Step,
@@ -81,8 +80,8 @@ impl Playback {
         }
     }
 
-    /// Returns the clock that plays the timeline. A new clock starts at `now` with the sample of
-    /// time `shown`.
+    /// Returns the clock of the timeline. A new clock starts at `now` with the sample of time
+    /// `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let speed = self.speed;
         self.clock.get_or_insert_with(|| {
@@ -96,13 +95,12 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// Returns the age of the newest sample above which an alarm is shown.
+    /// Age of the newest sample that raises an alarm.
     pub fn alarm_age(&self) -> Duration {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Returns the age in seconds at which the newest sample's age is shown, because the next
-    /// sample is late.
+    /// Age in seconds at which the newest sample's age is shown, because the next sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

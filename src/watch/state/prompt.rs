@@ -13,7 +13,6 @@ const HISTORY_MAX: usize = 50;
 pub struct Prompt {
     pub purpose: Purpose,
     pub text: String,
-    /// Byte offset of the cursor.
     pub cursor: usize,
     pub error: Option<String>,
     /// The filter when the prompt was opened, as text.
@@ -101,8 +100,7 @@ impl Prompt {
         self.text.replace_range(range, "");
     }
 
-    /// Returns the start of the character before the cursor. Combining marks belong to the
-    /// character before them.
+    /// Returns the start of the character before the cursor, including its combining marks.
     fn left(&self) -> usize {
         let before = self.text[..self.cursor].char_indices().rev();
         let mut wide = before.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);

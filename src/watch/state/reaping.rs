@@ -27,7 +27,7 @@ pub struct Dialog {
     pub answer: Answer,
     pub offset: usize,
     /// When the confirmed plan starts, as time since the screen started. Until then, the user can
-    /// undo the confirmation.
+    /// undo.
     pub countdown: Option<Duration>,
     pub note: Option<String>,
     /// When the plan was requested, on the samples' clock.
@@ -48,8 +48,7 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// Returns when a text in the dialog or batch next changes without an event, as time since the
-    /// start.
+    /// Time since the start at which a text in the dialog or batch next changes.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -71,12 +70,12 @@ impl Dialog {
         self.proposal().map_or(&[], |proposal| &proposal.plan.targets)
     }
 
-    /// Returns how many targets gpumem itself would kill or ask.
+    /// Number of targets that gpumem itself would kill or ask.
     pub fn ends(&self) -> usize {
         self.targets().iter().filter(|target| !target.is_advice()).count()
     }
 
-    /// Returns how many processes would receive a signal or request.
+    /// Number of processes that would receive a signal or request.
     pub fn receivers(&self) -> usize {
         let ended = self.targets().iter().filter(|target| !target.is_advice());
         ended.map(|target| target.members.len() + usize::from(target.launcher.is_some())).sum()
@@ -110,7 +109,6 @@ pub struct Batch {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct TargetProgress {
-    /// The process, and the memory to free.
     pub title: String,
     /// `None` until the batch reaches the target.
     pub stage: Option<TargetStage>,
@@ -154,7 +152,7 @@ impl Batch {
         }
     }
 
-    /// Returns the lines of the panel. `now` is the time on the samples' clock.
+    /// Returns the lines of the panel. `now` is on the samples' clock.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for target in &self.targets {
@@ -168,7 +166,6 @@ impl Batch {
     fn state(&self, target: &TargetProgress, now: Option<Time>) -> String {
         let until = match &target.stage {
             Some(TargetStage::Ended { words, .. }) => return words.clone(),
-            // The batch ended before it finished this target.
             _ if self.over.is_some() => return "nothing more is sent".to_owned(),
             None => return "pending".to_owned(),
             Some(TargetStage::Waiting { saving: Some(words), .. }) => return words.to_string(),

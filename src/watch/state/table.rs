@@ -1,5 +1,4 @@
-//! State of the process table: rows, selection, marks and scroll position. Callers pass the number
-//! of visible rows, which the layout determines.
+//! State of the process table: rows, selection, marks and scroll position.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,10 +15,9 @@ pub struct TableState {
     pub columns: Columns,
     pub listing: Listing,
     pub offset: usize,
-    /// Number of columns by which commands are scrolled to the left.
+    /// Number of columns by which commands are scrolled.
     pub scrolled: u16,
     pub tagged: HashSet<RowKey>,
-    /// The row of the last click, and the time of the click.
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
     // The selected row while the newest sample lacks it, and whether the user had selected the row.
@@ -44,7 +42,6 @@ impl TableState {
         self.selected.is_some().then_some(self.cursor)
     }
 
-    /// Returns the key of the selected row, which is valid in other snapshots.
     pub fn selected_key(&self) -> Option<RowKey> {
         self.selected
     }
@@ -54,17 +51,15 @@ impl TableState {
         self.is_chosen
     }
 
-    /// Allows the next rebuild to select the first row if the selected row is no longer listed.
-    /// Called when the user changes which rows are listed.
+    /// Lets the next rebuild select the first row if the selected row is no longer listed. Called
+    /// when the user changes which rows are listed.
     pub(super) fn reset_selection(&mut self) {
         self.has_begun = false;
     }
 
-    /// Rebuilds the rows and selects the same process again.
-    ///
-    /// If the process is gone, nothing is selected until it returns, because a key must not act on
-    /// another process. The first row is selected if no row ever was, or after
-    /// [`reset_selection`](Self::reset_selection).
+    /// Rebuilds the rows and selects the same process again. While the process is gone, nothing is
+    /// selected, because a key must not act on another process. The first row is selected if no row
+    /// ever was, or after [`reset_selection`](Self::reset_selection).
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let missed = self.missed.take();
@@ -91,7 +86,7 @@ impl TableState {
         self.has_begun |= self.selected.is_some();
     }
 
-    /// Scrolls a table of `height` rows so that the selected row is visible and no line is wasted.
+    /// Scrolls to the selected row, without leaving any of `height` lines empty.
     pub(super) fn scroll(&mut self, height: usize) {
         if self.selected.is_some() {
             let first = (self.cursor + 1).saturating_sub(height);
@@ -101,7 +96,6 @@ impl TableState {
         self.offset = self.offset.min(count.saturating_sub(height));
     }
 
-    /// Selects the row on line `at`, or the last row. If there are no rows, nothing is selected.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
         self.cursor = at.min(self.last());
         self.selected = self.row(self.cursor, screenful);
@@ -116,14 +110,13 @@ impl TableState {
         (self.is_chosen, self.has_begun) = (false, true);
     }
 
-    /// Treats the selected row as if the table had selected it, so that the panel shows findings
-    /// again. Returns whether the user had selected the row.
+    /// Treats the selected row as selected by the table, so that the panel shows findings again.
+    /// Returns whether the user had selected the row.
     pub(in crate::watch) fn clear_chosen(&mut self) -> bool {
         std::mem::take(&mut self.is_chosen)
     }
 
-    /// Returns the line `steps` away from the selection, or the cursor's line if nothing is
-    /// selected.
+    /// Returns the line `steps` away from the selection, or the cursor's line without a selection.
     pub(super) fn line_after(&self, steps: isize) -> usize {
         match self.selected() {
             Some(at) => at.saturating_add_signed(steps),

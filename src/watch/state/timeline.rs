@@ -1,8 +1,8 @@
 //! Judged samples to which the user can step back, up to a size in bytes.
 //!
 //! At the limit, older samples of a live machine are thinned out before the oldest are dropped.
-//! Recordings are not thinned out, because they can be read again. Rewinding a recording does not
-//! change the numbers of its samples.
+//! Recordings are not, because they can be read again. Rewinding a recording does not change its
+//! sample numbers.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -13,18 +13,15 @@ use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
-/// Maximum size of the samples of one machine, about an hour of a few dozen processes. Charts of
-/// CPU use and host memory are drawn from these samples, so a lower limit would shorten the charts.
+/// Maximum size of one machine's samples: about an hour of a few dozen processes. Charts of CPU use
+/// and host memory need these samples.
 const BYTES_MAX: usize = 10 * MIB as usize;
-/// Maximum size of the samples of all machines.
 const ALL_BYTES: usize = 64 * MIB as usize;
-/// Estimated size of a finding.
 const FINDING_BYTES: usize = 4096;
-/// Estimated size of an undecided rule.
 const UNDECIDED_BYTES: usize = 512;
 /// Thinning keeps every tenth sample, and every sample in which a finding began.
 const THINNED: u64 = 10;
-/// Maximum number of beginnings of findings, which are remembered for longer than their samples.
+/// Maximum number of beginnings of findings, which outlive their samples.
 const BEGINNINGS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -33,7 +30,7 @@ pub struct Timeline {
     entries: VecDeque<TimelineEntry>,
     count: u64,
     bytes: usize,
-    /// Number of samples at the front that remain from thinning.
+    /// Number of thinned samples at the front.
     thinned: usize,
     /// Numbers of the samples in which findings began.
     beginnings: VecDeque<u64>,
@@ -61,7 +58,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Creates an empty timeline. The newest sample is kept even if it exceeds the limit.
+    /// The newest sample is kept even if it exceeds the limit.
     pub fn with_limit(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -77,7 +74,6 @@ impl Timeline {
         Self::with_limit(BYTES_MAX.min(ALL_BYTES / count.max(1)))
     }
 
-    /// Adds a judged sample. Live samples are thinned out at the limit.
     pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
         let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
         let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
@@ -150,17 +146,17 @@ impl Timeline {
         frames.find(|frame| frame.time >= time)
     }
 
-    /// Returns the first sample after `number` that is at or after `time`. A sample before `from`
-    /// also matches: the clock was set back, so `time` can be far away.
+    /// Returns the first sample after `number` at or after `time`, or before `from`: if the clock
+    /// was set back, `time` can be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// Returns the first sample before `number` that is at or after `time`, unless the clock was
-    /// set back in between. Goes back by at least one sample. Also returns false if that sample
-    /// might have been dropped.
+    /// Returns the first sample before `number` at or after `time`, unless the clock was set back
+    /// in between, but goes back at least one sample. The flag is false if a dropped sample might
+    /// be the right one.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
@@ -182,8 +178,7 @@ impl Timeline {
         frames.find(|frame| frame.has_beginning)
     }
 
-    /// Returns the number of the last sample before `number` in which a finding began, even if the
-    /// sample was dropped.
+    /// Returns the last sample before `number` in which a finding began, even if it was dropped.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
         let at = self.beginnings.partition_point(|&beginning| beginning < number);
         self.beginnings.get(at.checked_sub(1)?).copied()
@@ -215,8 +210,8 @@ impl Timeline {
     }
 }
 
-/// Estimates the size of a sample. Most texts are shared with the previous sample and not counted.
-/// Command lines are counted because they can be long.
+/// Estimates a sample's size. Most texts are shared with the previous sample. Command lines are
+/// counted, because they can be long.
 fn bytes(sample: &JudgedSample) -> usize {
     let snapshot = &sample.snapshot;
     let rows: usize = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();

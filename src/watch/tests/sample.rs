@@ -119,8 +119,7 @@ pub fn lose(snapshot: &mut Snapshot, gpu: usize) {
     });
 }
 
-/// Divides a GPU into two instances. The first process uses the first instance, the rest use the
-/// second.
+/// Divides a GPU into two instances. The first process uses the first instance.
 pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
     let divided = &mut snapshot.gpus[gpu];
     divided.mig_mode = Some(true);
@@ -150,7 +149,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
-/// Adds a forked worker that holds the files of two GPUs open but is not listed by NVML.
+/// Adds a forked worker that has two GPUs open but is not listed by NVML.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
     let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
@@ -208,8 +207,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// Returns `minutes` of memory history. The second process of each GPU leaks, and the third started
-/// late.
+/// `minutes` of memory history. The second process of each GPU leaks, and the third started late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;

@@ -41,7 +41,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // If the finding is not about a process, the key must not kill the row that was
+            // The finding may not be about a process. The key must not kill the row that was
             // selected before.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
@@ -61,7 +61,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Selects the finding at index `at`, or the last finding, together with the row of its process.
+/// Selects the finding at index `at`, or the last, together with the row of its process.
 pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;

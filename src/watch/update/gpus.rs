@@ -10,8 +10,8 @@ use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 /// Maximum time between two digits of one number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Handles a digit: filters by the GPU with this number. If another digit was typed just before,
-/// and a GPU with both digits exists, filters by that GPU.
+/// Filters by the GPU with this number. If another digit was typed just before, and a GPU with both
+/// digits exists, filters by that GPU.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
@@ -23,7 +23,7 @@ pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let typed = app.digits.take();
     let typed = typed.filter(|typed| now.saturating_sub(typed.at) <= SECOND_DIGIT);
     let both = typed.and_then(|typed| typed.number.checked_mul(10)?.checked_add(digit));
-    // `00` toggles the filter twice.
+    // Typing `00` toggles the filter of GPU 0 twice.
     let both = both.filter(|both| *both >= 10 && exists(*both));
     let number = both.unwrap_or(digit);
     if !exists(number) {
@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {existing}"));
 }
 
-/// Opens the page of a GPU: of the selected row, of the selected finding, of the filter, or the
-/// first GPU. On a GPU's page, opens the page of the next GPU.
+/// Opens the page of a GPU: of the selected row, of the selected finding, in the filter, or the
+/// first. On a GPU's page, opens the page of the next GPU.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

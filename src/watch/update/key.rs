@@ -1,5 +1,4 @@
-//! Carries out key actions on the table, the findings and the help. Prompt, page, plan and column
-//! list handle their keys in their own modules. `keys.rs` maps keys to actions.
+//! Key actions on the table, the findings and the help. `keys.rs` maps keys to actions.
 
 use crossterm::event::{KeyCode, KeyEvent};
 
@@ -26,8 +25,7 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     press(app, key, is_warned).or(noted)
 }
 
-/// Handles a key. `is_warned` means that the previous key was answered with the warning about a
-/// running batch.
+/// `is_warned` means that the previous key was answered with the warning about a running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -91,7 +89,6 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         Mode::Page => match action? {
             KeyAction::Gpu(digit) => gpus::on_digit(app, digit),
             KeyAction::GpuPage => gpus::open_page(app),
-            // Pausing stops updates of the page as well.
             KeyAction::Pause => playback::act(app, KeyAction::Pause),
             action => page::on_key(app, action),
         },
@@ -178,8 +175,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Back if app.table.clear_chosen() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::clear_limits),
-        // Esc does not quit: one Esc too many would discard a day of history, and on a slow
-        // connection an arrow key can arrive as Esc followed by other keys.
+        // One Esc too many would discard a day of history. On a slow connection, an arrow key can
+        // arrive as Esc followed by other keys.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

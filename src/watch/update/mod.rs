@@ -1,8 +1,7 @@
 //! Applies events to the state.
 //!
 //! [`update`] does not draw, read a clock or start work. Time arrives with the events, and requests
-//! to the main loop are returned as [`Effect`]s. Each submodule handles one kind of input or one
-//! panel. The modules of the page, the plan and the column list are next to this module.
+//! to the main loop are returned as [`Effect`]s.
 
 pub mod findings;
 pub mod gpus;
@@ -103,7 +102,7 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
 }
 
 /// Combines two effects of one event. Every effect includes drawing. A request to the worker takes
-/// precedence over a control, because a live machine, which alone has a worker, needs no control.
+/// precedence over a control: only a live machine has a worker, and it needs no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

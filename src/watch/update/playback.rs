@@ -1,8 +1,8 @@
 //! Pausing, stepping back and forward, and changing the sampling interval or the playback speed.
 //!
-//! Every sample is judged and added to the timeline when it arrives, even if the screen shows an
-//! earlier sample. If a recording's timeline does not reach back far enough, the source reads the
-//! recording again, at full speed up to the target.
+//! Every sample is judged and added to the timeline when it arrives, whichever sample the screen
+//! shows. If the timeline does not reach back far enough, a recording is read again at full speed
+//! up to the target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// Handles a rewound recording. The samples so far are forgotten.
+/// Forgets the samples before a recording was rewound.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;
@@ -107,7 +107,7 @@ pub fn failed(app: &mut App) {
     ended(app);
 }
 
-/// Shows the timeline's next sample if the timeline is playing and the sample is due.
+/// Shows the timeline's next sample when it is due.
 pub fn tick(app: &mut App) -> Option<Effect> {
     if !app.plays_timeline() {
         return None;
@@ -255,8 +255,8 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Pauses or resumes. A live screen resumes with the newest sample, a recording with the displayed
-/// sample.
+/// Pauses or resumes. A live screen resumes with the newest sample, a recording where it was
+/// paused.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);
@@ -304,12 +304,12 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // A step is still pending. Redraw to show the pause.
+            // A step is pending.
             return Some(Effect::Draw);
         }
         return seek_forward(app, seek_target);
     }
-    // A recording that is being rewound has no samples. Redraw to show the pause.
+    // A recording that is being rewound has no samples.
     let Some(newest) = app.timeline.newest() else {
         return Some(Effect::Draw);
     };
@@ -347,7 +347,7 @@ fn oldest_reason(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether reading the recording again can reach samples before the timeline's `oldest`.
+/// Whether reading the recording again can reach samples before `oldest`.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }

@@ -2,10 +2,8 @@
 //!
 //! A filter applies while the user types. Its last term is ignored while the term is invalid, or
 //! while it is the start of a term's name and no row matches. If an earlier term is invalid, the
-//! last valid filter stays active. A search uses the language of filters. As in htop, the selection
-//! jumps while the user types, F3 goes to the next match, and Esc goes back.
-//!
-//! `state/prompt.rs` edits the line, and `view/prompt.rs` draws it.
+//! last valid filter stays active. As in htop, a search moves the selection while the user types,
+//! F3 goes to the next match, and Esc goes back.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -28,7 +26,6 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return None;
     };
-    // A copy, because both the prompt and the app change below.
     let mut prompt = prompt.clone();
     let control = match (key.code, key.modifiers - KeyModifiers::SHIFT) {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(c.to_ascii_lowercase()),
@@ -69,8 +66,7 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Inserts pasted text into the prompt. Without a prompt, the text is refused: its letters must not
-/// act as keys.
+/// Inserts pasted text into the prompt. Without a prompt, its letters must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text does not act as keys; press / or F3 first");
@@ -117,8 +113,7 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the first match, starting `step` rows away. The search wraps around. If no row matches,
-/// the prompt shows an error and the selection stays.
+/// Selects the first match from `step` rows away. If no row matches, the selection stays.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {

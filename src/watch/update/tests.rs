@@ -1,5 +1,4 @@
-//! Tests of the state, event by event. [`every_key`] tests every binding, [`chance`] random events,
-//! and [`habits`] keys that users of other monitors expect.
+//! Tests of the state, event by event.
 
 mod chance;
 mod every_key;
@@ -39,7 +38,7 @@ fn escape_goes_one_step_back() {
     assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // One Esc too many must not close a screen that has been open all day.
+    // A screen that has been open all day must not close.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
 }
@@ -147,7 +146,7 @@ fn the_first_row_is_selected_when_it_appears() {
 
 #[test]
 fn no_row_takes_the_selection_of_a_process_that_is_gone() {
-    // Once the table has selected the row, once the user.
+    // The table or the user has selected the row.
     for (line, at) in [("", 0), ("j", 1)] {
         let mut app = app_with(sample::snapshot(1, 4));
         keys(&mut app, line);
@@ -204,8 +203,8 @@ fn a_selection_survives_an_unknown_identity_but_not_a_new_one() {
     let mut absent = unknown.clone();
     absent.processes.remove(1);
     let (mine, pid) = (with_identity(Some(5)), Some(sample::pid(0, 1)));
-    // The start time is unknown at first, in between or at the end. Then the PID belongs to another
-    // process.
+    // The start time is unknown at first, in between or at the end. Then another process has the
+    // PID.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
         [&absent, &absent, &mine, &mine],
@@ -289,7 +288,7 @@ fn signals_stop_resume_and_exit() {
 #[test]
 fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = app_with(sample::snapshot(1, 1));
-    // The next sample is due in two seconds. Nothing changes on the screen before.
+    // Nothing changes on the screen before the next sample is due, in two seconds.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
     assert_eq!(tick(&mut app, 3_900), None);
     assert_eq!(tick(&mut app, 4_000), Some(Effect::Draw));

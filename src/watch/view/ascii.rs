@@ -1,5 +1,5 @@
-//! Replaces non-ASCII characters. The whole frame is converted after drawing, so that no panel and
-//! no process name is missed.
+//! Replaces non-ASCII characters in a finished frame, so that no panel and no process name is
+//! missed.
 
 use ratatui::buffer::Buffer;
 
@@ -11,7 +11,7 @@ pub(in crate::watch) fn replace(canvas: &mut Buffer) {
     }
 }
 
-/// Returns an ASCII character that resembles the symbol, or `?`.
+/// Returns an ASCII character that resembles `symbol`, or `?`.
 fn ascii_for(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
@@ -58,8 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Covers the characters of all screen snapshots. Letters and emoji are excluded: they appear
-    /// only in names.
+    /// Letters and emoji, which appear only in names, need no replacement.
     #[test]
     fn every_drawn_character_has_an_ascii_replacement() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/screens");

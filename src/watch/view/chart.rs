@@ -13,8 +13,7 @@ use crate::model::Time;
 use ratatui::buffer::Buffer;
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Time spans of charts, in milliseconds. With only a few spans, the scale of a growing chart
-/// seldom changes.
+/// Time spans in milliseconds. With only a few spans, the scale of a growing chart seldom changes.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
     (2 * 60_000, "2m"),
@@ -35,7 +34,7 @@ pub struct ChartWindow {
 }
 
 impl ChartWindow {
-    /// Creates a window that ends at `end` and reaches back at least to `first`.
+    /// Creates a window that ends at `end` and starts at `first` or earlier.
     pub fn new(first: Option<Time>, end: Time) -> Self {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
@@ -47,8 +46,7 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Returns the number of the column that contains `time`. Columns start at multiples of their
-    /// length, so that charts move smoothly.
+    /// Numbers the columns. They start at multiples of their length, so that charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
@@ -57,7 +55,7 @@ impl ChartWindow {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// Returns the column of `time`, or `None` if the window does not contain `time`.
+    /// Returns the column of `time`, if the window contains `time`.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
@@ -77,8 +75,8 @@ impl ChartWindow {
     }
 }
 
-/// Draws one value per column of the area, oldest first. The height of the area is `top`. `style`
-/// receives whether a cell is part of the line.
+/// Draws one value per column, oldest first, up to `top`. `style` receives whether a cell is part
+/// of the line.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -86,7 +84,7 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A chart that is partly outside the screen would end at the wrong time.
+    // A chart that is partly outside the screen would seem to end earlier.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
@@ -118,18 +116,16 @@ pub fn past(buckets: &[Bucket], window: ChartWindow) -> &[Bucket] {
     seen_until(buckets, window.end)
 }
 
-/// Returns the maximum memory in each column, or `None` for a column without samples.
 pub fn memory(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(buckets, window, columns, |bucket| [bucket.high as f64, bucket.last as f64])
 }
 
-/// Returns the maximum mean utilization in each column, or `None` for a column without samples.
 pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Returns the maximum value in each column. `values_of` returns a bucket's value and the value
-/// that applies after the bucket.
+/// Returns the maximum in each column. `values_of` returns the value in a bucket and the value
+/// after it.
 fn values(
     buckets: &[Bucket],
     window: ChartWindow,
@@ -183,7 +179,6 @@ mod tests {
         values.iter().map(bucket).collect()
     }
 
-    /// Draws the minute before second `end`, with 100 at the top.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
@@ -198,7 +193,7 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "the value holds until the end");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // In a window of ten minutes, five minutes without a sample are a gap, half a minute is
+        // In a window of ten minutes, a gap of five minutes is shown, and a gap of half a minute is
         // not.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);

@@ -1,7 +1,6 @@
 //! The first line: host, reclaimable memory, versions and source, with the clock on the right.
 //!
-//! A paused clock shows the displayed time and the key that returns to the newest sample. The clock
-//! and the reclaimable memory are shortened to fit. The host's name is dropped first.
+//! The clock and the reclaimable memory are shortened to fit. The host's name is dropped first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -80,7 +79,6 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     (text.cloned().unwrap_or_default(), style)
 }
 
-/// Returns the texts of a live machine's clock, longest first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
     let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
@@ -123,8 +121,8 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// Returns the seconds since any GPU answered, or `None` if a GPU answers. Samples still arrive
-/// with data about the host, but their time is not the time of the GPU's figures.
+/// Returns the seconds since any GPU answered, unless a GPU answers. New samples still contain data
+/// about the host, but their time does not apply to the GPUs.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
@@ -180,7 +178,7 @@ pub fn headline_min(app: &App) -> u16 {
     if has_waste(app) { columns(&shortest.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
-/// Writes the longest headline that fits. Returns whether one fits.
+/// Writes the longest headline that fits. Returns false if none fits.
 pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
     let Some((headline, style)) = headline_within(app, styles, writer.room()) else {
         return false;
@@ -196,7 +194,6 @@ pub fn draw_headline(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> 
     true
 }
 
-/// Returns the longest headline that fits, with its style.
 pub fn headline_within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
     let reclaimable = reclaimable(app)?;
     let fits = |headline: &Headline| columns(&headline.text(app.setup.ascii)) <= room;

@@ -81,7 +81,7 @@ mod tests {
                 assert!(words.contains(title), "{title}");
                 for (keys, does, _) in *bindings {
                     let line = format!("{keys} {does}");
-                    // Long names of keys continue on the next line.
+                    // Long names continue on the next line.
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }

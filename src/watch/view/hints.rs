@@ -13,11 +13,10 @@ use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
-/// Blanks between the letters of two columns.
 const GAP: u16 = 2;
 const SORT_BY: &str = "sort by";
 
-/// Draws the hints, a note or, while the user chooses a sort column, the letters of the columns.
+/// Draws the hints, a note, or the letters for choosing a sort column.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(app.table.choice.sort.column, styles, area, canvas);
@@ -33,7 +32,6 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// Draws the letters of the columns, on as many lines as they need.
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
@@ -75,8 +73,7 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(GAP);
 }
 
-/// Writes hints on the first line of `area`. The caller can continue the line with the returned
-/// writer.
+/// Writes hints on the first line of `area`. The caller can continue the line.
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;

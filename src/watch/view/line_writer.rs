@@ -47,7 +47,7 @@ impl<'a> LineWriter<'a> {
         self.end.saturating_sub(self.x)
     }
 
-    /// Reserves the next `width` columns for the caller. The area is empty if they do not fit.
+    /// Reserves the next `width` columns, if they fit, for the caller to draw.
     pub fn reserve(&mut self, width: u16) -> (Rect, &mut Buffer) {
         let width = if width <= self.room() { width } else { 0 };
         let area = Rect::new(self.x, self.y, width, 1);
@@ -63,7 +63,7 @@ impl<'a> LineWriter<'a> {
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if room > 0 {
-            // The width of a text never exceeds its number of bytes.
+            // A text is never wider than its number of bytes.
             let text = match text.len() <= usize::from(room) {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),
@@ -103,7 +103,6 @@ impl<'a> LineWriter<'a> {
         self
     }
 
-    /// Draws a horizontal rule to the end of the line. The title appears in the rule.
     pub fn rule(&mut self, title: &str, style: Style, faint: Style) {
         self.fill("─", 2, faint);
         if !title.is_empty() {

@@ -23,7 +23,6 @@ use super::theme::Styles;
 use super::{charts, column_list, gpus, page};
 use ratatui::buffer::Buffer;
 
-/// Draws the whole screen over the previous frame.
 pub fn draw(app: &App, canvas: &mut Buffer) {
     let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
     canvas.reset();

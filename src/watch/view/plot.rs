@@ -1,5 +1,4 @@
-//! A chart with labels: a caption with the current value, a scale on the left, and times below.
-//! `chart` draws the chart itself.
+//! A chart with a caption, a scale on the left, and times below. `chart` draws the chart itself.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -18,16 +17,16 @@ use crate::watch::theme::{ChartColor, Styles};
 const SCALE_FROM: u16 = 16;
 /// Minimum height of a scale with a label in the middle.
 const MIDDLE_FROM: u16 = 3;
-/// Minimum width of the labels, such as `79.6`, so that charts above each other are aligned.
+/// Minimum width of the scale's labels, so that charts one above the other are aligned.
 const LABEL: u16 = 4;
 
-/// Distances of the grid: rows between lines, and columns between the dots of a line.
+/// Distances of the grid's lines in rows, and of the dots of a line in columns.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// Value at the upper edge. The lower edge is 0.
+    /// Value at the upper edge of the chart, which starts at 0.
     pub top: f64,
     labels: [String; 3],
 }
@@ -37,7 +36,6 @@ impl Scale {
         Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
-    /// Creates a scale for memory up to `top` bytes.
     pub fn bytes(top: u64) -> Self {
         let text = Bytes(top).to_string();
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
@@ -53,7 +51,7 @@ impl Scale {
         let power = max.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
         let quarter = power / 4;
         let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
-        // The maximum must be visible below the upper edge.
+        // The maximum must be visible, below the upper edge.
         let top = round.into_iter().find(|top| *top - *top / 16 >= max);
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
@@ -70,10 +68,8 @@ impl Scale {
     }
 }
 
-/// Where a finding is marked on a chart.
 #[derive(Clone, Copy, Default)]
 pub struct FindingMark {
-    /// When the condition of the finding began.
     pub since: Option<Time>,
     pub threshold: Option<f64>,
 }
@@ -82,7 +78,6 @@ pub struct Plot {
     pub window: ChartWindow,
     pub captions: Vec<String>,
     pub now: Option<String>,
-    /// `None` if there is nothing to draw.
     pub scale: Option<Scale>,
     pub mark: FindingMark,
     pub color: ChartColor,
@@ -133,7 +128,7 @@ impl Plot {
         writer.at_end(now, styles.strong());
     }
 
-    /// Draws the scale if there is room, and returns the remaining area.
+    /// Draws the scale if there is room. Returns the remaining area.
     fn draw_scale(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
@@ -156,7 +151,6 @@ impl Plot {
         Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
-    /// Draws faint lines at the top, in the middle and, on a tall chart, between them.
     fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
@@ -172,7 +166,7 @@ impl Plot {
     }
 
     /// Marks a finding: a horizontal line at the threshold, and a vertical line at the start with
-    /// an arrow in the line of times. The marks do not change the shape of the chart.
+    /// an arrow in the line of times.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) =
@@ -196,7 +190,6 @@ impl Plot {
         }
     }
 
-    /// Writes the times at both edges below the chart.
     fn times(&self, line: Rect, canvas: &mut Buffer) {
         let left = format!("-{}", self.window.label());
         let style = self.styles.faint();
@@ -204,7 +197,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid. Other graphics only get the style, and text stays.
+/// Writes a character over a blank or the grid. Other graphics only change their style.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

@@ -50,7 +50,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
         0 => 0,
         width => (width + 2).min(room - kept),
     };
-    // Of a text that is too long, only the end before the cursor is shown.
+    // The end of a long text is shown, up to the cursor.
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
@@ -65,14 +65,14 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     }
 }
 
-/// Splits a text after its first character with the combining marks.
+/// Splits a text after its first character, including combining marks.
 fn split_first(text: &str) -> (&str, &str) {
     let mut next = text.char_indices().skip(1);
     let end = next.find(|(_, c)| c.width().unwrap_or(0) > 0);
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// Returns the longest end of a text that fits.
+/// Returns the longest suffix that fits.
 fn tail(text: &str, width: u16) -> &str {
     let mut used = 0;
     let mut start = text.len();

@@ -1,4 +1,4 @@
-//! The screen without panels, which a small terminal gets: a short text and the required size.
+//! The screen of a terminal that is too small for panels.
 
 use crate::watch::view::header;
 use ratatui::layout::Rect;
@@ -14,8 +14,8 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws the parts, most important first. A part that does not fit on a line moves to the next. The
-/// last line says why there are no panels.
+/// Draws the parts, most important first, on as many lines as there are. The last line gives the
+/// required size.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
     // A small screen has no bottom line for the note.

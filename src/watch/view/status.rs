@@ -67,7 +67,6 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// Writes the selected process: the suspicion or the finding with advice, and facts.
 fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
@@ -120,7 +119,7 @@ fn selected(app: &App, subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Lists facts about the process, such as a halted state, its notebook or its parent.
+/// Lists facts such as a halted state, the notebook or the parent.
 fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {

@@ -28,7 +28,7 @@ const SUSPECTED: &str = "│";
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
-/// Maximum indentation of a tree, in generations.
+/// Maximum indentation, in generations.
 const INDENTED: u16 = 8;
 const SPAN_MIN_DIVISOR: f64 = 4.0;
 /// Blocks in increasing height. A full block would touch the row above.
@@ -61,8 +61,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
     let end = screenful.snapshot.time;
     let cells = column_width(Column::History, screenful.widths);
-    // The charts cover half an hour, or the history if it is shorter. A cell covers at least a
-    // second.
+    // The charts cover half an hour or, if shorter, the history. A cell covers at least a second.
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
@@ -95,7 +94,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Formats the number of visible rows if some are hidden, such as `12 of 40`.
+/// Formats the number of visible rows, such as `12 of 40`, if some are hidden.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {
@@ -144,8 +143,7 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// Formats the number of rows and the active filters, escaped, such as
-/// `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`. Returns `None` without filters.
+/// Formats the active filters, such as `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`.
 fn limited(app: &App) -> Option<String> {
     let limits = app.table.choice.limits()?;
     let all = app.screenful.as_ref()?.snapshot.gpus.len();
@@ -211,8 +209,8 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // Constant memory is drawn faintly at the height of its share of the GPU, so that changes
-        // are noticeable.
+        // Constant memory is drawn faintly, at the height of its share of the GPU, so that changes
+        // stand out.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -230,11 +228,11 @@ impl TableView<'_> {
     }
 }
 
-/// Returns the heights of the values above the minimum. These cells show changes, not amounts.
+/// Returns heights above the minimum: the cells show changes, not amounts.
 fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
     let present = || values.iter().flatten().copied();
     let (low, high) = (present().reduce(f64::min)?, present().reduce(f64::max)?);
-    // A small change gets only part of the height, so that noise does not look like growth.
+    // A small change does not use the full height, or noise would look like growth.
     let span = (high - low).max(high / SPAN_MIN_DIVISOR).max(1.0);
     let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
     Some(values.iter().map(|value| value.map(height)).collect())
@@ -303,7 +301,6 @@ fn cell<'a>(
     }
 }
 
-/// Escapes text without copying it if nothing changes.
 fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     Cow::Owned(match clean(&text, width) {
         Cow::Borrowed(whole) if whole.len() == text.len() => text,
@@ -311,8 +308,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// Returns the command. The command of a halted process starts with the state, because a zombie
-/// would otherwise look alive.
+/// The command of a halted process starts with the state, or a zombie would look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -329,8 +325,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process stays in this state until another process acts. `D` does not count: it changes
-/// with every disk access, and the text would flicker.
+/// Whether a process stays in this state until another process acts. `D` is left out, because it
+/// changes with every disk access and the text would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

@@ -24,7 +24,7 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// Screen sizes, from the smallest screen with panels to a large screen.
+/// Screen sizes, from the smallest screen with panels.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
 /// Shows `snapshot` with the first process of GPU 0 idle.
@@ -134,8 +134,8 @@ fn mig_devices_unlisted_processes_and_missing_figures() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
-/// Hostile names in each form of the GPU panel, the findings and their pages, a tree, scrolled
-/// commands and a prompt must be escaped.
+/// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a
+/// prompt.
 #[test]
 fn hostile_names_are_escaped_in_every_panel() {
     check("hostile-80x24", &showing(hostile(), 80, 24));

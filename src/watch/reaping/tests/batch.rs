@@ -126,7 +126,7 @@ fn app_with_hidden_batch() -> (App, u64) {
     (app, number)
 }
 
-/// Checks that the key only shows the warning about the running batch.
+/// Checks that the key only warns about the running batch.
 fn assert_quit_warning(app: &mut App, key: &str) {
     assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
     assert_eq!(note(app), STILL_ENDING, "{key}");

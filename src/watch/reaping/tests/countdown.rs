@@ -79,8 +79,8 @@ fn an_unseen_or_interrupted_countdown_cancels() {
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // The next tick is an hour late, because SIGSTOP stopped gpumem or the terminal did not accept
-    // output.
+    // SIGSTOP stopped gpumem, or the terminal did not accept output, so the next tick is an hour
+    // late.
     for has_sample in [false, true] {
         let mut app = app_with_sample(None);
         confirm_plan(&mut app);
@@ -101,7 +101,7 @@ fn an_old_plan_is_renewed_instead_of_confirmed() {
     keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
     keys(&mut app, "u");
-    // A suspended machine: the samples' clock has advanced, the screen's clock has not.
+    // After a suspension, the samples' clock has advanced but the screen's clock has not.
     show_sample(&mut app, 301, later(30_000.0));
     draw(&mut app);
     let request = request_plan_for(&mut app, "y");

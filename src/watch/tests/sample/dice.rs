@@ -8,12 +8,11 @@ use crate::model::snapshot::{Process, Snapshot};
 use crate::watch::sample;
 
 impl Dice {
-    /// Returns true one time in four.
     pub fn chance(&mut self) -> bool {
         self.roll(4) == 0
     }
 
-    /// Returns a number of bytes. Extremes are frequent.
+    /// Extremes are frequent.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,

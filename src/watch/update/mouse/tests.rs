@@ -36,7 +36,6 @@ fn row(app: &App, line: u16) -> (u16, u16) {
     (5, app.layout().unwrap().table.y + line)
 }
 
-/// Returns the screen position of a column's heading, or `None` if the column is not shown.
 fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
     let layout = app.layout().unwrap();
     let y = layout.table_heading.y;
@@ -139,7 +138,6 @@ fn clicks_on_a_gpu_set_and_remove_the_filter() {
     // The panel shows only the GPU in the filter.
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), "", "the only GPU shown was clicked");
-    // A click on a GPU's charts is a click on the GPU.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);

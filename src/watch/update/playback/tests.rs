@@ -22,7 +22,7 @@ fn app_after(seconds: u64) -> App {
     app
 }
 
-/// Returns the time of the displayed sample, in seconds since the first sample.
+/// Seconds from the first sample to the displayed sample.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 2).time;
     (app.shown_time().unwrap() - start) / 1000
@@ -35,7 +35,6 @@ fn a_paused_screen_is_unchanged_while_samples_are_judged() {
         keys(&mut app, "p");
         assert_eq!((second(&app), app.behind_seconds()), (4, None));
         for now in 5..9 {
-            // The screen shows how far it is behind.
             live(&mut app, now);
         }
         assert_eq!((second(&app), app.behind_seconds()), (4, Some(4.0)));
@@ -141,7 +140,6 @@ fn a_shorter_interval_does_not_raise_an_early_alarm() {
     keys(&mut app, "+");
     assert_eq!(tick(&mut app, 50_000), None);
     assert!(!app.is_overdue());
-    // The next sample and the alarm are now due after the new interval.
     keys(&mut app, "++++");
     live(&mut app, 51);
     tick(&mut app, 55_000);

@@ -108,7 +108,6 @@ impl Run {
         run
     }
 
-    /// Handles an event and checks all invariants.
     fn handle(&mut self, event: Event, dice: &mut Dice) {
         let context = match &event {
             // A whole snapshot would fill several screens of a failure message.
@@ -160,7 +159,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// Returns a key that leads to killing a process. Random keys almost never get that far.
+    /// Returns a key on the way to a kill. Random keys almost never get that far.
     fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -241,7 +240,7 @@ impl Run {
         ]
     }
 
-    /// Returns a report from a worker, which can be unexpected.
+    /// Returns a report from a worker, which the screen may not have requested.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -317,7 +316,7 @@ impl Run {
         }
     }
 
-    /// Shows times and findings that no rule produces, in every form of the GPU panel.
+    /// Shows values that no rule produces, in every form of the GPU panel.
     fn show_impossible_values(&mut self, dice: &mut Dice) {
         let mut snapshot = dice.snapshot();
         snapshot.time = Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64);
@@ -406,7 +405,7 @@ impl Run {
             .draw(|canvas| {
                 draw(app, canvas);
                 check_cells(canvas);
-                // Nothing of the previous frame remains.
+                // Nothing of the previous frame can remain.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);
@@ -462,7 +461,7 @@ fn check_cells(buffer: &Buffer) {
     }
 }
 
-/// Returns a random size. Some sizes are at the limits of the layout.
+/// Some sizes are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {
@@ -474,7 +473,6 @@ fn size(dice: &mut Dice) -> Rect {
     Rect::new(0, 0, columns as u16, rows as u16)
 }
 
-/// Returns a random bound key or character.
 fn key(dice: &mut Dice) -> KeyEvent {
     let bindings = GROUPS.iter().flat_map(|group| group.2);
     let bound: Vec<KeyEvent> = bindings.flat_map(|binding| keys::events(binding.0)).collect();

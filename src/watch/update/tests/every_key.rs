@@ -12,7 +12,7 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::state::reaping::Dialog;
 use crate::watch::state::table::ColumnList;
 
-/// Number of processes, which is more than the table has lines.
+/// Number of processes, more than the table has lines.
 const PROCESSES: u32 = 12;
 /// Times of the last sample and of the start of the finding, in seconds.
 const LAST: i64 = 740;
@@ -95,7 +95,7 @@ fn second(app: &App) -> i64 {
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Returns whether the effect requests a plan for only the process in row `at`.
+/// Whether the effect requests a plan for only the process in row `at`.
 fn plans_to_kill(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);

@@ -90,7 +90,6 @@ fn two_quick_digits_form_one_number_if_that_gpu_exists() {
         // There is no GPU 123, so the third digit starts another number.
         (6_000, "3", "gpu:3"),
         (9_000, "1", "gpu:1"),
-        // A second press removes the filter.
         (10_001, "1", ""),
         (20_000, "17", "gpu:7"),
     ] {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Two GPUs, watched for `seconds`. The first process on the first GPU has done almost no work
-/// since it started; all other processes are active.
+/// Two GPUs, watched for `seconds`. The first process has done almost no work; all others are
+/// active.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {

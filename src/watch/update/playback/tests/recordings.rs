@@ -153,7 +153,7 @@ fn going_back_and_forth_shows_the_same_frames() {
     }
 }
 
-/// A sample every ten seconds from two boots. During the first boot, the clock is set back by an
+/// Samples every ten seconds from two boots. During the first boot, the clock is set back by an
 /// hour; the second boot's clock is a day behind. A line is damaged.
 fn recording_with_clock_changes() -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -193,8 +193,7 @@ fn every_sample_is_reached_despite_clock_changes() {
         on.press("[");
     }
 
-    // Leap forward to the end, which stops at the first sample after each clock change, and back
-    // again.
+    // Leaps stop at the first sample after each clock change, forward and back.
     let mut leaps = reel(Timeline::default());
     let mut on = vec![leaps.number()];
     while leaps.app.end.is_none() && on.len() < 60 {
