@@ -190,7 +190,7 @@ impl MemorySeries {
     }
 }
 
-/// Identifies a row of a process. With MIG, a process can have several rows on one GPU.
+/// Identity of a row. With MIG, a process can have several rows on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SeriesKey {
     identity: Identity,

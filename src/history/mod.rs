@@ -1,9 +1,9 @@
 //! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
 //!
-//! [`History::observe`] adds a snapshot and keeps the facts that rules need. The facts of a process are since when it
-//! has not used a GPU and how complete the samples are ([`row`]), its CPU use ([`counter`]), and since when its memory
-//! has been constant. The facts of a GPU are its power ([`LowPowerPhase`]), and since when it has been full or has had
-//! unattributed memory ([`HighStretch`]).
+//! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process, these are the periods
+//! without use of a GPU and the completeness of the samples ([`row`]), its CPU use ([`counter`]), and the time of the
+//! last change of its memory. For a GPU, they are its power ([`LowPowerPhase`]), and the periods in which its memory
+//! was full or unattributed ([`HighStretch`]).
 //!
 //! A few missing samples are tolerated. A longer gap ends a run. A suspend or a clock that was set back clears the
 //! history ([`Reset`]).
@@ -425,8 +425,8 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Returns since when a process has certainly not used a GPU with this NVML index, or `None` if it uses the GPU or
-    /// that is unknown.
+    /// Returns the start of the period in which a process has certainly not used the GPU with this NVML index, or
+    /// `None` if it uses the GPU or that is unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))

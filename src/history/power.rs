@@ -101,7 +101,8 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// Returns the row of the only process that works on a GPU, or `None` if none, several, or an unknown number work.
+/// Returns the row of the only process that works on a GPU, or `None` if no process or several processes work, or if
+/// that is unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,

@@ -360,8 +360,8 @@ impl ProcessHistory {
         self.state
     }
 
-    /// Returns since when the CPU time has advanced by at most a trace between samples. Returns `None` if the last
-    /// snapshot lacks the CPU time.
+    /// Returns the start of the period in which the CPU time has advanced by at most a trace between samples. Returns
+    /// `None` if the last snapshot lacks the CPU time.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
@@ -395,7 +395,7 @@ impl ProcessHistory {
     }
 }
 
-/// Three-valued AND, which is false if either operand is.
+/// Returns the three-valued AND, which is false if either operand is.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(false), _) | (_, Some(false)) => Some(false),

@@ -35,7 +35,7 @@ pub enum NoUseSource {
 pub enum Use {
     /// The driver reported that the process used an engine.
     Used,
-    /// A process used the GPU, but the driver does not report which. Treated as use.
+    /// A process used the GPU, but the driver does not report which, so every row is treated as used.
     DeviceUsed,
     NotUsed(NoUseSource),
     Unknown,

@@ -34,7 +34,7 @@ impl Streak {
     }
 }
 
-/// Tracks since when a condition has held.
+/// How long a condition has held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clause {
     streak: Option<Streak>,

@@ -694,7 +694,7 @@ fn judge(name: &str) -> Secrecy {
 fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
-    // A letter, several one-letter switches, or a letter and a number, as in `-it` and `-j8`.
+    // Matches one letter, several one-letter switches, and a letter with a number, as in `-it` and `-j8`.
     let is_short = |letters: &&str| letters.trim_end_matches(char::is_numeric).len() <= 3;
     let letters =
         name.strip_prefix('-').filter(is_short).filter(|letters| !letters.starts_with('-'));

@@ -35,7 +35,7 @@ const BUFFER_BYTES: usize = 1 << 17;
 /// Start of gpumem's lines, used to find a complete line after a torn line without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
-/// Returns the snapshots of a recording of any size in limited memory.
+/// An iterator over the snapshots of a recording, which can have any size.
 ///
 /// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration if reading failed,
 /// if the recording has another major version, or if it contains no snapshot.

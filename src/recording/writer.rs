@@ -13,8 +13,8 @@ use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// Writes snapshots, with one `write(2)` per line. Never changes existing content. Removes the remains of a failed
-/// write, so that callers can retry.
+/// A writer of snapshots that makes one `write(2)` call per line. It never changes existing content, and it removes the
+/// remains of a failed write, so that callers can retry.
 #[derive(Debug)]
 pub struct Writer {
     name: String,

@@ -10,7 +10,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Maximum delay that playback makes up for. A longer delay is a suspension, for example by Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
-/// Decides when each snapshot is due.
+/// A clock for playback, which decides when each snapshot is due.
 ///
 /// The clock holds no snapshots and does not read the time. The caller passes in the times of snapshots, which can come
 /// from a recording or from a screen's timeline, and the time of a monotonic clock. After a jump in a timeline, the

@@ -96,7 +96,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// Closes a connection from another thread. Does nothing if the connection is already closed.
+/// A handle that closes a connection from another thread. A connection that is already closed is not affected.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
@@ -121,7 +121,8 @@ pub struct Remote {
     reader: Option<RecordingReader>,
     hangup: Hangup,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// Reads standard error. A shared connection may keep it open, so this thread may never end.
+    /// The thread that reads standard error. It may never end, because a shared connection can keep standard error
+    /// open.
     error_reader: Option<Task<()>>,
 }
 

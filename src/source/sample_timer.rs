@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Sampling interval while a user waits for a process to exit.
 const FAST: Duration = Duration::from_millis(250);
 
-/// Schedules samples at a regular interval. The caller passes in the current time.
+/// A timer for samples at a regular interval. The caller passes in the current time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,

@@ -15,8 +15,8 @@ const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
 pub(super) struct Thresholds {
     last_third: f64,
-    /// Minimum of the length in multiples of the shortest window, times the effective number of rising slots. Half as
-    /// much if the highs rise as fast as the floor.
+    /// Minimum product of a window's length, in multiples of the shortest window, and its effective number of rising
+    /// slots. Half of it is enough if the highs rise as fast as the floor.
     patience: f64,
     /// Growth that slows down this much approaches a level.
     pub(super) slower: Slower,

@@ -73,7 +73,7 @@ pub struct Holders {
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
-    /// Equals [`DESCRIPTORS`] except in tests.
+    /// Maximum number of descriptors read in one sample: [`DESCRIPTORS`], or fewer in tests.
     descriptor_limit: usize,
     search: Option<Task<MappedDevices>>,
     mapped: Vec<Mapped>,

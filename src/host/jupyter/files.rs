@@ -50,7 +50,7 @@ impl Connection {
 pub struct ShellEndpoint {
     /// An address on loopback, or the path of a socket.
     pub endpoint: Endpoint,
-    /// Signs messages. Must not be displayed.
+    /// Key that signs messages. It must not be displayed.
     pub key: hmac::Key,
 }
 
@@ -63,7 +63,7 @@ pub struct ServerFile {
     pub port: u16,
     /// Path of the Unix socket, or empty if the server uses TCP.
     pub sock: String,
-    /// Begins and ends with `/`.
+    /// URL path of the server, which begins and ends with `/`.
     pub base_url: String,
     pub root: Option<String>,
     pub is_https: bool,
@@ -97,7 +97,7 @@ pub fn read_shell_endpoint(
 }
 
 fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
-    // Must not implement `Debug`, which would print the key.
+    // Deriving `Debug` would print the key.
     #[derive(Deserialize)]
     struct Raw {
         #[serde(default)]
@@ -205,7 +205,7 @@ fn server_number(name: &str) -> Option<(u32, String)> {
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
-    // Must not implement `Debug`, which would print the token.
+    // Deriving `Debug` would print the token.
     #[derive(Deserialize)]
     struct Raw {
         pid: u32,

@@ -47,7 +47,7 @@ const TEXT_BYTES: usize = 1024;
 /// environment does not refer to a process on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// A process that its argv identifies as a kernel or as a possible kernel.
+/// A process that is a kernel, or may be one, according to its argv.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
     pub pid: u32,
@@ -84,7 +84,7 @@ pub struct LocalKernel {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
     pub listener: Listener,
-    /// Begins and ends with `/`.
+    /// URL path of the server, which begins and ends with `/`.
     base_url: String,
     token: Option<Token>,
 }

@@ -39,7 +39,7 @@ const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cg
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    /// Results of this sample, shared by all watched processes. A process that does not exist has `None`.
+    /// Results of this sample, shared by all watched processes. The result for a missing process is `None`.
     seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }

@@ -22,7 +22,7 @@ struct Lifetime {
     since: Time,
 }
 
-/// Statistics of each listed process. A process has `None` if the driver has no statistics of it.
+/// Statistics of each listed process, which are `None` if the driver has none.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 

@@ -19,7 +19,7 @@ use super::error::Code;
 
 /// Size in bytes of the largest process record that a known driver writes (R535's v3).
 const LARGEST_RECORD: usize = 32;
-/// Fills the buffer before a call, to show which part the driver did not write.
+/// Value that fills the buffer before a call. It shows which part the driver did not write.
 const UNTOUCHED: u8 = 0xA5;
 /// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
@@ -174,7 +174,7 @@ fn number<E>(
     Ok(number)
 }
 
-/// Reads process lists. The buffer is reused, so that an unchanged list takes one call.
+/// A reader of process lists. It reuses its buffer, so that an unchanged list takes one call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
     /// Elements of 8 bytes satisfy the alignment of every record format.
@@ -315,7 +315,7 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// Reads process utilization samples. The buffer is reused, so that a read usually takes one call.
+/// A reader of process utilization samples. It reuses its buffer, so that a read usually takes one call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,

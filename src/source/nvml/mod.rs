@@ -52,13 +52,13 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// Time limit of the first call to a GPU, which may have to wake the GPU: 1 to 3 s without persistence mode
+    /// Returns the time limit of the first call to a GPU. Waking the GPU takes 1 to 3 s without persistence mode
     /// (NVIDIA's documentation of driver persistence).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// Time limit for starting NVML, which may have to load the driver.
+    /// Returns the time limit for starting NVML, which may have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
@@ -199,7 +199,7 @@ impl Nvml {
     }
 
     /// While the driver is gone, returns the identities of the GPUs and the reason. Periodically tries to open the
-    /// driver on a separate thread. Returns `None` after the driver has returned.
+    /// driver on a separate thread. Returns `None` once the driver works again.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
