@@ -12,8 +12,7 @@ pub struct Balance {
     /// Memory reserved for the driver and firmware, or `None` with memory info v1, which includes
     /// it in used memory.
     pub reserved_bytes: Option<u64>,
-    /// Memory of the listed processes, or `None` if the memory of one of these processes is
-    /// unknown.
+    /// Memory of the listed processes, or `None` if the memory of any process is unknown.
     pub process_bytes: Option<u64>,
     /// Memory in use that no listed process holds, or the reason why the amount is unknown.
     pub unattributed: Result<u64, &'static str>,
@@ -78,8 +77,8 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Returns the bytes in use on GPUs for which NVML lists no process, or `None` if the amount is
-    /// not worth mentioning. In a container, processes of other containers may hold the memory.
+    /// Returns the memory in use on GPUs without listed processes, or `None` if there is little. In
+    /// a container, processes of other containers may hold the memory.
     pub fn unlisted_bytes(&self) -> Option<u64> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)

@@ -47,13 +47,13 @@ impl Tie {
     }
 }
 
-/// A group of related processes. A process without relatives is a family, too.
+/// A group of related processes. A process without relatives is its own family.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
     /// `family:PID` of the oldest member. The id stays the same while that process is listed, dead
     /// or alive.
     pub id: Arc<str>,
-    /// The members' pids, ascending. They can include a dead process that started other members.
+    /// Pids of the members, ascending. A dead process that started other members is included.
     pub members: Vec<u32>,
     pub ties: BTreeSet<Tie>,
     /// Process outside the family that started it, if known.
@@ -74,7 +74,7 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // These steps compare whole jobs, because a rank's data loaders inherit its environment.
+    // The next steps compare whole jobs, because a rank's data loaders inherit its environment.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()

@@ -226,7 +226,7 @@ pub const SORTED: [Field; count(&FIELDS, false)] = {
     fields
 };
 
-/// Counts the columns of the screen or, unless `on_screen`, the fields by which `ps` can sort.
+/// Counts the columns of the screen or, unless `on_screen`, the sort keys of `ps`.
 const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < fields.len() {

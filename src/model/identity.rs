@@ -7,7 +7,7 @@ use super::time::Time;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Start {
-    /// Clock ticks since boot. They are exact, and do not change when the clock is set.
+    /// Clock ticks since boot, an exact time that does not change when the clock is set.
     Ticks(u64),
     Time(Time),
     /// The start is unknown: /proc does not list the pid, or the entry belongs to another process.

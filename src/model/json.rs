@@ -1,8 +1,8 @@
 //! JSON without characters that control a terminal, are invisible, or reorder the text around them.
 //!
-//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. It
-//! prints other control characters and invisible characters unchanged, so `cat` or an editor would
-//! show a different text. This module escapes them, too (`\u202e`). Parsers still read the same
+//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. With
+//! other control characters or invisible characters, `cat` or an editor would show a different
+//! text. This module escapes these characters as well (`\u202e`), and parsers still read the same
 //! string. `escape` does the same for text.
 
 use std::fmt::Write as _;
@@ -59,8 +59,7 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Escapes hostile characters. They occur only within strings, so the whole document can be
-/// searched for them.
+/// Escapes hostile characters anywhere in the document, because they occur only within strings.
 fn harmless(json: String) -> String {
     // serde_json escapes control characters within strings. The line feeds that it writes between
     // values must stay.

@@ -22,8 +22,7 @@ use crate::units::Span;
 
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// UTC offset, in hours, of the time zone in which a day ends last. `GPUMEM_KEEP=DATE` names no
-/// time zone.
+/// UTC offset, in hours, of the last time zone to end a day. `GPUMEM_KEEP=DATE` names no time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +33,8 @@ pub enum KeepEnd {
 }
 
 impl KeepEnd {
-    /// Parses an RFC 3339 time, a word, or a date. A date lasts until its day has ended in every
-    /// time zone.
+    /// Parses an RFC 3339 time, a date, or a word such as `no`. A date lasts until its day has
+    /// ended in every time zone.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -167,9 +166,9 @@ impl Exempt {
 }
 
 impl Process {
-    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. It lasts at most `longest`
-    /// from the start of the process, because the owner cannot forge the start. If the start is
-    /// unknown, there is no limit.
+    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. The owner cannot forge the
+    /// start of the process, so the protection lasts at most `longest` from the start. If the start
+    /// is unknown, there is no limit.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();

@@ -106,8 +106,8 @@ pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     }
 }
 
-/// Returns whether an ancestor with this short name may be an owner. If so, its argv is worth
-/// reading.
+/// Returns whether an ancestor with this short name may be an owner. Only then does `host` read the
+/// argv of the ancestor.
 pub fn may_be_owner(comm: &str) -> bool {
     let is_program = |name: &String| is_cut(name.split(' ').next().unwrap_or_default(), comm);
     let is_titled = |title: &String| comm.starts_with(title.get(..COMM_BYTES).unwrap_or(title));
@@ -263,7 +263,8 @@ impl Process {
 }
 
 impl OwnedProgram<'_> {
-    /// Returns whether the owner is proven to run as root. If so, rules leave the process alone.
+    /// Returns whether the owner is proven to run as root. Rules leave processes of such an owner
+    /// alone.
     pub fn is_roots(&self) -> bool {
         self.process.supervisor.is_some() && self.process.supervisor_is_roots == Some(true)
     }
@@ -309,7 +310,7 @@ mod tests {
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // A person must be able to check a name that comes from the process itself.
+            // A process can forge the name, so a person must be able to check it.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

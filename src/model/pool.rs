@@ -25,7 +25,7 @@ pub struct Pool {
     /// clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// Whether the pool keeps idle workers and stops them itself, and starts new workers only for
+    /// Whether the pool keeps idle workers, stops workers itself, and starts new workers only for
     /// new work.
     #[serde(default)]
     pub keeps_the_idle: bool,
@@ -52,9 +52,8 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// Returns the pool to which the process belongs, as a worker or as the starter. A process can
-    /// forge its title, so the title is ignored if a program outside the pool is known to have
-    /// started the process.
+    /// Returns the pool of a worker or of its starter. A process can forge its title, so the title
+    /// is ignored if a program outside the pool is known to have started the process.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
@@ -65,8 +64,8 @@ impl Process {
         })
     }
 
-    /// Returns whether the pool would replace the process if it exited, or decides itself when to
-    /// stop it.
+    /// Returns whether the pool would replace the process after its exit, or stops the process
+    /// itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         self.pool()
             .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
@@ -137,7 +136,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
             "-c" => return None,
-            // These options of Python take a value as the next argument.
+            // `-W` and `-X` of Python take a value as the next argument.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),

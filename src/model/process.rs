@@ -192,7 +192,7 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// Returns the process before its exit if it has exited but NVML still lists it, otherwise the
+    /// Returns the last known process if it has exited but NVML still lists it, otherwise the
     /// process itself.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |ended| {
@@ -256,9 +256,9 @@ impl Process {
             && self.process_group != Some(self.pid)
     }
 
-    /// Returns the pid of the notebook kernel from which this process was forked, or `None` for
-    /// other processes. A fork keeps the kernel's argv, which names a connection file that is
-    /// unique to the kernel.
+    /// Returns the pid of the notebook kernel that forked this process, or `None` for other
+    /// processes. A fork keeps the kernel's argv, including the name of its connection file, which
+    /// no other kernel uses.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
@@ -277,10 +277,10 @@ impl Process {
 
     /// Returns whether the starter is proven to be gone, regardless of the group's leader.
     ///
-    /// The result can be true for notebook kernels (started by a server), for workers of inference
-    /// servers (by the front end), and for workers that Python's `multiprocessing` spawned (by the
-    /// program). If the starter is its container's first process, it also adopts orphans. In that
-    /// case it leads its workers' group or is recorded as their parent.
+    /// The starter is the server of a notebook kernel, the front end of an inference server's
+    /// worker, or the program that spawned a worker with Python's `multiprocessing`. A starter that
+    /// is the first process of its container also adopts orphans, but leads its workers' group or
+    /// is recorded as their parent.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {

@@ -108,8 +108,8 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). If so, the
-/// program's name does not describe its behaviour.
+/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). Preloaded code
+/// can make a program behave differently from its name.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))

@@ -78,8 +78,8 @@ impl Finding {
         self.more_bytes = mark.and_then(|mark| mark.more_bytes);
     }
 
-    /// Returns whether `gpumem reap --all-users` includes the finding by default, as far as the
-    /// last plan shows.
+    /// Returns whether `gpumem reap --all-users` includes the finding by default, according to the
+    /// last plan.
     pub fn is_reclaimable(&self) -> bool {
         self.is_offered() && self.skipped.is_none()
     }

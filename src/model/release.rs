@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// A process's report after a release. These are its own figures, which prove nothing.
+/// A process's report after a release. The process could forge the figures, so they prove nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseReport {
     /// Bytes in use by live objects.

@@ -1,4 +1,4 @@
-//! GPUs allocated to a job or container, whether or not it uses them.
+//! GPUs allocated to a job or container, used or not.
 //!
 //! The allocation is read from the environment of a process. This module maps the names in the
 //! environment to the GPUs of a snapshot, and determines whether a GPU is unused.
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// Minimum used memory at which a GPU without listed processes may be in use by an unlisted
-/// process. Drivers that include their reserve in used memory reserve less than this.
+/// Minimum used memory of a GPU that an unlisted process may be using. Drivers that include their
+/// reserve in used memory reserve less than this.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names

@@ -25,7 +25,7 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// Minimum similarity, from 0 to 1, at which an error suggests an existing name.
+/// Minimum similarity, from 0 to 1, of a name that an error suggests.
 const ALIKE: f64 = 0.85;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -379,8 +379,8 @@ impl Test {
         }
     }
 
-    /// Returns whether a GPU has this name. Unless `all` is set, the name of one of its MIG devices
-    /// is sufficient.
+    /// Returns whether a GPU has this name. Unless `all` is set, a MIG device of the GPU can have
+    /// the name instead.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,

@@ -1,8 +1,8 @@
 //! Tells whether the names of a process suggest an inference server, a server's worker, or a
 //! notebook kernel.
 //!
-//! A name proves nothing. [`serves`](crate::rules::serves) also considers the addresses on which a
-//! process listens, and decides. Names are compared by whole words: `reserve.py` is not a server.
+//! A name proves nothing. [`serves`](crate::rules::serves) combines the names with the addresses of
+//! listening sockets, and decides. Names are compared by whole words: `reserve.py` is not a server.
 
 use std::sync::Arc;
 

@@ -458,7 +458,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads a GPU's memory. Computes a missing value from the other values, or returns `None`.
+/// Reads a GPU's memory. If one value is missing, computes it from the others or returns `None`.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
     struct SnapshotOrFinding {
@@ -495,7 +495,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     Ok(Some(number.ceil() as u32))
 }
 
-/// Index of a snapshot's processes by pid. It is built at the first lookup.
+/// Index of a snapshot's processes by pid, built at the first lookup.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,

@@ -55,8 +55,7 @@ pub struct Suspect {
     pub command: Arc<str>,
 }
 
-/// Formats the text only when it is serialized, because a sample can have many suspects, of which
-/// few are shown.
+/// Formats the text only during serialization, because few of a sample's suspects are shown.
 fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }
@@ -86,8 +85,8 @@ impl fmt::Display for SeenSoFar {
 pub struct StillMissing {
     /// Rounded up. 0 if the next samples can decide.
     pub seconds: u64,
-    /// Whether the start of the condition was observed or a recorder is running. If so, advice to
-    /// start a recorder is useless.
+    /// Whether the start of the condition was observed or a recorder is running. Advice to start a
+    /// recorder would then be useless.
     pub is_recorded: bool,
 }
 

@@ -131,8 +131,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// Returns the first instant at which clocks in the local zone show this time. If clocks skip
-    /// this time, the result is later by the length of the skip.
+    /// Returns the first time that clocks in the local zone show this time. If clocks skip it, the
+    /// result is later by the length of the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }

@@ -129,8 +129,9 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// Returns a snapshot in which ann has three GPUs and a job. ben is in a container, with
-    /// unknown memory on one GPU. Pid 9 has no known owner.
+    /// Returns a snapshot of four processes. Pids 1 and 2 of ann use three GPUs, and pid 1 is in a
+    /// job. Pid 3 of ben is in a container, with unknown memory on one GPU. Pid 9 has no known
+    /// owner.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![
@@ -183,8 +184,7 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // All versions of a framework form one group. The frameworks of the other processes are
-        // unknown.
+        // All versions of a framework form one group. Processes 3 and 9 have no known framework.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
         assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));

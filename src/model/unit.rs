@@ -17,7 +17,7 @@ pub enum Role {
     Host { owner: &'static OwnerEntry },
     /// A unit that starts daemons at boot and exits. Its remaining processes were meant to stay.
     Starter,
-    /// No service: a login, a terminal, a slice, or a user's service manager.
+    /// Not a service: a login, a terminal, a slice, or a user's service manager.
     Login,
 }
 

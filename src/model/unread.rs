@@ -42,7 +42,8 @@ impl Snapshot {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// For each pid, the lowest NVML index of the GPUs that the process itself may be on.
+    /// For each pid, the lowest NVML index of the process's possible GPUs, judging by the process
+    /// itself.
     process_gpus: BTreeMap<u32, u32>,
     /// For each pid, the lowest NVML index of the GPUs that the process or a member of its family
     /// may be on.

@@ -10,11 +10,11 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// Maximum interval between two samples, in seconds, for which a finding is charged. During a
-/// longer gap, its state is unknown.
+/// Maximum interval, in seconds, that one sample adds to the cost. During a longer gap, the state
+/// of the finding is unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// Time, in seconds, for which a user's sums are kept after the user last held GPU memory. It
-/// limits the number of series to the users of one day.
+/// Retention of a user's sums, in seconds, after the user last held GPU memory. Limits the number
+/// of series to the users of one day.
 const USER_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -81,10 +81,10 @@ fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
     holders.filter_map(|process| process.user.as_ref())
 }
 
-/// Way in which memory was reclaimed: `"release"`, `"unload"` or `"end"`.
+/// Method of reclaiming memory: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
-/// Counters since the start of the audit log. They never decrease.
+/// Counters since the start of the audit log, which never decrease.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
     pub bytes: BTreeMap<(How, Arc<str>), u64>,
@@ -98,7 +98,7 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    /// Returns a sample in which these users hold memory. The pid of a user is the position in the
+    /// Returns a sample with memory held by these users. The pid of a user is the position in the
     /// list.
     fn sample(seconds: f64, users: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));

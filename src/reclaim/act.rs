@@ -36,7 +36,7 @@ const SAVING_SECONDS: f64 = 5.0;
 /// Maximum time, in seconds, that a working job gets after the first signal.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// Time, in seconds, for which the verdict of a rule can stay unknown before the act is cancelled.
+/// Maximum time, in seconds, with an unknown verdict of the rule before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -484,7 +484,7 @@ impl Act {
     }
 
     /// Returns the next move if every member has exited or released the GPU. Children can continue
-    /// without a GPU, for example to save a checkpoint. The step of a release decides itself when
+    /// without a GPU, for example to save a checkpoint. A release step determines on its own when
     /// it is done.
     fn is_done(
         &mut self,

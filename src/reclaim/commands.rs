@@ -25,7 +25,7 @@ use crate::source::remote::RemoteHost;
 /// The uid of the user who can signal any process.
 const ROOT: u32 = 0;
 
-/// The user who runs a suggested command, and the machine on which it runs.
+/// The user and machine that run a suggested command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
     /// The user with this uid runs the command now, on this machine.
@@ -60,7 +60,7 @@ pub struct NextSteps {
     pub commands: Vec<String>,
     /// Advice to ask the owner, if gpumem lacks only the permission.
     ask_owner: Option<String>,
-    /// Whether the plan ends nothing itself. The owner's command then comes first.
+    /// Whether the plan only shows the command of an owner.
     is_left_to_owner: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct CommandSource {
     configured: ConfiguredPolicy,
     /// Whether the commands are run on this machine now, unlike those for a recording.
     is_live: bool,
-    /// Machine on which the commands take effect, if it is not this machine.
+    /// Target machine of the commands, if they are not for this machine.
     host: Option<RemoteHost>,
 }
 
@@ -158,7 +158,7 @@ impl CommandSource {
         steps
     }
 
-    /// Returns the command to type on this machine so that `command` runs on the other machine.
+    /// Returns `command` in the form to type on this machine for the other machine.
     pub fn typed_here(&self, command: &str) -> String {
         self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
     }
@@ -246,7 +246,7 @@ fn release_command(
     Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Returns whether the process is a kernel that is running a cell. Such a kernel can be asked only
+/// Returns whether the process is a kernel that is running a cell. A busy kernel can be asked only
 /// after an interrupt.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();

@@ -78,7 +78,7 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// Returns the earliest time, from `now` on, at which an unattended act can start at this pace.
+    /// Returns the earliest start of an unattended act at this pace, but not before `now`.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
@@ -206,8 +206,8 @@ impl Executor {
     }
 }
 
-/// Returns whether the findings on a target still hold. They always hold for a target that a person
-/// named.
+/// Returns whether the findings on a target still hold. The answer is always yes for a target that
+/// a person named.
 fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),

@@ -52,7 +52,7 @@ pub(super) struct Handles {
     ended: HashSet<u32>,
     /// Pid and start ticks of the processes that existed before the act began.
     present: HashSet<(u32, u64)>,
-    /// Time at which each new child was first seen.
+    /// First observation of each new child.
     born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
@@ -167,8 +167,8 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Check after listing that the parents are alive. A living parent has owned its pid during
-        // the whole listing, so the listed children are its own.
+        // Check the parents only after listing the processes. A parent that is alive afterwards has
+        // owned its pid all the time, so the listed children are its own.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all

@@ -36,8 +36,8 @@ const RANKS: &[&str] =
 /// Shells, which are not launchers because they do not end the ranks that they started.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// Returns the member on which the other members depend: the parent of most members, otherwise the
-/// leader of their group or session, otherwise the oldest member.
+/// Returns the leader of the members: the parent of most members, otherwise the leader of their
+/// group or session, otherwise the oldest member.
 pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|process| process.ppid == Some(pid));

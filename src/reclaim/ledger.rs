@@ -26,7 +26,7 @@ use crate::model::json;
 use crate::model::{Snapshot, Time};
 
 pub const FILE_NAME: &str = "reap.jsonl";
-/// Maximum number of bytes read from the end of the file. They contain a few thousand acts.
+/// Maximum number of bytes to read from the end of the file, enough for a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 pub const SCHEMA: &str = "gpumem.ledger/1";
 /// Maximum length of a line, in bytes. A family of a thousand members needs half of this length.
@@ -134,7 +134,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // The directory entry must be on disk, too.
+        // Sync the directory as well, so that the new file survives a crash.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())

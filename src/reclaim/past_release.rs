@@ -15,7 +15,7 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// Maximum number of bytes read from the end of the ledger. They contain a few hundred acts.
+/// Maximum number of bytes to read from the end of the ledger, enough for a few hundred acts.
 const MAX_READ_BYTES: u64 = 1 << 20;
 /// Assumed duration, in seconds, of a release whose end is not in the ledger.
 const ASSUMED_SECONDS: f64 = 60.0;
@@ -40,7 +40,7 @@ impl PastRelease {
         Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
-    /// Returns the request in the form in which a snapshot at `now` contains it.
+    /// Converts the request to the form of a snapshot taken at `now`.
     pub fn asked(&self, now: Time) -> AskedRelease {
         let under_way = || now.min(self.since.plus_seconds(ASSUMED_SECONDS));
         let until = self.until.unwrap_or_else(under_way);

@@ -29,7 +29,7 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// Maximum number of generations in which to search for a requested ancestor of a process.
+/// Maximum number of generations to search for a requested ancestor of a process.
 const MAX_GENERATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -323,7 +323,7 @@ fn target(
         } else if descends(process, accused, input.snapshot) {
             processes.push(process);
         } else {
-            // This relative keeps running when the requested processes end.
+            // A relative that is not a descendant keeps running when the requested processes end.
             unasked.push(pid);
         }
     }
@@ -517,8 +517,8 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Returns the GPUs on which a process holds memory, and the GPUs that it has open without being
-/// listed there.
+/// Returns the GPUs that hold memory of a process, and the GPUs that the process has open without
+/// being listed there.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();

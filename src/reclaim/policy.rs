@@ -44,7 +44,7 @@ pub struct Policy {
     pub grace: Option<Duration>,
     /// File names of additional protected programs.
     pub never: Vec<Arc<str>>,
-    /// Maximum time for which `GPUMEM_KEEP` can protect a process.
+    /// Maximum duration of protection by `GPUMEM_KEEP`.
     pub longest_keep: Option<Span>,
     pub kept: Vec<Exempt>,
     /// The exemptions of `kept` in the form of a check, for processes that start after the plan.

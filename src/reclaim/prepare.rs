@@ -28,7 +28,7 @@ use crate::units::Span;
 pub struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// Maximum time for which `GPUMEM_KEEP` can protect a process.
+    /// Maximum duration of protection by `GPUMEM_KEEP`.
     longest_keep: Option<Span>,
     /// Names of rules whose findings lead to release requests only.
     releasing: Vec<Arc<str>>,
@@ -68,7 +68,8 @@ pub struct PlanSource<'a> {
     pub selected: Option<&'a Selected>,
 }
 
-/// Returns the names of the requested rules. If such a rule is undecided, the result is incomplete.
+/// Returns the names of the requested rules. If any of them is undecided, the result of the command
+/// is incomplete.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules

@@ -29,7 +29,7 @@ pub struct Approved {
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub uid: u32,
-    /// ID of the boot from which `start_ticks` count. `None` matches no process.
+    /// Boot ID that belongs to `start_ticks`. `None` matches no process.
     pub boot_id: Option<Arc<str>>,
 }
 
@@ -101,7 +101,7 @@ pub trait ProcessControl {
     /// is an earlier reading.
     fn read_usage(&mut self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
-    /// Returns the kernel function in which a process is blocked, or `None` if it is not blocked.
+    /// Returns the kernel function that blocks a process, or `None` if the process is not blocked.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
     fn start_request(&mut self, request: Request);

@@ -102,8 +102,8 @@ fn unread(snapshot: &Snapshot) -> Unread {
     }
 }
 
-/// Returns whether the snapshot shows a member and each of its GPUs. If not, the findings are
-/// outdated.
+/// Returns whether the snapshot shows a member and each of its GPUs. Findings on a member that is
+/// not shown are outdated.
 fn is_seen(member: &TargetProcess, snapshot: &Snapshot) -> bool {
     let process = snapshot.process(member.pid);
     let is_same = process.is_some_and(|process| process.start_ticks == Some(member.start_ticks));

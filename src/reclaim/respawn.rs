@@ -117,7 +117,7 @@ impl Respawn {
                 return Some(candidate.pid);
             }
         }
-        // A supervisor can also allocate the memory itself.
+        // A supervisor can itself allocate the memory.
         let supervisors =
             self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
         let mut supervisors = supervisors.filter_map(|former| former.ppid);

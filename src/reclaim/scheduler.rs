@@ -112,11 +112,10 @@ pub struct ReapScheduler {
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Findings whose processes were asked to release memory, with the time at which to ask again.
-    /// `None` means never.
+    /// Next time to ask for a release, by finding. `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Processes that were asked while they were working, with the time from which they may be
-    /// asked again.
+    /// Earliest time to ask again, by process. Only for processes that were asked while they were
+    /// working.
     cleaned: HashMap<Identity, Time>,
     /// Resource usage of a warned target's job when the job was last idle, by the target's first
     /// member.
@@ -539,8 +538,8 @@ impl ReapScheduler {
     }
 }
 
-/// Returns whether a snapshot shows a finding's process and GPUs. If not, the finding is based on
-/// older data, and gpumem does not act on it.
+/// Returns whether a snapshot shows a finding's process and GPUs. gpumem does not act on a finding
+/// that is not shown, because it is based on older data.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);

@@ -269,8 +269,8 @@ impl ReleaseMeter {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// Returns the minimum number of bytes that were free in the last three samples, and the time
-    /// at which that many bytes were first free.
+    /// Returns the number of bytes that were free in all of the last three samples, and the time of
+    /// the first sample with that many free bytes.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);

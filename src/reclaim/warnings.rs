@@ -23,7 +23,7 @@ use crate::model::{Start, Time};
 
 /// Value of `schema` in the file. In version 1, undelivered warnings were stored as given.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// Maximum number of warnings. It only limits the size of the file; no machine needs as many.
+/// Maximum number of warnings in the file, far more than any machine needs.
 const MAX_WARNINGS: usize = 4096;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Time, in seconds, after which a warning from before a restart expires, if its finding has not
@@ -68,8 +68,7 @@ pub struct Warning {
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
-    /// Whether the warning announced that the process will be ended. If not, it only reported the
-    /// finding.
+    /// Whether the warning announced the end of the process, not only the finding.
     pub is_of_end: bool,
     /// Whether the announced action was taken, so that it must not be repeated.
     pub is_over: bool,

@@ -39,7 +39,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
-/// Time for which a confirmation is valid. A later action would surprise the user.
+/// Validity of a confirmation. A later action would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Debug)]
@@ -161,11 +161,12 @@ pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    /// `None` for a recording or another machine, for which plans cannot be carried out.
+    /// `None` for a recording or another machine, because the worker cannot carry out plans for
+    /// these.
     open_tools: Option<OpenTools>,
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
-    /// Newest sample, and the time at which it arrived.
+    /// Newest sample and its arrival time.
     sample: Option<(ObservedSample, Instant)>,
 }
 
@@ -182,7 +183,7 @@ impl ReclaimWorker {
         }
     }
 
-    /// Creates a worker for another machine. It only returns commands to run on that machine.
+    /// Creates a worker that only returns commands, to be run on another machine.
     pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
         Self { commands, ..Self::new(config, None) }
@@ -383,7 +384,7 @@ struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// Time at which the user confirmed the plan.
+    /// Time of the user's confirmation.
     asked: Instant,
     /// Latest estimate of the current time, or `None` before the first sample.
     now: Option<Time>,
@@ -432,7 +433,7 @@ impl RunningBatch {
     }
 }
 
-/// Events for the screen. They are sent after an act has taken the actions that are due.
+/// Events for the screen, reported after the act has taken its due actions.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
@@ -513,7 +514,7 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         }
         pids.push(pid);
         let relatives = member(&families, pid).map(|family| &family.members);
-        // The plan itself adds members without a GPU; see `plan`.
+        // The plan adds members without a GPU; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

@@ -124,10 +124,9 @@ pub(super) struct KeepRules<'a> {
     pub(super) longest_keep: Option<Span>,
 }
 
-/// Returns why gpumem keeps a process despite a finding of this kind and rule. The process may be
-/// exempt on one of its GPUs, its owner may have requested it, its program may be on the list that
-/// is never killed, or it may be a server. `reap` skips kept processes, so they are neither
-/// reclaimable nor suspected.
+/// Returns why gpumem keeps a process despite a finding of this kind and rule: an exemption may
+/// apply on one of its GPUs, its owner requested it, its program is never killed, or it may be a
+/// server. `reap` skips kept processes, so they are neither reclaimable nor suspected.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     (process, process_history): (&Process, Option<&ProcessHistory>),

@@ -352,8 +352,7 @@ fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
-/// Combines the GPUs on which a process is hung into one finding. Its evidence is that of the GPU
-/// with the weakest evidence.
+/// Combines the GPUs of a hung process into one finding, with the weakest evidence.
 fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<FindingParts> {
     let severity = hung.iter().map(|hung_gpu| hung_gpu.severity).max()?;
     let since = hung.iter().map(|hung_gpu| hung_gpu.since).max()?;

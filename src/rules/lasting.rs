@@ -13,7 +13,7 @@ pub(super) const LEAST_COVERAGE: f64 = 0.75;
 const COVERAGE_TO_STAY: f64 = 0.5;
 /// Maximum age, in seconds, of a usable CPU reading.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// Minimum share of the duration for which CPU use must be known.
+/// Minimum share of the duration with known CPU use.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
 /// Window, in seconds, for a process's current activity.
@@ -43,8 +43,8 @@ pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     coverage >= min_coverage
 }
 
-/// Returns the GPUs on which the rule applies to the process and `counts` accepts the row, sorted
-/// by index, with the most severe settings. Returns `None` if `counts` accepts no row.
+/// Returns the process's GPUs with rows that the rule covers and `counts` accepts, sorted by index,
+/// and the most severe settings. Returns `None` if there is no such row.
 pub(super) fn held_gpus(
     input: ProcessInput<'_>,
     counts: impl Fn(&Settings, &RowHistory) -> bool,

@@ -23,8 +23,8 @@ use crate::model::{Process, Snapshot};
 
 /// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
-/// Number of words of the command line in which to look for the program's name, as in `python -m
-/// debugpy`.
+/// Number of leading words of the command line that can contain the program's name, as in `python
+/// -m debugpy`.
 const NAME_WORDS: usize = 4;
 
 #[derive(Default, Deserialize)]
@@ -135,8 +135,8 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
     are_used(addresses, relative.client_addresses.as_deref(), command)
 }
 
-/// Returns whether clients use one of these addresses of a process with this command. `clients`
-/// lists the addresses to which clients were connected, or is `None` if they could not be read.
+/// Returns whether clients use any of these addresses of a process with this command. `clients`
+/// lists the addresses with observed connections, or is `None` if connections could not be read.
 fn are_used<'a>(
     addresses: impl Iterator<Item = &'a Arc<str>>,
     clients: Option<&[Arc<str>]>,
@@ -266,7 +266,7 @@ impl DistributedRun {
     }
 }
 
-/// Returns whether a name matches a pattern, in which `*` stands for any text.
+/// Returns whether a name matches a pattern. `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

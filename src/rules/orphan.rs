@@ -222,7 +222,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     output.add_finding(finding);
 }
 
-/// GPUs on which a process holds memory, and the period during which it used none of these GPUs.
+/// GPUs that hold memory of a process, and a period without use of any of these GPUs.
 struct Unused {
     settings: Settings,
     gpus: Vec<FindingGpu>,
@@ -336,9 +336,9 @@ fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
 }
 
 /// Returns whether a process may be a daemon of its systemd unit. A daemon that forks twice looks
-/// like an orphan, so any process of a unit may be a daemon, except in units that run other users'
-/// programs. Processes that have lost their starter, or are older than the unit's main process, are
-/// not daemons either.
+/// like an orphan. Any process of a unit may be such a daemon, unless the unit runs other users'
+/// programs, the process has lost its starter, or the process is older than the unit's main
+/// process.
 fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(unit) = process.systemd_unit.as_deref() else {
         return false;

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn similar_names_are_not_placeholders() {
         for command in [
-            // These programs start another program.
+            // Commands of `nvertake` that run another program.
             "python /v/bin/nvertake run train.py",
             "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
             "python /v/bin/nvertake -f 0.9 exec torchrun train.py",

@@ -37,7 +37,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Maximum mean interval between samples, in seconds: one sample per minute, of which some are late
+/// Maximum mean interval between samples, in seconds: one sample per minute, with some samples late
 /// or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
 /// Minimum number of samples. Fewer could show the condition by chance.
@@ -102,7 +102,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         input.add_pending_on(gpu, unused.since.max(allocated_at), needed, output);
         return;
     }
-    // One finding covers all unused GPUs of the holder, so report only for the first GPU.
+    // A single finding covers all unused GPUs of the holder, so report only for the first GPU.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()

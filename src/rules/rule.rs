@@ -151,7 +151,7 @@ impl Override {
 pub struct Rule {
     pub name: Arc<str>,
     pub made_of: &'static RuleKind,
-    /// Processes to which the rule applies. An empty scope means all processes.
+    /// Processes that the rule covers. An empty scope means all processes.
     pub scope: Scope,
     pub settings: Settings,
     pub overrides: Vec<Override>,
@@ -195,7 +195,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Returns how to correct contradictory settings, with or without one of the overrides.
+    /// Returns how to correct contradictory settings. Checks the settings alone and with each
+    /// override.
     pub fn contradiction(&self) -> Option<String> {
         let changed = self.overrides.iter().map(|change| change.apply_to(self.settings));
         [self.settings]
@@ -270,8 +271,8 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Returns whether the history reaches back to the finding's start. If not, the finding dates
-    /// from before a reboot, a suspend or a clock change.
+    /// Returns whether the history reaches back to the finding's start. An older finding dates from
+    /// before a reboot, a suspend or a clock change.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
@@ -385,7 +386,7 @@ impl<'a> ProcessInput<'a> {
             let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
             reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
         };
-        // Computing families is slow, so first check that the process itself is unused.
+        // Computing families is slow, so check first that the process is unused.
         let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
         Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }

@@ -16,7 +16,7 @@ use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Returns whether the process serves or may serve, in which case no rule may end it for being
+/// Returns whether the process serves or may serve. No rule may end such a process for being
 /// unused.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
@@ -45,8 +45,7 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     let is_worker = names.is_worker_of_a_server;
     let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
     let mut family_clients = listening::family_has_clients(process, snapshot);
-    // The workers of such a pool, the program that started it and its driver listen only for each
-    // other.
+    // The workers of such a pool, their starter and their driver listen only for each other.
     if names.pool.is_some_and(|pool| pool.listens_for_itself) {
         family_clients = family_clients.or(Some(false));
     }
@@ -107,7 +106,7 @@ fn has_other_starter(process: &Process) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Returns whether the process is the main process of its own systemd unit.
+/// Returns whether the process is the main process of a systemd unit.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)

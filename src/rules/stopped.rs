@@ -140,7 +140,7 @@ mod tests {
     };
     use crate::units::{Bytes, GIB};
 
-    /// Returns a scene in which `python train.py` holds 1 GiB and is stopped from the start.
+    /// Returns a scene with `python train.py`, which holds 1 GiB and is stopped from the start.
     fn all_along() -> Scene {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], GIB);
@@ -148,8 +148,8 @@ mod tests {
         scene
     }
 
-    /// Plays a scene in which `python train.py` on GPU 0 is stopped after a minute, with a sample
-    /// every 10 s.
+    /// Plays a minute of `python train.py` on GPU 0, stops the process, and plays `seconds` more,
+    /// sampled every 10 s.
     fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 20 * GIB);

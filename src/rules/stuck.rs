@@ -172,7 +172,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// Returns a scene in which `python train.py` is in `D` from the start.
+    /// Returns a scene with `python train.py`, which is in `D` from the start.
     fn all_along(interval: f64) -> Scene {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);

@@ -46,7 +46,8 @@ const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
 /// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 const MOST_HOLDERS: usize = 16;
-/// Maximum number of holders that the message names. It only states the number of the others.
+/// Maximum number of holders that the message names. The message states the number of further
+/// holders.
 const MOST_NAMED: usize = 3;
 
 /// Evidence that some of a GPU's used memory is held by no process that NVML lists.

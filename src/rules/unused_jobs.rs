@@ -16,8 +16,8 @@ pub(super) struct UnusedJobs {
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Start of the period during which no process of the job used a GPU, or `None` if a process
-    /// uses one or this is unknown.
+    /// Start of the time without use of any GPU by the job, or `None` if the job uses a GPU or this
+    /// is unknown.
     since: Option<Time>,
     bytes: HashMap<u32, u64>,
 }

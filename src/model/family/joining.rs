@@ -1,9 +1,8 @@
 //! Joins processes into families: first by facts from the kernel (groups, sessions, parents, dead
 //! pids), then by environment variables that identify runs, then by cgroups.
 //!
-//! Some facts, such as different users or two notebook kernels, exclude that processes belong
-//! together. A property shared by two such processes proves nothing, so it joins no other processes
-//! either.
+//! Processes of different users, or of two notebook kernels, never belong together. If two such
+//! processes share a property, the property joins no processes at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +32,8 @@ struct Job {
 }
 
 impl Job {
-    /// Returns whether two jobs may be parts of the same job. They must have the same user and at
-    /// most one notebook kernel.
+    /// Returns whether two jobs may be parts of the same job: both have the same user, and at most
+    /// one contains a notebook kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
@@ -46,8 +45,8 @@ impl Job {
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Returns whether both jobs contain the same rank of a run. If so, they are two runs with the
-    /// same key.
+    /// Returns whether both jobs contain the same rank of a run. Two such jobs are different runs
+    /// with the same key.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -59,7 +58,7 @@ pub(super) struct Joining<'a> {
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
     job_of: Vec<usize>,
-    /// Initially one job per process. A job that is joined to another one becomes empty.
+    /// Initially one job per process. Joining a job to another job leaves it empty.
     jobs: Vec<Job>,
 }
 
@@ -128,8 +127,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all processes that share a property, unless two of them cannot be in the same job. In
-    /// that case, the property proves nothing.
+    /// Joins all processes that share a property. Joins none if two of these processes cannot be in
+    /// the same job, because the property then proves nothing.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -180,8 +179,8 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// Joins sessions. A session is a login, a terminal or a daemon. It can contain many jobs, even
-    /// after its terminal is closed, so it is one job only if its leader is a member.
+    /// Joins sessions whose leader is a member. A session is a login, a terminal or a daemon, and
+    /// can contain many jobs even after its terminal is closed.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -194,9 +193,9 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// Joins a process with the member that started it. Notebook kernels are not joined with their
-    /// starter, and neither is a process that a kernel or shell started in a new session, because
-    /// such a process is meant to be independent.
+    /// Joins a process with the member that started it, except for notebook kernels and for
+    /// processes that a kernel or shell started in a new session. A new session means that the
+    /// process is independent.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
@@ -325,9 +324,8 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// Joins cgroups. A cgroup is one job if it is a Slurm step, or if the process for which it was
-    /// created is a member. When that process exits, the kernel or systemd kills the other
-    /// processes in the cgroup.
+    /// Joins the processes of a cgroup if the cgroup is a Slurm step, or if its first process is a
+    /// member. When the first process exits, the kernel or systemd kills the rest of the cgroup.
     pub(super) fn join_cgroups(&mut self) {
         // A person started a process with a terminal, so the process does not belong to the step,
         // service or container.
@@ -435,16 +433,16 @@ fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// Returns whether a process is the first process of its pid namespace. When it exits, the kernel
-/// kills the other processes of the namespace.
+/// Returns whether a process is the first process of its pid namespace. When the first process
+/// exits, the kernel kills all other processes of the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
     // Without an id, a container cannot be distinguished from others in the same cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// Returns whether a process is the main process of a systemd service. Such a process leads its
-/// session and has systemd as its parent.
+/// Returns whether a process is the main process of a systemd service: it leads its session, and
+/// systemd is its parent.
 fn is_main_of_a_service(process: &Process) -> bool {
     // Processes of a unit that runs other users' programs are unrelated.
     let unit = process.systemd_unit.as_deref();
@@ -454,7 +452,8 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// Returns the runs in which the process is a rank, and its ranks, according to its environment.
+/// Returns the runs that have the process as a rank, and the numbers of its ranks, according to the
+/// environment.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {

@@ -1,4 +1,4 @@
-//! Tests of which processes are joined into one family, and above all of which are not.
+//! Tests of joining processes into families, and above all of keeping processes apart.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
@@ -182,7 +182,7 @@ fn processes_of_different_users_are_never_joined() {
     assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
     let without_uid = Process { uid: None, ..other };
     assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
-    // A dead process does not join processes of different users either.
+    // A common dead parent does not join processes of different users.
     let dead = Process { pid: 90, ..Process::default() };
     let one = process(100, 90, 50);
     let two = Process { uid: Some(1001), ..process(101, 90, 50) };

@@ -34,8 +34,8 @@ pub struct GpuField {
     pub title: &'static str,
     /// Whether `ps` aligns the column to the right.
     pub right: bool,
-    /// Position in the order in which `ps` drops columns on a narrow terminal. 1 is dropped first,
-    /// [`STAYS`] never.
+    /// Order of dropping columns from `ps` on a narrow terminal. 1 is dropped first, [`STAYS`]
+    /// never.
     pub gives_way: usize,
     /// Column heading on the screen, or an empty text if the screen does not show the value.
     pub heading: &'static str,
@@ -43,8 +43,8 @@ pub struct GpuField {
     pub width: u16,
     /// Rank on the screen. A narrow terminal drops the highest rank first.
     pub need: usize,
-    /// Minimum terminal width at which the screen shows the value, dimmed, after the charts. With
-    /// 0, the value is always shown, before the name.
+    /// Minimum terminal width for the value, which the screen shows dimmed after the charts. With
+    /// 0, the value always appears, before the name.
     pub from_columns: u16,
     /// Returns the fill level, or `None` if it is unknown or meaningless.
     pub level: fn(&Gpu) -> Option<FillLevel>,

@@ -292,7 +292,7 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }
 
-/// Fields by which `ps` can group, in the order of the help text.
+/// Fields that `ps --by` accepts, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
 /// Number of characters of a container id that are shown, as in the commands of container runtimes.
@@ -300,7 +300,7 @@ const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GroupName {
-    /// A name that a process may have chosen. It must be escaped for a terminal.
+    /// A name that a process may have chosen. A caller must escape the name for a terminal.
     Named(String),
     /// The row is known to belong to no group.
     None,
@@ -352,8 +352,8 @@ pub enum SortValue<'a> {
 }
 
 impl<'a> SortValue<'a> {
-    /// Returns the sort key of a row for a field. Findings are sorted by `rank`, of which 0 is the
-    /// largest.
+    /// Returns the sort key of a row for a field. `rank` sorts findings; 0 sorts as the largest
+    /// value.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text =

@@ -36,8 +36,8 @@ pub struct FieldSpec {
     pub width: u16,
     /// Rank on the screen. A narrow terminal drops the highest rank first.
     pub need: usize,
-    /// Position in the order in which `ps` drops columns on a narrow terminal. 1 is dropped first,
-    /// [`STAYS`] never. 0 means that `ps` has no such column.
+    /// Order of dropping columns from `ps` on a narrow terminal. 1 is dropped first, [`STAYS`]
+    /// never. 0 means that `ps` has no such column.
     pub gives_way: usize,
     /// Name and help text for `ps --sort`, or empty texts if `ps` cannot sort by this field.
     pub sort: (&'static str, &'static str),

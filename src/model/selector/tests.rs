@@ -1,4 +1,4 @@
-//! Tests of which rows a typed selector selects.
+//! Tests of the rows that typed selectors match.
 
 use super::*;
 use crate::model::dice::Dice;

@@ -145,8 +145,8 @@ impl Act {
         None
     }
 
-    /// Refuses a step that would end GPU processes outside the plan. These are a launcher's ranks
-    /// or, if a rule found the target, children of any member.
+    /// Refuses a step that would end GPU processes outside the plan: a launcher's ranks or, if a
+    /// rule found the target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

@@ -71,8 +71,8 @@ impl ActTest {
         self
     }
 
-    /// Takes a snapshot in which NVML lists the living processes and `unattributed` bytes belong to
-    /// no process.
+    /// Takes a snapshot with rows for the living processes and `unattributed` bytes without a
+    /// process.
     fn take_snapshot(&mut self, unattributed: u64) {
         let alive = |process: &&Process| self.control.get().processes.contains_key(&process.pid);
         let processes: Vec<Process> =

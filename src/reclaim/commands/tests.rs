@@ -188,7 +188,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // TensorFlow keeps its memory, and the other library is unknown.
+        // TensorFlow never frees its memory, and the other library is unknown.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
         (python, false),

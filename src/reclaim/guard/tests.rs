@@ -69,7 +69,7 @@ fn programs_are_matched_by_file_and_whole_name() {
         ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
-        // The name that a process gives itself (comm) proves nothing.
+        // A process can choose its comm, so comm proves nothing.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
         // A program whose name only contains a protected name is not protected.

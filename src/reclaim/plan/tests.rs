@@ -1,4 +1,4 @@
-//! Tests of which processes a plan includes and which it refuses.
+//! Tests of the processes that a plan includes or refuses.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::reclaim::process_control::{
     Approved, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
 };
 
-/// Variable in which a process announces its signal.
+/// Environment variable with the release signal of a process.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
 /// Permitted signals. Each program defines their meaning.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];

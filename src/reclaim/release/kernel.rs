@@ -65,8 +65,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Checks that the kernel is idle, which its server does not count as activity. If `is_deed` is
-/// set, the kernel then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
+/// Checks that the kernel is idle, without causing activity at its server. If `is_deed` is set, the
+/// kernel then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,

@@ -93,7 +93,7 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Returns whether to ask the target. If not, the probe has already determined the outcome.
+    /// Returns whether to ask the target. The probe may have determined the outcome already.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }

@@ -12,7 +12,7 @@ use crate::reclaim::policy::Signal;
 /// Default time limit for a release, in milliseconds.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// Default time, in milliseconds, for which an inference server must be observed without requests.
+/// Default observation time, in milliseconds, of an inference server without requests.
 const DEFAULT_IDLE_MS: u64 = 60_000;
 
 /// A process that can release memory and keep running, and how to ask it.
@@ -91,8 +91,7 @@ impl ReleaseOptions {
         }
     }
 
-    /// Returns the time limit for a server in milliseconds, including the time for which the server
-    /// is watched.
+    /// Returns the time limit for a server in milliseconds, including the observation time.
     pub(in crate::reclaim) fn server_ms(&self) -> u64 {
         self.wait_ms.saturating_add(self.idle_ms)
     }

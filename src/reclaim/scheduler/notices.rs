@@ -27,7 +27,7 @@ pub enum NoticeKind {
 pub struct Notice {
     pub kind: NoticeKind,
     pub time: Time,
-    /// Time at which the process will be ended, unless the finding ends earlier.
+    /// Planned end of the process, unless the finding ends earlier.
     pub acts_at: Option<Time>,
     pub finding: Finding,
     pub uid: Option<u32>,

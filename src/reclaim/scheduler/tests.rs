@@ -257,8 +257,8 @@ enum BegunWork {
 }
 
 impl BegunWork {
-    /// Returns the time for which work can remain undetected before a signal. CPU use below 5 s or
-    /// a tenth of the grace period, and I/O below 50 MB, are not work.
+    /// Returns how long work can remain undetected before a signal. CPU use below 5 s or a tenth of
+    /// the grace period, and I/O below 50 MB, are not work.
     fn undetected_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
         2.0 * STEP

@@ -123,8 +123,8 @@ impl Step {
         }
     }
 
-    /// Returns whether the step ends processes. Such a step can also end dependents, and the act is
-    /// over once the memory is freed. A release measures its own effect.
+    /// Returns whether the step ends processes. The step can then end dependents as well, and the
+    /// act is over once the memory is freed. A release measures its effect separately.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
@@ -194,7 +194,7 @@ pub(super) struct StepState<'a> {
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
     pub answer: &'a RequestResult,
-    /// Time at which the answer arrived.
+    /// Arrival time of the answer.
     pub answered: Option<Time>,
     pub begun: Option<Time>,
     /// Measures the memory that a living target has released.
@@ -229,8 +229,8 @@ pub(super) struct StepContext<'a> {
     pub is_named: bool,
     /// Set when a stopped process is sent SIGCONT.
     pub has_continued: bool,
-    /// Signals sent in this act. They are not repeated, because many programs treat a second
-    /// SIGTERM as "quit now", even while they save their work after the first.
+    /// Signals sent in this act, none of which is sent twice. Many programs treat a second SIGTERM
+    /// as "quit now", even while they save their work after the first.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
     pub releases: &'a [PastRelease],
 }

@@ -255,7 +255,7 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
 }
 
 /// Returns whether a kernel works, or has worked since the plan was made. An unknown state counts
-/// as work. A kernel that has had no client is in state `starting` (`jupyter_server`:
+/// as work. A kernel without any client yet is in state `starting` (`jupyter_server`:
 /// `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));

@@ -12,7 +12,7 @@ use super::ReclaimRequest;
 
 #[derive(Debug)]
 pub enum Received {
-    /// A request, and the time at which it was made.
+    /// A request and the time of sending.
     Request(ReclaimRequest, Instant),
     TimedOut,
     Closed,
@@ -166,8 +166,8 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // The mailbox can close before the request is read. In either case, the worker does nothing
-        // more.
+        // The mailbox may close before the worker reads the request. The worker does nothing in
+        // either case.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

@@ -1,4 +1,4 @@
-//! Tests of which findings an exemption covers.
+//! Tests of the findings that an exemption covers.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -213,7 +213,7 @@ fn a_process_missing_from_the_snapshot_keeps_its_result() {
     assert_eq!(name(exempts(&keeps, &finding, &snapshot)), "unseen");
 }
 
-/// Plays twenty minutes in which a process holds memory on two unused GPUs, with this exemption.
+/// Plays twenty minutes of a process that holds memory on two unused GPUs, with this exemption.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);

@@ -11,8 +11,8 @@ use crate::units::GIB;
 
 const OTHER: u32 = 77;
 
-/// Returns a scene in which `python train.py` is alone on GPU 0, at 340 W of 400 W and 40 % memory
-/// traffic, with a sample every 30 s.
+/// Returns a scene with `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory
+/// traffic, sampled every 30 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 30.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -342,8 +342,8 @@ fn settings_out_of_range_are_rejected() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds` and loses about `lost` percent of the samples, either whole samples or only
-/// their power. Returns the times at which there was a finding.
+/// Plays `seconds` and loses about `lost` percent of the samples, or only their power. Returns the
+/// times of findings.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),

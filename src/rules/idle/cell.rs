@@ -129,7 +129,7 @@ mod tests {
         scene.row(0, PID).sm_percent = Some(0);
     }
 
-    /// Plays `seconds` with a change before each sample, and returns the times at which the notebook had a finding.
+    /// Plays `seconds` with a change before each sample, and returns the times of findings.
     fn play_and_note_findings(
         engine: &mut Engine,
         scene: &mut Scene,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// Plays ten minutes of work, then ten hours of a sleeping cell with `change` before each
-    /// sample. Returns the times at which there was a finding.
+    /// sample. Returns the times of findings.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");

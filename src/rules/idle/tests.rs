@@ -19,8 +19,8 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// Returns a scene with two GPUs in which `python train.py` holds 20 GiB on GPU 0, with a sample
-/// every 10 s.
+/// Returns a scene with two GPUs and `python train.py`, which holds 20 GiB on GPU 0, sampled every
+/// 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -578,8 +578,8 @@ fn rare_unattributed_device_use_is_tolerated() {
 }
 
 /// Plays two hours of a process that uses a GPU briefly about once a minute. Each snapshot shows
-/// only the last ten seconds of a minute. Returns the times at which there was a finding, and the
-/// undecided reasons at the end.
+/// only the last ten seconds of a minute. Returns the times of findings, and the undecided reasons
+/// at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;

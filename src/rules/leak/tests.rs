@@ -7,8 +7,8 @@ use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// Returns a scene in which `python train.py` has 8 GiB on GPU 0 of two, with 72 GiB free and a
-/// sample every 10 s.
+/// Returns a scene with `python train.py`, which holds 8 GiB on GPU 0 of two, with 72 GiB free,
+/// sampled every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);

@@ -12,8 +12,8 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// Returns a scene in which a reaper has adopted a worker with 2 GiB on GPU 0, with a sample every
-/// 10 s.
+/// Returns a scene with a worker that a reaper has adopted, with 2 GiB on GPU 0, sampled every 10
+/// s.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -21,7 +21,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// Plays a scene in which the job of this worker is killed after a minute.
+/// Plays a minute of the worker's job, kills the job, and plays `seconds` more.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -34,8 +34,8 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Returns a scene in which NVML does not list the worker. It has opened the device file of GPU 0,
-/// where about 10 GiB are unattributed.
+/// Returns a scene with a worker that NVML does not list. The worker has opened the device file of
+/// GPU 0, where about 10 GiB are unattributed.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();

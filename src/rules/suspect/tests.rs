@@ -15,8 +15,8 @@ use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unide
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// Returns a scene in which `python train.py` holds 24 GiB on GPU 0 and used 1000 s of CPU time in
-/// a day, with a sample every 2 s.
+/// Returns a scene with `python train.py`, which holds 24 GiB on GPU 0 and used 1000 s of CPU time
+/// in a day, sampled every 2 s.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);
@@ -368,12 +368,12 @@ fn a_kept_process_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // These keep requests are expired, rejected or empty.
+        // Keep requests that are expired, rejected or empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
         (None, None, None, None),
-        // These paths match another program, part of a name, or a directory.
+        // Paths that match another program, part of a name, or a directory.
         (None, Some("/usr/bin/python3.12"), None, None),
         (None, Some("/opt/renderer"), Some("render"), None),
         (None, Some("/opt/slurmstepd/train"), None, None),

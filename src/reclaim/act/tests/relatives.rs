@@ -59,8 +59,8 @@ fn an_unrelated_adopted_process_is_not_a_successor() {
     // A process with the same command but another session or user is no successor.
     assert!(!started_again(false, |next| next.session = Some(93)));
     assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
-    // A process with its own session is a successor if it holds the GPU: it may have forked, or
-    // restarted itself.
+    // A successor in its own session must hold the GPU. It may have forked, or restarted on its
+    // own.
     assert!(started_again(true, |next| next.session = Some(93)));
     assert!(!started_again(true, |next| next.uid = Some(OWNER + 1)));
     assert!(!started_again(true, |next| next.command = None));

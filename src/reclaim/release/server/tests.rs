@@ -275,7 +275,7 @@ fn requests_are_sent_in_order() {
     assert!(server.now_us > 60_000_000, "it is observed for a minute");
     assert_eq!(server.asked[4..33], ["GET /metrics"; 29]);
     assert_eq!(server.asked[33..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
-    // Reading a router's slots counts as use, so a probe does not read them.
+    // A router counts a request for its slots as use, so a probe does not request them.
     let mut server = idle_server(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
@@ -420,7 +420,7 @@ fn only_servers_with_an_unload_request_are_found() {
     ] {
         let why = find_way(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A worker that does not listen is part of a server, too.
+        // A server's worker that does not listen is recognised as well.
         assert!(find_way(&process(command, &[])).unwrap().is_err());
     }
     // If another server started the server, that server must unload it.
