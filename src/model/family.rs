@@ -47,7 +47,7 @@ impl Tie {
     }
 }
 
-/// A group of related processes. A process without relatives is its own family.
+/// A group of related processes. A process without relatives forms a family alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
     /// `family:PID` of the oldest member. The id stays the same while that process is listed, dead

@@ -344,9 +344,8 @@ pub struct OwnCommands {
 }
 
 // The evidence of a finding consists of the facts that the rule observed. Names include units, and
-// unknown numbers are `null`. Each kind defines its facts and their wording in its file in `rules`.
-// The common part is in this file, so that modules independent of `rules` can use findings as plain
-// data.
+// unknown numbers are `null`. The file of a kind in `rules` defines the facts and their wording.
+// The common part is here, so that modules independent of `rules` can use findings as plain data.
 
 /// Facts of one kind, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {

@@ -61,8 +61,8 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
 
 /// Escapes hostile characters anywhere in the document, because they occur only within strings.
 fn harmless(json: String) -> String {
-    // serde_json escapes control characters within strings. The line feeds that it writes between
-    // values must stay.
+    // Within strings, serde_json escapes control characters. Between values, serde_json's line
+    // feeds must stay.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
     if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
         return json;

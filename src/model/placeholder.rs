@@ -1,8 +1,8 @@
 //! Programs that only occupy a GPU to keep other processes off it.
 //!
 //! The list contains only published programs, which are matched by the whole name of a program,
-//! script or module. Some of them can also start other work (`nvertake run`), and are then not
-//! placeholders. The names of users' own scripts prove nothing.
+//! script or module. A program that starts other work, as with `nvertake run`, is not a
+//! placeholder. The names of users' own scripts prove nothing.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ impl Process {
     }
 }
 
-/// Returns the known placeholder that a command line runs. The name is that in its documentation.
+/// Returns the known placeholder that a command line runs, by the name in the placeholder's
+/// documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {
@@ -31,7 +32,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
         | "keep_gpu.mcp.server" => "keep-gpu",
         // github.com/TideDra/doma
         "doma" => "doma",
-        // pypi.org/project/nvertake: without a subcommand, it only fills memory.
+        // pypi.org/project/nvertake. Without a subcommand, nvertake only fills memory.
         "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
         // pypi.org/project/occgpu
         "occgpu" | "occgpu.cli" => "occgpu",

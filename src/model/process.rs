@@ -265,8 +265,8 @@ impl Process {
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Returns whether a notebook kernel's server or editor is proven to be gone. VS Code starts
-    /// kernels as its direct children, so an adopted kernel has lost VS Code.
+    /// Returns whether a notebook kernel's server or editor is proven to be gone. VS Code is the
+    /// parent of its kernels, so a kernel with another parent has lost VS Code.
     pub fn has_lost_server(&self) -> bool {
         let is_adopted = self.parent_is_reaper == Some(true);
         self.jupyter.as_ref().is_some_and(|jupyter| {
@@ -287,7 +287,7 @@ impl Process {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // When an engine loses its front end, the workers of the engine are orphaned with it.
+        // An engine that loses its front end leaves its own workers without one, too.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)

@@ -163,7 +163,7 @@ mod tests {
         }
         let display = running(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
-        // Users can give their programs this name.
+        // Any user can name a program `Xorg`.
         assert!(!running(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut users_program = running(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
         assert!(users_program.is_display());

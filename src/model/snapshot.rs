@@ -427,9 +427,9 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// Returns the driver's statistics of this process: its utilization in percent, and their
-    /// start. Statistics that began before the process belong to an earlier process with the same
-    /// pid.
+    /// Returns the process's utilization in percent, according to the driver's statistics, and the
+    /// start of the statistics. Statistics that began before the process belong to an earlier
+    /// process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
         // The start time is computed from the boot time, so it changes when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;

@@ -1,7 +1,7 @@
 //! A suspect: a process that meets a rule's condition, but was not observed for long enough.
 //!
 //! A suspect is not a finding and never a target: code that kills processes, frees memory or
-//! computes exit codes ignores suspects. `rules::suspect` creates them.
+//! computes exit codes ignores suspects. `rules::suspect` creates suspects.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! An instant, in milliseconds since the Unix epoch. Files contain it as RFC 3339 in UTC, and
-//! people see and type local time.
+//! An instant, in milliseconds since the Unix epoch. File formats use RFC 3339 in UTC. People see
+//! and type local time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -131,8 +131,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// Returns the first time that clocks in the local zone show this time. If clocks skip it, the
-    /// result is later by the length of the skip.
+    /// Returns the first instant with this time on clocks in the local zone. If clocks skip the
+    /// time, the result is later by the length of the skip.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -193,8 +193,8 @@ pub enum TypedTime {
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Parses a typed time. A time of day is on the day of `shown`. With `now`, it is the most recent
-/// such time before `now`.
+/// Parses a typed time. A time of day is on the day of `shown`, or on the previous day if it would
+/// otherwise be later than `now`.
 ///
 /// # Errors
 ///

@@ -2,9 +2,9 @@
 //!
 //! If a GPU's process list cannot be read, its processes and their activity are unknown. A process
 //! may be on that GPU if it has the GPU's device file open, was on the GPU before, or is in the
-//! GPU's last list. The same applies to the members of the process's family, which wait for each
-//! other, and to the ranks of a run with missing ranks. A process with unreadable file descriptors
-//! is not assumed to be on every GPU.
+//! GPU's last list. The rest of the process's family may then be on the GPU as well, because
+//! members wait for each other. So may a run without some of its ranks. A process with unreadable
+//! file descriptors is not assumed to be on every GPU.
 //!
 //! Pure: this module does no I/O and judges no process.
 

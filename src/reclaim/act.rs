@@ -80,7 +80,7 @@ pub struct Act {
     saving: Option<String>,
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// Whether the server has shut the kernel down, so that it will not restart the kernel.
+    /// Whether the server has shut the kernel down. The server does not restart such a kernel.
     is_shut: bool,
     /// Request that has not been answered yet.
     pending_request: Option<Deed>,
@@ -377,8 +377,8 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // Look for new children while their parents are alive, because they are found through their
-        // parents.
+        // Look for new children while their parents are alive, because a child is found through its
+        // parent.
         let call = self.target.call();
         let now = input.now;
         self.held.adopt(call, &self.guard, now, input.snapshot, control);

@@ -17,7 +17,7 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// Minimum time, in seconds, from the first observation of a process to its addition. Between fork
+/// Minimum age, in seconds, of an added process, counted from its first observation. Between fork
 /// and exec, a process still has its parent's environment and open files.
 const MIN_AGE_SECONDS: f64 = 1.0;
 
@@ -236,8 +236,8 @@ impl Handles {
         });
     }
 
-    /// Returns living descendants that may hold a GPU and have no handle. Ending their ancestors
-    /// could end them as well.
+    /// Returns living descendants that may hold a GPU and have no handle. Ending an ancestor could
+    /// end these descendants, too.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],

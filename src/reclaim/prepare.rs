@@ -1,7 +1,7 @@
 //! Prepares plans, either for this machine with facts from /proc, or from a snapshot alone.
 //!
-//! A plan from a snapshot is the plan that root would make on that machine. With it, a recording
-//! shows how much memory `reap` would free and which processes `release` could ask. Nothing is
+//! A plan from a snapshot is the plan that root would make on that machine. It shows how much
+//! memory of a recording `reap` would free and which processes `release` could ask. Nothing is
 //! sent, so facts that a snapshot lacks (`oom_score_adj`, an unread environment) do not protect a
 //! process. [`mod@plan`] decides what a plan contains.
 
@@ -68,8 +68,8 @@ pub struct PlanSource<'a> {
     pub selected: Option<&'a Selected>,
 }
 
-/// Returns the names of the requested rules. If any of them is undecided, the result of the command
-/// is incomplete.
+/// Returns the names of the requested rules. If one of these rules is undecided, the result of the
+/// command is incomplete.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules

@@ -81,7 +81,7 @@ pub enum RequestResult {
 /// thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
-/// Operations that an act performs on processes. None of them blocks.
+/// Operations that an act performs on processes. No operation blocks.
 pub trait ProcessControl {
     /// Opens a process if it is the approved process.
     fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;

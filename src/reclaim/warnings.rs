@@ -3,8 +3,8 @@
 //! A warning is about one finding on one process of one boot. It is given when the finding appears,
 //! and again shortly before the act. If a finding ends and returns, the warnings start over. A
 //! finding that returned during a restart of gpumem began later than its stored warning. The file
-//! is replaced atomically. If it cannot be read, all warnings are lost, which only delays acts.
-//! This module reads no clock and sends nothing.
+//! is replaced atomically. An unreadable file loses all warnings, which only delays acts. This
+//! module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};

@@ -465,7 +465,7 @@ impl ActiveFindings {
 enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
-    /// A GPU without a UUID. The number is its NVML index.
+    /// A GPU without a UUID, with its NVML index.
     Unnamed(Arc<str>, u32),
 }
 

@@ -78,18 +78,18 @@ const LEAST_OF_LOST: f64 = 0.55;
 const LOST_TO_STAY: f64 = 0.4;
 /// Memory traffic, in percent, below which the GPU may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// Minimum share of its power limit that a GPU throttled by that limit draws.
+/// A GPU that its power limit throttles draws at least this share of the limit.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// Share of its power limit below which a fully utilized GPU does almost no work.
+/// A fully utilized GPU that draws less than this share of its power limit does almost no work.
 const LIGHT_SHARE: f64 = 0.3;
 /// Minimum CPU use, in percent of a core, of a rank that works.
 const WORK_CPU_PERCENT: f64 = 20.0;
 /// Minimum temperature, in degrees Celsius, of a GPU that heat throttles.
 const HOT_CELSIUS: f64 = 80.0;
-/// Share of its former clock below which a hot GPU is throttled.
+/// A hot GPU is throttled if its clock is below this share of its former clock.
 const SLOWED_SHARE: f64 = 0.9;
-/// Share of its former clock below which a cooler GPU is throttled. A kernel that waits keeps the
-/// clock up.
+/// A cooler GPU is throttled if its clock is below this share of its former clock. A kernel that
+/// waits keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.

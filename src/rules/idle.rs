@@ -99,7 +99,8 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// Multiple of its longest earlier pause after which a process that resumed work is idle.
+/// A process that resumed work is idle once its pause exceeds its longest earlier pause by this
+/// factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
 /// Like [`LONGER_THAN_PAUSES`], but for ending a process that resumed work at least [`OFTEN`]
 /// times.

@@ -70,8 +70,8 @@ pub(super) fn is_listed(input: ProcessInput<'_>, row: &RowHistory) -> bool {
         || (!input.rule_input.history.is_listed(row) && input.is_active())
 }
 
-/// Reports a condition that has not lasted long enough yet. If gpumem did not observe its start,
-/// the condition may already have lasted long enough, so the rule is undecided.
+/// Reports a condition that has not lasted long enough yet. If the start of the condition was not
+/// observed, it may already have lasted long enough, so the rule is undecided.
 pub(super) fn report_wait(
     (input, pid): (RuleInput<'_>, u32),
     gpu: u32,

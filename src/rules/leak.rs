@@ -1,8 +1,8 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. The
-//! forecast divides the GPU's free memory by the growth rate. It needs known free memory and a
-//! positive rate.
+//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. If the
+//! GPU's free memory is known and the growth rate is positive, dividing the memory by the rate
+//! gives the forecast.
 //!
 //! If memory has not grown for five minutes, or until after the forecast time, the forecast is
 //! withdrawn and the severity becomes `info`. The finding then reports for a while that growth has
@@ -12,7 +12,7 @@
 //! growth of graphics rows except desktops, and growth of a GPU's total. By default, nothing ends
 //! the process, because only the owner can decide to lose a training run.
 //!
-//! One finding covers all leaking GPUs of a process. Its evidence and forecast describe the GPU
+//! One finding covers all leaking GPUs of a process. The evidence and the forecast are for the GPU
 //! that fills first.
 
 use std::fmt::Write as _;

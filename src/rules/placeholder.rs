@@ -1,7 +1,7 @@
 //! `placeholder`: a program occupies a GPU to keep other users off it.
 //!
-//! Programs published for this purpose are recognised by name (`Process::placeholder`). They are
-//! reported only while they hold GPU memory, and only after the duration, which excludes short
+//! Programs published for this purpose are recognised by name (`Process::placeholder`). A finding
+//! requires that the program holds GPU memory and has run for the duration, which excludes short
 //! burn-in tests.
 //!
 //! The owner must be asked first, so gpumem ends a placeholder only if the kind is requested.

@@ -250,8 +250,8 @@ pub struct RuleInput<'a> {
 }
 
 impl<'a> RuleInput<'a> {
-    /// Returns the rule's finding on a process in the previous snapshot. A rule needs it because
-    /// findings end at a lower threshold than they begin.
+    /// Returns the rule's finding on a process in the previous snapshot. Rules compare an active
+    /// finding with a lower threshold than a new one.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
@@ -296,8 +296,8 @@ impl<'a> RuleInput<'a> {
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// Reports a pending finding on a GPU. If its condition may have begun before the history, also
-    /// reports that the rule is undecided.
+    /// Reports a pending finding on a GPU. Also reports that the rule is undecided if the condition
+    /// may have begun before the history.
     pub fn add_pending_on(self, gpu: &Gpu, since: Time, needed: f64, output: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
             let observed = self.snapshot.time.seconds_since(since);

@@ -491,7 +491,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Each Ray cluster numbers its jobs from 1, so ranks also need a common launcher to be joined.
+    // Each Ray cluster numbers its jobs from 1, so ranks must also have a common launcher.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
@@ -499,7 +499,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
 }
 
 /// Returns whether a run's name is unique, so that two orphans with the same name belong to the
-/// same run. torchrun names an unnamed run `none`. Ray and MPI reuse their numbers.
+/// same run. torchrun names an unnamed run `none`. Ray and MPI reuse numbers.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

@@ -37,8 +37,8 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// Returns a torchrun worker in its own session. `text` contains its rank, run, port and agent (`-`
-/// if there is no agent).
+/// Returns a torchrun worker in its own session. `text` contains the worker's rank, run, port and
+/// agent (`-` for no agent).
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -281,7 +281,7 @@ fn two_similar_runs_are_two_families() {
     ] {
         assert_eq!(members(&[rank(100, one), rank(200, two)]), [[100], [200]], "{why}");
     }
-    // A script starts two runs in its group. The ranks are separated by their launchers.
+    // A script starts two runs in its group. The launchers separate the ranks.
     let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
         in_script(rank(100, "0  29500 50")),

@@ -116,7 +116,7 @@ pub(super) fn is_known(field: Field, process: &Process) -> bool {
 }
 
 /// Returns whether the owner's name equals or contains the needle, or the owner's uid equals it.
-/// Whole names are compared with their case, because two accounts can differ only in case.
+/// Comparing whole names is case-sensitive, because two accounts can differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {

@@ -1,5 +1,5 @@
-//! Asks a process to release memory by a signal that it announces in `GPUMEM_RELEASE_SIGNAL` and
-//! handles.
+//! Asks a process to release memory by a signal that the process announces in
+//! `GPUMEM_RELEASE_SIGNAL` and handles.
 //!
 //! Both the announcement and the handler are required, because without a handler, SIGUSR1, SIGUSR2
 //! and SIGHUP terminate a process. A process inherits its environment, but only the running program
@@ -20,7 +20,7 @@ use crate::reclaim::process_control::{
 
 /// Environment variable with the release signal of a process.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Permitted signals. Each program defines their meaning.
+/// Permitted signals. Each program defines the meaning of a signal.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {

@@ -1,10 +1,10 @@
 //! Releases memory of processes that keep running.
 //!
-//! This file lists the methods; [`way`] contains their plain data. Each method is a file with two
+//! This file lists the methods; [`way`] contains the plain data. Each method is a file with two
 //! functions. `find` checks in a snapshot whether the process supports the method. `ask` verifies
-//! that the process is idle and, if told to, sends the request. It can take seconds, so it runs on
-//! a separate thread. `step::release` decides when a release is done, and whether NVML shows an
-//! effect.
+//! that the process is idle and, if told to, sends the request. Sending takes seconds, so `ask`
+//! runs on a separate thread. `step::release` decides when a release is done, and whether NVML
+//! shows an effect.
 
 mod announced;
 pub mod kernel;

@@ -79,7 +79,7 @@ impl Step {
     }
 
     /// Returns the living recipients. If there are none, the next step is due. The caller checks
-    /// their protection.
+    /// whether they are protected.
     pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => state.alive(Recipients::Family),
@@ -124,7 +124,7 @@ impl Step {
     }
 
     /// Returns whether the step ends processes. The step can then end dependents as well, and the
-    /// act is over once the memory is freed. A release measures its effect separately.
+    /// act is over once the memory is freed. The effect of a release is measured separately.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }

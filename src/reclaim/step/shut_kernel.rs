@@ -29,8 +29,8 @@ use crate::reclaim::verify::Outcome;
 /// Time limit of the step, in seconds. Longer than the sum of the following time limits, 9 s.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// Time limit for reading the server's files. Together with `QUERY_TIME` it is shorter than the
-/// act's wait, so no request is sent after the act has given up.
+/// Time limit for reading the server's files. Reading and querying end before the act gives up, so
+/// no request is sent afterwards.
 const READ_TIME: Duration = Duration::from_secs(1);
 /// Time limit for the server to report the kernel's state.
 const QUERY_TIME: Duration = Duration::from_secs(2);

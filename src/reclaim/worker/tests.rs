@@ -40,8 +40,8 @@ fn plan_request(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     })
 }
 
-/// Returns a worker with a running plan for one process that the user confirmed `waited` ago. Its
-/// ledger is in `folder`.
+/// Returns a worker with a running plan for one process. The user confirmed the plan `waited` ago,
+/// and the ledger is in `folder`.
 fn running_worker(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     running_worker_with(folder, waited, |plan| plan.targets)
 }

@@ -72,7 +72,7 @@ impl KindEvidence for IdleEvidence {
     }
 }
 
-/// Returns advice about a cell that shows no activity. Only its owner knows what the cell waits
+/// Returns advice about a cell that shows no activity. Only the cell's owner knows what it waits
 /// for.
 fn sleeping_cell(pid: u32) -> String {
     format!(

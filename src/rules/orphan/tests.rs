@@ -224,7 +224,7 @@ fn a_unit_exempts_only_its_present_daemon() {
         // The unit was restarted after this process had started, so the new main process is not its
         // starter.
         (900_000, 50, 1),
-        // The main process may have started this one.
+        // The main process may have started this process.
         (1_000, 50, 0),
         // The unit has no known main process, so this process may be the main process.
         (900_000, 49, 0),

@@ -2,8 +2,8 @@
 //!
 //! The table `advice::unload` contains the requests and how to interpret answers. `conversation`
 //! decides the order of requests, without network or clock. This file finds the server in a
-//! snapshot and connects to it. It uses only loopback or the server's own Unix socket, and verifies
-//! the process behind the socket (`host::http`). NVML shows the effect (`step::release`).
+//! snapshot and connects to it, over loopback or the server's own Unix socket only. `host::http`
+//! verifies the process behind the socket. NVML shows the effect (`step::release`).
 
 mod conversation;
 #[cfg(test)]
