@@ -70,7 +70,7 @@ impl<T: Send + 'static> Task<T> {
     }
 }
 
-/// A thread that answers questions `Q` with answers `A`. It ends when the worker is dropped.
+/// A thread that answers questions `Q` with answers `A`. Dropping the `Worker` ends the thread.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,

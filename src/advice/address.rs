@@ -55,7 +55,7 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
     Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
-/// Does the same by the command line alone, for a process whose sockets are not readable.
+/// Determines the server's address from the command line, for use when sockets are not readable.
 fn typed_port(process: &Process) -> Option<(bool, u16, String)> {
     let command = process.command.as_deref()?;
     let name = process.framework.as_deref()?;

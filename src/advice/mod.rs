@@ -37,10 +37,10 @@ pub struct Remark {
     /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
-    /// Settings with which a process already follows the advice.
+    /// Settings of a process that already follows the advice.
     #[serde(default)]
     unless_set: Settings,
-    /// Settings without which the advice does not apply.
+    /// If present, the advice applies only to processes with one of these settings.
     only_if_set: Option<Settings>,
     #[serde(default)]
     is_for_notebooks: bool,
@@ -50,7 +50,8 @@ pub struct Remark {
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Whether the advice applies to the process. An unreadable environment is treated as empty.
+    /// Returns whether the advice applies to the process. An unreadable environment is treated as
+    /// empty.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {
@@ -73,7 +74,7 @@ pub struct Framework {
     pub title: String,
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in other languages, which use this entry whatever libraries they have loaded.
+    /// Programs in languages other than Python. The libraries that they load do not matter.
     #[serde(default)]
     programs: Vec<String>,
     pub takes: Remark,

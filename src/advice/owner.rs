@@ -2,9 +2,9 @@
 //!
 //! An owner runs a process and would restart it or notice its end: a job, a pod, a container, a
 //! systemd unit or a supervisor. `model::owners` has the table of owners; this module collects the
-//! facts about a process that the table's texts contain. A shared service is never stopped because
-//! of one of its processes (`model::unit`). What a process claims about itself proves no owner, nor
-//! does a container that the process's own user runs.
+//! facts that the table's texts refer to. A shared service is never stopped because of one of its
+//! processes (`model::unit`). What a process claims about itself proves no owner, nor does a
+//! container that the process's own user runs.
 //!
 //! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
 //! cannot be typed as shown.
@@ -21,13 +21,13 @@ use crate::model::unit::{Role, role};
 pub struct Owner {
     /// Kind of the owner, with the name if it can be typed: `Slurm job 3_4`, `container train`.
     pub name: String,
-    /// Command that ends the process through its owner, if one command suffices and its names are
-    /// known.
+    /// Command that ends the process through its owner. `None` if a name is unknown or several
+    /// commands are needed.
     pub command: Option<String>,
     /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
-    /// Whether users can create such an owner: a unit of their own systemd, or a supervisor that
-    /// might not be root's. The owner then protects the process only from its own user.
+    /// Whether the owner is a unit of the user's systemd, or a supervisor that might not be root's.
+    /// Users can create such owners, so the owner protects the process only from its own user.
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so that a signal does not
     /// suffice.
@@ -57,8 +57,7 @@ impl Owner {
 /// Facts about a process, by the name that `owners.toml` uses.
 type Facts = BTreeMap<&'static str, String>;
 
-/// Finds the owner of a process, the innermost one with a known name. A process without an owner
-/// can be signalled.
+/// Finds the innermost owner with a known name. A process without an owner can be signalled.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
@@ -225,8 +224,9 @@ fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<St
 
 fn slurm(process: &Process) -> Option<Facts> {
     let slurm = process.slurm.as_deref().filter(|slurm| slurm.over != Some(true))?;
-    // A process can forge its environment, which contains the IDs of array and task. These are used
-    // only if the array's ID equals the job's: `scancel` with that ID alone would cancel all tasks.
+    // A process can forge its environment, which contains the IDs of array and task. The IDs are
+    // used only if the array's ID equals the job's: `scancel` with that ID alone would cancel all
+    // tasks.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
@@ -304,13 +304,13 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     ]))
 }
 
-/// Whether a user's own systemd manages the process.
+/// Returns whether a user's own systemd manages the process.
 fn is_rootless(process: &Process) -> bool {
     let cgroup = process.cgroup.as_deref();
     cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
 }
 
-/// Whether the process runs in a user's login session or under a user's own systemd.
+/// Returns whether the process runs in a user's login session or under a user's own systemd.
 fn is_in_users_tree(process: &Process) -> bool {
     let is_login = |cgroup: &str| cgroup.starts_with("/user.slice/");
     is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)

@@ -40,8 +40,8 @@ pub struct UnloadServer {
     arguments: Vec<String>,
     /// Names of the directories that contain the scripts.
     folders: Vec<String>,
-    /// Names of scripts that other programs use as well. A script must be in one of the folders, or
-    /// listen on the default port.
+    /// Names of scripts that unrelated programs also use. The script must be in a folder listed in
+    /// `folders`, or listen on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
@@ -62,8 +62,7 @@ pub struct UnloadApi {
     /// Whether connections mean that the server is in use, because no request shows that it is
     /// idle.
     pub is_idle_unconnected: bool,
-    /// A check that the server treats as use. It is sent just before unloading, once for each
-    /// model.
+    /// A check that the server treats as use, sent once for each model just before unloading.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
     /// The request that unloads. If it contains the placeholder, it is sent once for each model.
@@ -111,7 +110,7 @@ pub struct Question {
     each: Option<Expect>,
     models: Option<ModelList>,
     zero: Vec<String>,
-    /// Metric that changes with each use. It can be missing before the first use.
+    /// Metric that changes with each use and can be missing before the first use.
     mark: Option<String>,
     /// JSON pointer to a value that changes with each use. The value can be missing.
     mark_at: Option<String>,
@@ -233,7 +232,7 @@ pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<
 }
 
 impl UnloadServer {
-    /// Whether a process belongs to this server.
+    /// Returns whether a process belongs to this server.
     pub fn runs(
         &self,
         command: &[Arc<str>],

@@ -32,8 +32,8 @@ const USER: &str = "gpumem/config.toml";
 /// Maximum size of a file, far above that of any real configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Allowed sampling intervals. A shorter interval costs too much; a longer one is a gap in the
-/// history.
+/// Allowed sampling intervals. Shorter intervals cost too much; the history treats longer intervals
+/// as gaps.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 #[derive(Clone, Debug, Default)]
@@ -93,9 +93,9 @@ pub enum ConfigError {
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Returns the configuration files, each of which overrides the previous: the system's and the
-/// user's, or only the `chosen` file. `xdg_config_home` and `home` are environment variables;
-/// relative paths in them are ignored.
+/// Returns the system's and the user's configuration files, in this order, or only the `chosen`
+/// file. `xdg_config_home` and `home` are environment variables; relative paths in them are
+/// ignored.
 pub fn paths(
     chosen: Option<&Path>,
     xdg_config_home: Option<&OsStr>,
@@ -164,8 +164,8 @@ impl Config {
         self.origins.get(key).map(String::as_str)
     }
 
-    /// Formats the configuration as TOML with the origin of each value. Reading it back yields the
-    /// same values.
+    /// Formats the configuration as TOML with the origin of each value. Reading the result yields
+    /// an equal configuration.
     pub fn to_toml(&self) -> String {
         write::document(self)
     }

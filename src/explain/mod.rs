@@ -36,9 +36,10 @@ pub struct KnownSoFar<'k> {
     pub last: &'k Snapshot,
     /// The longest history that any rule needs.
     pub needed: Duration,
-    /// How the user can get so much history.
+    /// How the user can get a history of the length `needed`.
     pub more: More,
-    /// Adds commands to findings and returns the commands for the process. Both come from a plan.
+    /// Adds commands to findings and returns the commands for the process. The commands come from a
+    /// plan.
     pub commands: &'k FillIn<'k>,
 }
 
@@ -84,8 +85,9 @@ impl KnownSoFar<'_> {
     }
 }
 
-/// Whether the snapshot contains this process, rather than another process with the same PID. If
-/// the identity is uncertain, a GPU must list the PID, and no process with this PID can be known.
+/// Returns whether the snapshot contains this process, rather than another process with the same
+/// PID. If the identity is uncertain, a GPU must list the PID, and no process with this PID can be
+/// known.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,

@@ -199,7 +199,8 @@ fn sufficient(
     section
 }
 
-/// Names the smallest process that holds enough memory, or else the largest ones that together do.
+/// Names the smallest process that holds enough memory, or the largest processes that together hold
+/// enough.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|process| process.bytes);

@@ -13,7 +13,7 @@ use crate::report::escape::{fit, program};
 use crate::rules;
 use crate::units::{Bytes, Span, number_of};
 
-/// Maximum number of GPUs with charts of [`TALL`] lines. More GPUs get charts of one line.
+/// Maximum number of GPUs for charts of [`TALL`] lines. With more GPUs, charts have one line.
 const TALL_CHARTS: usize = 2;
 const TALL: usize = 3;
 const LISTED_MAX: usize = 8;

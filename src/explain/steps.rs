@@ -14,7 +14,7 @@ const AT_END_MAX: usize = 2;
 const AT_START_MAX: usize = 2;
 /// In this state, a process handles no signal, not even SIGKILL.
 const UNINTERRUPTIBLE: char = 'D';
-/// In this state, a process handles other signals only after it is continued.
+/// In this state, a process handles signals (except SIGKILL) only after SIGCONT.
 const STOPPED: char = 'T';
 /// States of zombies and dead processes.
 const ENDED: [char; 3] = ['Z', 'X', 'x'];
@@ -113,7 +113,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     let row = advice::of(process);
     let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
         let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
-        // Show at least a line of advice on each other library that is loaded.
+        // The page shows at least one line of advice on each further library that is loaded.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let framework = row.into_iter().flat_map(lines).take(max);
@@ -246,8 +246,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether a process with such a finding cannot run code: it has no terminal, or does not run at
-/// all.
+/// Returns whether a process with this kind of finding cannot run code for its user: the process
+/// has no terminal or does not run.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }

@@ -18,7 +18,8 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// On the GPUs in `hidden_on`, the process only has the device file open.
+    /// Collects the results for a process, which only has the device file open on the GPUs in
+    /// `hidden_on`.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -49,7 +50,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Findings about the GPU itself come before findings about `holders`.
+    /// Collects the results for a GPU: first about the GPU itself, then about its `holders`.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -170,8 +171,9 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// Lists the commands of the findings, then commands for the process unless a finding has one of
-/// the same kind. Commands that would only open this page are omitted.
+/// Lists the commands of the findings, then commands for the process. A command for the process is
+/// omitted if a finding has a command of this kind. Commands that would only open this page are
+/// omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // The command for another machine starts with `ssh`.

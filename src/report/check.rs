@@ -456,7 +456,7 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     groups
 }
 
-/// Whether two findings can share a paragraph: their commands must be equal and name both
+/// Returns whether two findings can share a paragraph: their commands must be equal and name both
 /// processes.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {

@@ -26,7 +26,7 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
 }
 
 /// Strips the directory from a program's path. A process can replace its argv by a title of several
-/// words; only the first word is then treated as a path.
+/// words; in this case, only the first word is treated as a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;

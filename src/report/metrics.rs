@@ -29,7 +29,7 @@ const NAME_BYTES_MAX: usize = 64;
 /// Value of the `user` label in the series that sum the remaining processes.
 const OTHERS: &str = "(others)";
 
-/// A metric's definition, from which the page and the manual are written.
+/// Definition of a metric, for the page and the manual.
 #[derive(Debug)]
 pub struct Metric {
     /// Metric name, without the `_total` suffix of counters.

@@ -120,7 +120,7 @@ pub fn plan(
     out
 }
 
-/// Returns the targets to ask, without those whose outcome the probe determined.
+/// Returns the targets to ask: all targets except those with an outcome from the probe.
 pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|probed| probed.is_due());
     due.map(|probed| &probed.target).collect()

@@ -58,7 +58,7 @@ pub struct GroupTotal {
 }
 
 impl TotalsReport {
-    /// `is_judged` is false if no rules were applied. Reclaimable memory is then unknown.
+    /// Creates the report. Without rules (`is_judged` is false), reclaimable memory is unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,

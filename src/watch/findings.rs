@@ -31,7 +31,7 @@ pub struct VisibleFindings {
     pub top: u16,
 }
 
-/// Whether the panel shows the findings instead of the selected process.
+/// Returns whether the panel shows the findings instead of the selected process.
 pub fn are_shown(app: &App) -> bool {
     app.focus == Focus::Findings || !app.table.is_chosen()
 }
@@ -85,8 +85,7 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
-        // The end of a long line is truncated. The error helps more users than the name of the NVML
-        // call.
+        // Few users know the NVML call, so its name comes last, where a long line is truncated.
         let source =
             error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
@@ -180,7 +179,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     for (at, finding) in findings.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
         let is_selected = selected.is_some_and(|(selected, _)| selected == at);
-        // Consecutive findings with the same command show it once, on the last of them.
+        // Of consecutive findings with the same command, only the last shows the command.
         let command = commands.first(finding).filter(|command| {
             let next = screenful.findings.get(at + 1).filter(|_| !is_last);
             next.and_then(|next| commands.first(next)) != Some(command)

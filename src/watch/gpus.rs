@@ -58,7 +58,8 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Whether all MIG devices fit. A partial list would look complete, so the panel lists all or none.
+/// Returns whether all MIG devices fit. A partial list would look complete, so the panel lists all
+/// or none.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -165,7 +166,7 @@ impl GpuColumns {
         };
         let (judged, faint): (Vec<_>, Vec<_>) =
             gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
-        // The order in which columns get room: columns at the end are dropped first.
+        // Columns from most to least important. If room is short, columns at the end are dropped.
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
@@ -343,7 +344,8 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 }
 
 const NAME_MIN: u16 = 12;
-/// Minimum width of a card that shows all figures. Cards in a row then have the same figures.
+/// Minimum width of a card that shows all figures. Narrower cards show only figures that indicate
+/// load.
 const WIDE: u16 = 90;
 const PART: (u16, u16) = (6, 16);
 

@@ -72,7 +72,7 @@ impl Stage {
         &mut self.screens[self.selected].app
     }
 
-    /// Whether the terminal shows the screen, or the list with a line for the screen.
+    /// Returns whether the terminal shows the screen, or the list with a line for the screen.
     pub(super) fn shows(&self, screen: usize) -> bool {
         self.is_list || screen == self.selected
     }
@@ -316,7 +316,8 @@ impl Stage {
     }
 }
 
-/// Whether the newest sample is recent, or the machine has yet to answer for the first time.
+/// Returns whether the newest sample is recent, or the machine has yet to answer for the first
+/// time.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }

@@ -92,8 +92,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Divides used memory among the processes. If `is_rest_attributable` is false, the rest is
-    /// unknown.
+    /// Divides used memory among the processes. The rest is unattributed, or unknown if
+    /// `is_rest_attributable` is false.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,
@@ -137,7 +137,7 @@ impl MemoryShares {
         self.bytes[part as usize]
     }
 
-    /// Whether the bar and its legend show a share.
+    /// Returns whether the bar and its legend show a share.
     pub fn has(&self, share: MemoryShare) -> bool {
         let bytes = self.bytes(share);
         match share {
@@ -264,7 +264,8 @@ mod tests {
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// Random memory sizes: the cells always add up to the width, and an empty share has no cell.
+    /// Checks with random sizes that the cells add up to the width and that an empty share has no
+    /// cell.
     #[test]
     fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);

@@ -183,7 +183,7 @@ enum ThreadMessage {
 const QUEUE: usize = 4;
 /// Time limit for reports about unfinished actions after the screen has closed.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Delay before gpumem offers the rest of a frame to a slow terminal again.
+/// Delay before gpumem writes to a terminal again that has not accepted a whole frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum time to collect messages before the next frame is drawn.
 const BATCH: Duration = Duration::from_millis(8);

@@ -17,18 +17,18 @@ use rustix::io::Errno;
 use nix::unistd::{getpgrp, getsid};
 use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsid};
 
-/// Timeout for a frame. The rest is written before the next frame.
+/// Timeout for a frame. Output that the terminal has not accepted is written before the next frame.
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
-/// Timeout for restoring the terminal. The rest is then discarded.
+/// Timeout for restoring the terminal. Output that the terminal has not accepted is discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum size of a write that can block. A terminal that polls as writable accepts so many bytes.
+/// Maximum size of a write that can block. A terminal that polls as writable accepts this many
+/// bytes.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// Set if the terminal could not be reopened. Its non-blocking mode would then affect the
-    /// shell.
+    /// Set if the terminal could not be reopened: non-blocking mode would also affect the shell.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -135,8 +135,8 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Whether gpumem may change the terminal. In the background, the shell uses it, and a change would
-/// stop gpumem.
+/// Returns whether gpumem may change the terminal. In the background, the shell uses it, and a
+/// change would stop gpumem.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
         // A terminal of another session does not control this job.

@@ -24,7 +24,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct SignalWatch {
     handle: Handle,
     flags: Vec<SigId>,
-    /// A flag for each terminating signal.
+    /// One flag for each terminating signal, set when the signal arrives.
     asked: Vec<Arc<AtomicBool>>,
     /// The last SIGTSTP or SIGCONT that arrived.
     last_of_job: Arc<AtomicUsize>,
@@ -66,8 +66,8 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Whether gpumem should still stop. A shell that has already continued gpumem would not do so
-    /// again.
+    /// Returns whether gpumem should still stop. A shell that has already continued gpumem would
+    /// not do so again.
     pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
@@ -79,7 +79,7 @@ impl SignalWatch {
         }
     }
 
-    /// Whether a terminating signal has arrived, even if its event is still queued.
+    /// Returns whether a terminating signal has arrived, even if its event is still queued.
     pub(super) fn must_exit(&self) -> bool {
         self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
     }
@@ -131,7 +131,7 @@ pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
 }
 
-/// Whether a shell can continue gpumem. A session leader, such as the only program of a new
+/// Returns whether a shell can continue gpumem. A session leader, such as the only program of a new
 /// terminal, has no shell above it.
 fn can_be_continued() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())

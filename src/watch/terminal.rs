@@ -29,7 +29,7 @@ use ratatui::buffer::Buffer;
 
 /// Whether the terminal is taken over. A panic hook can reach only a static.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The output to which [`restore`] writes.
+/// The output that [`restore`] uses.
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);
 
 /// Reports buttons and the wheel (xterm mode 1000) with unlimited coordinates (1006). crossterm's
@@ -84,7 +84,7 @@ impl Screen {
         output.flush()
     }
 
-    /// Whether drawing must wait until the terminal has accepted the last frame.
+    /// Returns whether drawing must wait until the terminal has accepted the last frame.
     pub fn is_behind(&self) -> bool {
         TAKEN.load(Ordering::SeqCst) && self.output.is_behind()
     }
@@ -174,7 +174,8 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Whether the error means that the terminal is gone, for example because its window was closed.
+/// Returns whether the error means that the terminal is gone, for example because its window was
+/// closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -25,8 +25,8 @@ pub fn columns(text: &str) -> u16 {
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
-/// Whether every byte is a character of width 1. This is much cheaper than splitting text into
-/// graphemes, and true of almost every text.
+/// Returns whether every byte is a character of width 1. Almost every text is plain, and this check
+/// is much cheaper than splitting text into graphemes.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(is_plain_byte)
 }
@@ -111,7 +111,7 @@ fn written_command(process: &Process, width: u16, program: impl Fn(&str) -> &str
     if let Some(path) = notebook(process) {
         return clean(path, width).into_owned();
     }
-    // With one more column than fits, truncation is visible.
+    // Keep one column more than fits, so that the caller marks the text as truncated.
     let enough = usize::from(width) + 1;
     let mut length = 0;
     let mut words: Vec<&str> = Vec::new();

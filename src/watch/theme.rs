@@ -31,7 +31,7 @@ impl Theme {
         }
     }
 
-    /// Name in options and in saved settings.
+    /// Returns the name in options and in saved settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
@@ -51,7 +51,7 @@ impl Theme {
     }
 }
 
-/// Whether a terminal of the type `TERM` supports colour.
+/// Returns whether a terminal of the type `TERM` supports colour.
 pub fn has_colors(term: &str) -> bool {
     let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
         || term.starts_with("vt")
@@ -147,7 +147,7 @@ impl Styles {
         }
     }
 
-    /// Style of the selected row: reversed without other colours.
+    /// Returns the style of the selected row: reversed without other colours.
     pub fn selected(self) -> Style {
         Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
@@ -156,12 +156,12 @@ impl Styles {
         self.bold(Role::Caution)
     }
 
-    /// Style of the focused panel's title. Other panels use [`Styles::heading`].
+    /// Returns the style of the focused panel's title. Other panels use [`Styles::heading`].
     pub fn focused(self) -> Style {
         self.key().add_modifier(Modifier::UNDERLINED)
     }
 
-    /// Style of the key in a hint. The text after the key uses [`Styles::faint`].
+    /// Returns the style of the key in a hint. The text after the key uses [`Styles::faint`].
     pub fn key(self) -> Style {
         self.bold(Role::Heading)
     }
@@ -198,7 +198,7 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// Style of a chart's top line, or of the area below the line.
+    /// Returns the style of a chart's top line, or of the area below the line.
     pub fn chart(self, color: ChartColor, is_line: bool) -> Style {
         let style = self.colored(match color {
             ChartColor::Memory => Role::Memory,
@@ -215,7 +215,7 @@ impl Styles {
         self.bold(Role::Caution)
     }
 
-    /// Style of a figure for a resource that can run out.
+    /// Returns the style of a figure for a resource that can run out.
     pub fn strain(self, level: FillLevel) -> Style {
         match level {
             FillLevel::Ok => self.plain(),

@@ -35,7 +35,8 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// Whether two keys can mean the same row. A sample can lack the start time of a process.
+    /// Returns whether two keys can mean the same row. A sample can lack the start time of a
+    /// process.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -86,7 +87,7 @@ impl Subject<'_> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
-    /// Returns the memory growth in bytes until this sample.
+    /// Returns the memory growth in bytes over the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         growth_bytes(self.memory_series(courses)?, self.snapshot.time)
     }
@@ -311,7 +312,8 @@ impl Screenful {
     }
 }
 
-/// Returns when each listed process last used its GPU, GPU by GPU. `since` looks this up.
+/// Returns when each listed process last used its GPU, GPU by GPU. `since` returns the time for an
+/// identity and a GPU index.
 pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,

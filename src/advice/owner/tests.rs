@@ -477,7 +477,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
     let line = only(&comfy);
     assert!(line.starts_with("supervisord (pid 70) would start it again: end program ui there"));
     assert!(line.contains("`supervisorctl pid comfy:ui` prints its pid"), "{line}");
-    // In a container, the supervisor must be asked inside the container.
+    // The supervisor runs in the container of the process.
     let inside = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         namespace_pid: Some(20),

@@ -23,7 +23,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         try:
             return work(*arguments)
         except KeyboardInterrupt:
-            # The interrupt is meant for the program, to which the caller passes it on.
+            # The interrupt is meant for the program. The caller passes it on.
             raise
         except BaseException as error:
             # The message can contain the user's data, so report only the type.
@@ -164,7 +164,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return
         context = getattr(loaded('tensorflow.python.eager.context'), '_context', None)
         if context is None or not getattr(context, '_initialized', False):
-            # A session of version 1 has a context of its own, whose memory cannot be read.
+            # The memory of a TensorFlow 1 session cannot be read.
             why.append(keeps)
             return
         index = 0

@@ -1,8 +1,8 @@
 //! Formats a frame as a self-contained SVG document.
 //!
 //! Text is written in runs of one style, with explicit positions and lengths, so that columns stay
-//! aligned in any font. A character from another font, or one written from right to left, is a run
-//! of its own. Bars and charts are shapes, because block characters do not touch in most fonts.
+//! aligned in any font. A character from another font or a right-to-left script forms a separate
+//! run. Bars and charts are shapes, because block characters do not touch in most fonts.
 
 use std::fmt::Write as _;
 

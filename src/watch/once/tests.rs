@@ -109,7 +109,7 @@ fn styled_text_looks_like_the_screen_on_a_terminal() {
     }
 }
 
-/// Returns the elements that start with `begin`. Each element has a line of its own.
+/// Returns the elements that start with `begin`. Each element is on a separate line.
 fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     svg.lines().filter(move |line| line.starts_with(begin))
 }

@@ -43,17 +43,17 @@ impl JudgedState {
         self.courses.forget();
     }
 
-    /// Time since the screen started, as of the last event.
+    /// Returns the time since the screen started, as of the last event.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Time from the start of the screen to the last sample.
+    /// Returns the time from the start of the screen to the last sample.
     pub fn sampled_at(&self) -> Duration {
         self.sampled_at
     }
 
-    /// Age of the last sample, or the time since the start if there is none.
+    /// Returns the age of the last sample, or the time since the start if there is none.
     pub fn age(&self) -> Duration {
         self.now.saturating_sub(self.sampled_at)
     }

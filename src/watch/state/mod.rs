@@ -126,7 +126,7 @@ pub struct TypedDigits {
     pub at: Duration,
 }
 
-/// The panel on which the navigation keys act.
+/// The panel that receives navigation keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Focus {
     Table,
@@ -170,7 +170,7 @@ pub struct App {
     /// Why the last key had no effect, or an effect that is not visible. The next key clears the
     /// note.
     pub note: Option<String>,
-    /// Recent samples, to which the user can step back.
+    /// Samples for stepping back.
     pub timeline: Timeline,
     pub judged: JudgedState,
     pub theme: Theme,
@@ -235,12 +235,12 @@ impl App {
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// Age of the newest sample if the next is late.
+    /// Returns the age of the newest sample if the next is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
 
-    /// Whether the newest sample is so old that an alarm is shown.
+    /// Returns whether the newest sample is so old that an alarm is shown.
     pub fn is_overdue(&self) -> bool {
         self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.alarm_age())
     }
@@ -264,7 +264,8 @@ impl App {
         alarms
     }
 
-    /// Time since the start at which a text on the screen next changes without an event.
+    /// Returns the time since the start at which a text on the screen next changes without an
+    /// event.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -287,7 +288,7 @@ impl App {
         Some(self.screenful.as_ref()?.snapshot.time)
     }
 
-    /// Whether the timeline contains a newer sample than the displayed sample.
+    /// Returns whether the timeline contains a newer sample than the displayed sample.
     pub fn is_behind(&self) -> bool {
         match (self.playback.shown, self.timeline.newest()) {
             (Some(shown), Some(newest)) => shown < newest.number,
@@ -302,12 +303,13 @@ impl App {
         self.is_behind().then(|| newest.time.seconds_since(shown).max(0.0))
     }
 
-    /// Whether the source has ended and its last sample is displayed.
+    /// Returns whether the source has ended and its last sample is displayed.
     pub fn is_at_end(&self) -> bool {
         self.end.is_some() && !self.is_behind()
     }
 
-    /// Whether the timeline is playing: the user stepped back, and playback has not caught up.
+    /// Returns whether the timeline is playing: the user stepped back, and playback has not caught
+    /// up.
     pub fn plays_timeline(&self) -> bool {
         let playback = &self.playback;
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
@@ -320,8 +322,8 @@ impl App {
         Some(now + wait)
     }
 
-    /// Age of the displayed plan in seconds. Plans for a recording cannot be carried out and have
-    /// no age.
+    /// Returns the age of the displayed plan in seconds. Plans for a recording cannot be carried
+    /// out and have no age.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())
@@ -352,7 +354,7 @@ impl App {
         self.row_of(finding.process.as_ref()?.identity)
     }
 
-    /// Returns a row of a process, preferably one that the table lists.
+    /// Returns a row of the process, preferably a row that the table lists.
     pub fn row_of(&self, identity: Identity) -> Option<RowKey> {
         let rows = &self.screenful.as_ref()?.rows;
         let shown = self.table.listing.lines.iter();

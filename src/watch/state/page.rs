@@ -48,7 +48,7 @@ pub struct Page {
     pub time: Option<Time>,
     /// Time of the first sample without the process. The page is not updated after that.
     pub gone: Option<Time>,
-    /// The finding from which the user opened the page. The page shows this finding first.
+    /// The finding that the user opened. The page shows this finding first.
     pub asked: Option<Finding>,
     pub content: PageContent,
     pub host: MemorySeries,

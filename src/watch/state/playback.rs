@@ -33,8 +33,8 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// The first sample at or after the first time. A sample before the second time also matches:
-    /// the clock was set back.
+    /// `Leap(to, from)` is reached at the first sample at or after `to`. A sample before `from`
+    /// also ends the leap, because the clock was set back.
     Leap(Time, Time),
     Number(u64),
     /// The next sample with a new finding.
@@ -95,12 +95,13 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// Age of the newest sample that raises an alarm.
+    /// Returns the age of the newest sample that raises an alarm.
     pub fn alarm_age(&self) -> Duration {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Age in seconds at which the newest sample's age is shown, because the next sample is late.
+    /// Returns the age in seconds at which the newest sample's age is shown, because the next
+    /// sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

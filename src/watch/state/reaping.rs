@@ -26,8 +26,8 @@ pub struct Dialog {
     pub selected: Vec<RowKey>,
     pub answer: Answer,
     pub offset: usize,
-    /// When the confirmed plan starts, as time since the screen started. Until then, the user can
-    /// undo.
+    /// When the confirmed plan starts, as time since the screen started. Before the start, the user
+    /// can undo the confirmation.
     pub countdown: Option<Duration>,
     pub note: Option<String>,
     /// When the plan was requested, on the samples' clock.
@@ -48,7 +48,7 @@ impl Reaping {
         batch.is_some_and(|batch| batch.over.is_none())
     }
 
-    /// Time since the start at which a text in the dialog or batch next changes.
+    /// Returns the time since the start at which a text in the dialog or batch next changes.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         if let Some(ends) = self.dialog.as_ref().and_then(|dialog| dialog.countdown) {
             let next = seconds_left(ends, now).saturating_sub(1);
@@ -70,18 +70,18 @@ impl Dialog {
         self.proposal().map_or(&[], |proposal| &proposal.plan.targets)
     }
 
-    /// Number of targets that gpumem itself would kill or ask.
+    /// Returns the number of targets that gpumem itself would kill or ask.
     pub fn ends(&self) -> usize {
         self.targets().iter().filter(|target| !target.is_advice()).count()
     }
 
-    /// Number of processes that would receive a signal or request.
+    /// Returns the number of processes that would receive a signal or request.
     pub fn receivers(&self) -> usize {
         let ended = self.targets().iter().filter(|target| !target.is_advice());
         ended.map(|target| target.members.len() + usize::from(target.launcher.is_some())).sum()
     }
 
-    /// Whether the option `direct` would change the plan.
+    /// Returns whether the option `direct` would change the plan.
     pub fn offers_direct(&self) -> bool {
         self.options.direct || self.targets().iter().any(Target::is_advice)
     }
@@ -152,7 +152,7 @@ impl Batch {
         }
     }
 
-    /// Returns the lines of the panel. `now` is on the samples' clock.
+    /// Returns the lines of the panel. `now` is a time on the samples' clock.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
         for target in &self.targets {
@@ -185,7 +185,7 @@ impl Batch {
         }
     }
 
-    /// Whether the plan only asks processes to release memory.
+    /// Returns whether the plan only asks processes to release memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)

@@ -15,7 +15,7 @@ pub struct TableState {
     pub columns: Columns,
     pub listing: Listing,
     pub offset: usize,
-    /// Number of columns by which commands are scrolled.
+    /// Scroll offset of the commands, in columns.
     pub scrolled: u16,
     pub tagged: HashSet<RowKey>,
     pub clicked: Option<(RowKey, Duration)>,
@@ -46,7 +46,7 @@ impl TableState {
         self.selected
     }
 
-    /// Whether the user selected the row. The table selects the first row itself.
+    /// Returns whether the user selected the row. The table selects the first row itself.
     pub fn is_chosen(&self) -> bool {
         self.is_chosen
     }

@@ -1,8 +1,8 @@
-//! Judged samples to which the user can step back, up to a size in bytes.
+//! Judged samples for stepping back, up to a maximum size in bytes.
 //!
 //! At the limit, older samples of a live machine are thinned out before the oldest are dropped.
-//! Recordings are not, because they can be read again. Rewinding a recording does not change its
-//! sample numbers.
+//! Recordings are never thinned out, because they can be read again. Rewinding a recording does not
+//! change its sample numbers.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -58,7 +58,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// The newest sample is kept even if it exceeds the limit.
+    /// Creates an empty timeline, which keeps the newest sample even if that exceeds the limit.
     pub fn with_limit(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -146,8 +146,8 @@ impl Timeline {
         frames.find(|frame| frame.time >= time)
     }
 
-    /// Returns the first sample after `number` at or after `time`, or before `from`: if the clock
-    /// was set back, `time` can be far away.
+    /// Returns the first sample after `number` at or after `time`. A sample before `from` also
+    /// matches: the clock was set back, and `time` can be far away.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
@@ -155,8 +155,8 @@ impl Timeline {
     }
 
     /// Returns the first sample before `number` at or after `time`, unless the clock was set back
-    /// in between, but goes back at least one sample. The flag is false if a dropped sample might
-    /// be the right one.
+    /// in between, but goes back at least one sample. The flag is false if the sample might have
+    /// been dropped.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
@@ -178,7 +178,8 @@ impl Timeline {
         frames.find(|frame| frame.has_beginning)
     }
 
-    /// Returns the last sample before `number` in which a finding began, even if it was dropped.
+    /// Returns the last sample before `number` in which a finding began, even if the sample was
+    /// dropped.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
         let at = self.beginnings.partition_point(|&beginning| beginning < number);
         self.beginnings.get(at.checked_sub(1)?).copied()

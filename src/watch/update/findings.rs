@@ -41,8 +41,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // The finding may not be about a process. The key must not kill the row that was
-            // selected before.
+            // If the finding is not about a process, the key must not kill the row selected before.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, finding)| finding.process.is_none());

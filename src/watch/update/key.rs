@@ -12,7 +12,7 @@ use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
 use crate::watch::{column_list, page, reaping};
 
-/// Number of columns by which a key press scrolls the commands.
+/// Number of columns that a key press scrolls.
 const SIDE_STEP: u16 = 8;
 
 pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
@@ -25,7 +25,8 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     press(app, key, is_warned).or(noted)
 }
 
-/// `is_warned` means that the previous key was answered with the warning about a running batch.
+/// Handles a key. `is_warned` means that the previous key was answered with the warning about a
+/// running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),

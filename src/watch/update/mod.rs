@@ -101,7 +101,7 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Combines two effects of one event. Every effect includes drawing. A request to the worker takes
+/// Combines two effects of an event. Every effect includes drawing. A request to the worker takes
 /// precedence over a control: only a live machine has a worker, and it needs no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {

@@ -1,8 +1,8 @@
 //! Pausing, stepping back and forward, and changing the sampling interval or the playback speed.
 //!
-//! Every sample is judged and added to the timeline when it arrives, whichever sample the screen
-//! shows. If the timeline does not reach back far enough, a recording is read again at full speed
-//! up to the target.
+//! Samples are judged and added to the timeline when they arrive, even while the screen shows an
+//! earlier sample. If the timeline does not reach back far enough, a recording is read again at
+//! full speed up to the target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -347,7 +347,7 @@ fn oldest_reason(app: &App, oldest: FrameRef) -> String {
     }
 }
 
-/// Whether reading the recording again can reach samples before `oldest`.
+/// Returns whether reading the recording again can reach samples before `oldest`.
 fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }

@@ -46,7 +46,8 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Numbers the columns. They start at multiples of their length, so that charts move smoothly.
+    /// Numbers the columns. Columns start at multiples of their length, so that charts move
+    /// smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }

@@ -81,7 +81,7 @@ mod tests {
                 assert!(words.contains(title), "{title}");
                 for (keys, does, _) in *bindings {
                     let line = format!("{keys} {does}");
-                    // Long names continue on the next line.
+                    // `whole` joins lines, so a name that continues on the next line is found.
                     assert!(words.contains(&line), "{line} in {words}");
                 }
             }

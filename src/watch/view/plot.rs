@@ -17,7 +17,7 @@ use crate::watch::theme::{ChartColor, Styles};
 const SCALE_FROM: u16 = 16;
 /// Minimum height of a scale with a label in the middle.
 const MIDDLE_FROM: u16 = 3;
-/// Minimum width of the scale's labels, so that charts one above the other are aligned.
+/// Minimum width of the scale's labels, so that stacked charts are aligned.
 const LABEL: u16 = 4;
 
 /// Distances of the grid's lines in rows, and of the dots of a line in columns.

@@ -308,7 +308,8 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// The command of a halted process starts with the state, or a zombie would look alive.
+/// Returns the command. The state of a halted process precedes it, because a zombie would look
+/// alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,
@@ -325,8 +326,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Whether a process stays in this state until another process acts. `D` is left out, because it
-/// changes with every disk access and the text would flicker.
+/// Returns whether a process stays in this state until another process acts. `D` is left out,
+/// because it changes with every disk access and the text would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

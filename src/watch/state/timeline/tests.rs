@@ -7,7 +7,7 @@ use crate::watch::sample;
 
 const KIBIBYTES: usize = 1024;
 
-/// A quarter of the processes are active. From second 10, there is a finding.
+/// Returns a sample in which a quarter of the processes are active. A finding begins at second 10.
 fn sample_at(second: u32, gpus: u32, processes: u32) -> (Snapshot, Vec<Finding>, Vec<Undecided>) {
     let mut snapshot = sample::snapshot(gpus, processes);
     snapshot.time = snapshot.time.plus_seconds(f64::from(second));

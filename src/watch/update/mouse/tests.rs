@@ -148,7 +148,7 @@ fn clicks_on_a_gpu_set_and_remove_the_filter() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
-    // A typed filter is removed like a clicked filter. Other limits stay.
+    // A click on the GPU also removes a typed filter, but keeps other limits.
     press_keys(&mut app, "u/gpu:1<Enter>");
     assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);

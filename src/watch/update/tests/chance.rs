@@ -240,7 +240,7 @@ impl Run {
         ]
     }
 
-    /// Returns a report from a worker, which the screen may not have requested.
+    /// Returns a report from a worker, possibly without a request.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -461,7 +461,7 @@ fn check_cells(buffer: &Buffer) {
     }
 }
 
-/// Some sizes are at the limits of the layout.
+/// Returns a random size. Some sizes are at the limits of the layout.
 fn size(dice: &mut Dice) -> Rect {
     let edges = [0, 1, 9, 10, 11, 24, 39, 40, 41, 70, 220];
     let (columns, rows) = match dice.roll(7) {

@@ -95,7 +95,7 @@ fn second(app: &App) -> i64 {
     (app.shown_time().unwrap() - start) / 1000
 }
 
-/// Whether the effect requests a plan for only the process in row `at`.
+/// Returns whether the effect requests a plan for only the process in row `at`.
 fn plans_to_kill(app: &App, effect: Option<&Effect>, at: usize) -> bool {
     let row = app.subject_at(at).unwrap().row.key.identity;
     let wanted = PlanScope::Processes(vec![row]);

@@ -17,8 +17,8 @@ use crate::watch::testing::keys;
 use crate::watch::update::update;
 use crate::watch::view_model::Widths;
 
-/// Two GPUs, with a launcher that has a rank on each GPU (one with a child), a notebook, a process
-/// on both GPUs, and a process that leaks.
+/// Shows two GPUs with a launcher that has a rank on each GPU (one with a child), a notebook, a
+/// process on both GPUs, and a process that leaks.
 fn job() -> App {
     let mut snapshot = sample::snapshot(2, 4);
     for process in &mut snapshot.processes {

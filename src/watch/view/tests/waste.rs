@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Two GPUs, watched for `seconds`. The first process has done almost no work; all others are
-/// active.
+/// Shows two GPUs for `seconds`. The first process has done almost no work; all others are active.
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
