@@ -46,7 +46,7 @@ pub enum RecordingError {
         /// The first damage in the file, or `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// Too much input contained no snapshot. The input may be endless.
+    /// The input is too long without a snapshot. The input may be endless.
     #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,

@@ -467,7 +467,7 @@ mod tests {
         fake
     }
 
-    /// A step daemon must belong to root, and only root can create such folders.
+    /// Returns whether the test runs as root, which alone can create the root-owned folder of a step daemon.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }

@@ -49,7 +49,7 @@ impl NameQuestion {
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // The id is the name of an LXC container or a systemd-nspawn machine.
+            // LXC containers and systemd-nspawn machines have their name as id.
             id: container
                 .filter(|container| !matches!(container.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
