@@ -93,7 +93,7 @@ impl Device {
         self.unused.observe(is_unused, sample);
     }
 
-    /// Returns the period without use of the GPU. Known only while GPUs are allocated to jobs or containers.
+    /// Returns the period without use of the GPU, which is known only while GPUs are allocated to jobs or containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }

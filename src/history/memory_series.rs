@@ -60,7 +60,6 @@ impl Bucket {
         next - self.until <= self.vouched
     }
 
-    /// Returns whether all samples of both buckets have the same value.
     fn is_level_with(&self, later: &Self) -> bool {
         [self.low, self.high, later.low, later.high].iter().all(|value| *value == self.low)
     }
@@ -179,12 +178,10 @@ impl MemorySeries {
         self.samples
     }
 
-    /// Returns the mean utilization, or `None` if it was never known.
     pub fn percent_mean(&self) -> Option<f64> {
         self.percent.mean()
     }
 
-    /// Returns when the row or GPU was last in a snapshot.
     pub fn last_seen(&self) -> Option<Time> {
         self.last_seen
     }

@@ -61,7 +61,6 @@ pub enum Reset {
     Gap,
 }
 
-/// How often the history was cleared, and the last time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resets {
     pub slept: u32,

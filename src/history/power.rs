@@ -42,7 +42,6 @@ impl Work {
         self.covered as f64 / 1000.0
     }
 
-    /// Returns whether the process was observed for long enough for a comparison.
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
             && self.power.count() >= LEAST_WORK_SAMPLES

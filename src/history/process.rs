@@ -80,7 +80,6 @@ impl KnownNames {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     pub uses_all: bool,
-    /// Whether the memory of any row has ever changed.
     pub has_moved: bool,
     pub is_unread: bool,
 }
@@ -334,7 +333,6 @@ impl ProcessHistory {
         gone <= keep
     }
 
-    /// Returns facts about all rows, which a rule can check first.
     pub fn rows_summary(&self) -> RowsSummary {
         RowsSummary {
             uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),

@@ -153,7 +153,6 @@ pub struct RowHistory {
     gpu_instance: Option<u32>,
     compute_instance: Option<u32>,
     kind: ProcessType,
-    /// The memory, and when the driver last reported it.
     used: Option<(u64, Time)>,
     growth: Growth,
     /// The memory at which the row last settled, and when the memory last changed from there.
@@ -259,7 +258,6 @@ impl RowHistory {
         }
     }
 
-    /// Handles a snapshot without this row.
     pub(super) fn pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         self.last_use = Use::Unknown;
         self.let_pass(sample, cpu_total);
@@ -356,7 +354,6 @@ impl RowHistory {
         self.device as usize
     }
 
-    /// Returns whether the row is on a MIG instance.
     pub fn is_of_instance(&self) -> bool {
         self.gpu_instance.is_some()
     }

@@ -109,7 +109,6 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     }
 }
 
-/// Returns whether a variable with this name is known to contain no secret.
 pub(super) fn is_harmless_variable(name: &str) -> bool {
     let families = &TABLE.variable_families;
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
@@ -127,7 +126,6 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
 #[derive(Default)]
 struct SecretScan {
     follows: Follows,
-    /// The running program's option that takes a secret.
     option: Option<&'static str>,
     /// Whether `-p` of the running program takes a name or a port, not a password.
     has_no_password: bool,
@@ -137,7 +135,6 @@ struct SecretScan {
     is_script: bool,
 }
 
-/// How a word affects the next word.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Follows {
     #[default]
@@ -506,7 +503,6 @@ pub(super) fn is_opaque(value: &str) -> bool {
     is_token(value) || has_random_word(value, SHORTEST_OPAQUE)
 }
 
-/// Returns whether the text contains a random word of at least `least` characters.
 fn has_random_word(text: &str, least: usize) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric())
         .any(|word| word.len() >= least && is_random(word))

@@ -91,12 +91,8 @@ pub enum RecordingError {
         "cannot record to the store {}: {} is recording to it; stop that one or name another directory with --store-dir",
         .folder.display(), describe_holder(*.pid)
     )]
-    StoreBusy {
-        folder: PathBuf,
-        /// PID of the other writer, if known.
-        pid: Option<u32>,
-    },
-    /// All earlier frames are complete.
+    StoreBusy { folder: PathBuf, pid: Option<u32> },
+    /// The store is intact up to the last complete frame.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]

@@ -464,7 +464,6 @@ pub(super) enum Rewind {
     /// An open file, which a rename does not affect. It shares its position with the reader.
     File {
         file: File,
-        /// Offset of the recording's start in the file.
         start: u64,
     },
     Bytes(&'static [u8]),

@@ -55,7 +55,6 @@ pub struct Store {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latest {
     pub time: Time,
-    /// The machine and the boot that the snapshot is from.
     pub host: Host,
     /// Seconds since the previous snapshot, or `None` if the previous snapshot could not be read.
     pub interval_seconds: Option<f64>,

@@ -19,7 +19,6 @@ use crate::model::{Snapshot, Time};
 pub struct Writer {
     name: String,
     file: File,
-    /// Path of the file, or `None` for standard output.
     path: Option<PathBuf>,
     /// Whether the file ends with a torn line, so that a newline must be written first.
     isolate: bool,

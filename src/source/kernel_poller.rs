@@ -46,7 +46,6 @@ struct KernelAnswer {
     is_settled: bool,
 }
 
-/// Kernels in the last snapshot, and their answers.
 #[derive(Debug)]
 pub(super) struct Notebooks {
     roots: Roots,

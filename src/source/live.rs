@@ -34,7 +34,6 @@ pub struct Live {
     holders: Holders,
     reservations: Reservations,
     claims: Claims,
-    /// Names of users who have claims.
     users: Users,
     roots: Roots,
     /// Unattributed memory of each GPU at the last search, or the lowest value since then.
@@ -46,10 +45,8 @@ pub struct Live {
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
-    /// The pids that NVML currently lists.
     named: NamedPids,
     ticks_per_second: u64,
-    /// Whether samples contain no processes.
     gpus_only: bool,
 }
 
@@ -284,7 +281,6 @@ fn rises(level: &mut u64, bytes: u64) -> bool {
     rises
 }
 
-/// Facts about the machine that determine whether a pid is trusted.
 #[derive(Clone, Copy, Debug)]
 struct PidTrust {
     namespace: Option<PidNamespace>,

@@ -66,7 +66,6 @@ impl PlaybackClock {
         self
     }
 
-    /// Returns whether no snapshot is due until the next control.
     pub fn is_paused(&self) -> bool {
         !self.is_playing && self.seek.is_none()
     }
@@ -108,7 +107,6 @@ impl PlaybackClock {
         (!self.is_paused()).then_some(wait)
     }
 
-    /// Records that the snapshot recorded at `time` is delivered at `now`.
     pub fn delivered(&mut self, time: Time, now: Duration) {
         // Count from the previous due time, so that delays do not add up. A long suspension is not made up for.
         self.due = match self.gap(time) {

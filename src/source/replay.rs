@@ -12,7 +12,6 @@ use super::{Control, NextSnapshot, Origin, Source, SourceError};
 use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
-/// A recording of a fictitious machine.
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
 /// Length of the demo's history when the screen opens, in seconds.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;

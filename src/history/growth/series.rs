@@ -46,7 +46,6 @@ pub(super) struct GrowthSeries {
 }
 
 impl GrowthSeries {
-    /// Starts a series after memory was constant.
     pub(super) fn new(still: Bucket, last: Time) -> Self {
         Self { buckets: vec![still], last, now: still.start, grain: Grain::default() }
     }

@@ -197,7 +197,6 @@ pub(super) struct Steady {
     /// Highest value held for [`LEVEL_SECONDS`]: the level reached below peaks, with a delay.
     level: u32,
     deepest_fall: u32,
-    /// Set after the growth has stopped.
     stopped: Option<Stop>,
 }
 
@@ -348,7 +347,6 @@ impl Steady {
         self.stopped.is_some()
     }
 
-    /// Returns whether growth stopped too long ago to be reported.
     pub(super) fn is_history(&self) -> bool {
         self.at.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }

@@ -105,7 +105,6 @@ impl<'a> View<'a> {
         parts
     }
 
-    /// Returns the total rise and total fall of the lows between buckets.
     pub(super) fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let (mut up, mut down) = (0.0, 0.0);
         for pair in self.buckets()[self.index(start)..].windows(2) {

@@ -61,7 +61,6 @@ impl View<'_> {
         passes.then_some(Window { start, end, counted })
     }
 
-    /// Returns whether almost no memory is ever freed.
     fn is_calm(&self, start: u32) -> bool {
         let (up, down) = self.ups_and_downs(start);
         down <= up * CALM
@@ -143,7 +142,6 @@ impl View<'_> {
 
 // Growth that slows down steadily is not a leak. A line through the rises of its twelfths declines.
 
-/// How much growth must slow down from the first twelfth to the last.
 pub(super) struct Slower {
     /// Maximum ratio of the last rise to the first.
     pub(super) share: f64,
@@ -200,7 +198,7 @@ impl View<'_> {
 
 /// Minimum size of a step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// Minimum advantage of the time over its logarithm in predicting the steps, in log odds.
+/// Minimum log odds of steady steps against steps that become rarer with age.
 const ODDS: f64 = 4.0;
 /// Number of seconds at the start to ignore. Memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
@@ -222,7 +220,7 @@ impl View<'_> {
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
-    /// Returns by how much the time since the start predicts the rises better than its logarithm, in log odds.
+    /// Returns the log odds of steady rises against rises that become rarer with age.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
         let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));

@@ -206,7 +206,6 @@ fn walk(
     })
 }
 
-/// Parses N from `socket:[N]`.
 fn parse_socket(target: &[u8]) -> Option<u64> {
     let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     std::str::from_utf8(number).ok()?.parse().ok()

@@ -69,7 +69,6 @@ pub struct Holders {
     wants_maps: bool,
     /// Whether the caller has requested another read of all processes.
     is_asked: bool,
-    /// Earliest time of the next requested read.
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
@@ -115,7 +114,6 @@ impl KnownHolder {
 }
 
 impl Holders {
-    /// Creates an empty table. The first call of [`Self::refresh`] reads all processes.
     pub fn new(roots: Roots) -> Self {
         let own_link = std::fs::read_link(roots.proc.join("self"));
         Self {

@@ -78,7 +78,7 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// Parses the GPU device files below `dev` from `/proc/PID/maps`, sorted and unique. `bytes` may be truncated.
+/// Returns the GPU device files below `dev` in `/proc/PID/maps`, sorted and unique. `bytes` may be truncated.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
     // The last line may be truncated.

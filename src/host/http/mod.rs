@@ -34,7 +34,6 @@ pub struct Listener {
     pub pid: u32,
     pub start_ticks: u64,
     pub endpoint: Endpoint,
-    /// Whether the process speaks TLS at this address.
     pub is_https: bool,
 }
 
@@ -197,7 +196,6 @@ impl Listener {
         self.open(roots)?.command()
     }
 
-    /// Counts the TCP connections to the process's listening ports. Returns `None` if they cannot be read.
     pub fn connections(&self, roots: &Roots) -> Option<usize> {
         count_connections(roots, &self.open(roots)?.folder)
     }

@@ -72,11 +72,7 @@ fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedPr
 
 #[derive(Clone, Debug)]
 enum RequestTarget {
-    Tcp {
-        address: SocketAddr,
-        /// Whether the address is in another network namespace.
-        is_elsewhere: bool,
-    },
+    Tcp { address: SocketAddr, is_elsewhere: bool },
     Unix(String),
 }
 
@@ -115,7 +111,6 @@ impl ToServer {
         if within.len() < SOCKET_BYTES { within } else { path.to_owned() }
     }
 
-    /// Connects, and checks that the connection leads to the server.
     pub(super) fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
         let foreign = |error: HttpError| ureq::Error::Other(Box::new(error));
         match &self.target {
@@ -216,7 +211,6 @@ impl Connector for ToServer {
     }
 }
 
-/// Returns the known address. No name needs to be resolved.
 impl Resolver for ToServer {
     fn resolve(
         &self,

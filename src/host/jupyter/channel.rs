@@ -28,7 +28,6 @@ use crate::host::proc::opened_process::OpenedProcess;
 mod message;
 mod zmtp;
 
-/// Maximum time to read the kernel's files.
 const READ_TIME: Duration = Duration::from_secs(1);
 const MESSAGES: usize = 64;
 const EXPRESSION: &str = "gpumem";

@@ -60,7 +60,6 @@ pub enum ServerError {
         /// The server's pid in its own pid namespace.
         number: u32,
     },
-    /// No connection to the server could be verified.
     #[error(transparent)]
     NotConnected(#[from] HttpError),
     #[error("its server (process {pid}) has just exited; try again")]
@@ -85,7 +84,6 @@ pub enum ServerError {
     Request { request: &'static str, why: String },
     #[error("it does not know this kernel; shut the kernel down yourself")]
     UnknownKernel,
-    /// The process of the kernel has exited, or runs another program.
     #[error("process {pid} is no longer this kernel; make a new plan")]
     Replaced { pid: u32 },
     #[error(
@@ -100,7 +98,6 @@ pub enum ServerError {
 /// Why a kernel cannot be contacted or did not answer. Paths are relative to the root folder of the process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// An error of the process, its file, or the listener on its port.
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(

@@ -40,7 +40,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns whether the kernel accepts only clients on this machine.
     pub fn is_local(&self) -> bool {
         self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }

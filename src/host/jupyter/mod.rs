@@ -403,7 +403,6 @@ fn url(file: &ServerFile) -> String {
     format!("{scheme}://{host}:{}{base}", file.port)
 }
 
-/// Resolves a relative path against the working directory of the process.
 fn absolute(process: &OpenedProcess, path: &str) -> String {
     let folder = process.link(c"cwd").filter(|_| !path.starts_with('/'));
     clip(&match folder {

@@ -98,7 +98,6 @@ pub fn read_time() -> Time {
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
 }
 
-/// Kind of system that gpumem runs in. Troubleshooting advice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
     /// Container runtime that created a marker file: `docker` or `podman`.

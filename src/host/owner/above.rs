@@ -112,7 +112,6 @@ impl Ancestor {
         Some(Supervisor { parent: Arc::new(parent), uid, is_roots })
     }
 
-    /// Returns the name of the program file, or `None` if it cannot be read.
     fn program(&self) -> Option<String> {
         let name = |path: &[u8]| file_name(&String::from_utf8_lossy(path)).to_owned();
         self.folder.link(c"exe", name).ok()

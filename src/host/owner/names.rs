@@ -159,7 +159,6 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
     Worker::start("names", (BATCHES, BATCHES), read)
 }
 
-/// Searches the files of all runtimes that the container may belong to.
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
     let mut answer = ContainerNames::default();
     let runtime = question.runtime.as_deref();
@@ -272,7 +271,6 @@ fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     })
 }
 
-/// Lists the names in a folder without opening the entries.
 fn entries(folder: &Path) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())

@@ -20,7 +20,6 @@ use crate::model::snapshot::{Container, Kubernetes, Slurm};
 pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
-    /// Question for the names of the process's container and pod.
     question: Option<NameQuestion>,
     /// Result of reading the ancestors. A step that was found is kept, because it started the process.
     above: Above,

@@ -30,11 +30,7 @@ pub struct Users {
 #[derive(Debug)]
 enum UserAnswer {
     Asked(Task<Result<Option<String>, ()>>),
-    Known {
-        name: Option<Arc<str>>,
-        /// When to retry after a failure of the name service.
-        retry_ns: Option<u64>,
-    },
+    Known { name: Option<Arc<str>>, retry_ns: Option<u64> },
 }
 
 impl Users {

@@ -50,13 +50,11 @@ pub enum Presence {
 
 #[derive(Debug)]
 pub struct ProcessEntry {
-    /// The process as reported in samples, which share its strings.
     pub process: Process,
     comm: Box<[u8]>,
     start_stack: u64,
     terminal: u32,
     pub ticks: Ticks,
-    /// When `ticks` were read, or `None` before the first sample.
     sampled_ns: Option<u64>,
     moved_ns: u64,
     /// Whether the parent has changed. Only a process that adopts orphans can become the parent of a running process.
@@ -64,7 +62,6 @@ pub struct ProcessEntry {
     /// Time since boot when the process started, or when gpumem noticed that it had executed another program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
-    /// Number of visits since the process executed its program or changed its name.
     pub(in crate::host) visits: u32,
     /// Whether cmdline, environ and maps must still be read.
     pub(in crate::host) is_memory_unread: bool,
@@ -115,12 +112,10 @@ pub struct Surroundings {
     pub(in crate::host) jobs: Jobs,
     pub(in crate::host) listening: Listening,
     pub(in crate::host) traffic: Traffic,
-    /// Processes related to the watched ones, and their listening sockets.
     pub(in crate::host) relatives: Relatives,
     /// Whether each leader of a group or session that was checked in this sample is alive. The key contains a pid, and
     /// whether a zombie was treated as dead.
     leaders: HashMap<(u32, bool), Option<bool>>,
-    /// Parents read in this sample. The processes of a job share them.
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
@@ -281,7 +276,6 @@ impl Surroundings {
         }
     }
 
-    /// Reads the kernel function that blocks a process in state D.
     fn read_wait(&mut self, process: &mut Process, thread_state: Option<char>, alive: &Folder) {
         process.left_thread_state = thread_state;
         let is_blocked = thread_state.or(process.state) == Some('D');

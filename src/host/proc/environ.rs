@@ -232,7 +232,6 @@ mod tests {
     fn every_listed_name_is_found() {
         let bytes: String = KEPT_NAMES.iter().map(|name| format!("{name}=1\0")).collect();
         assert_eq!(variables(bytes.as_bytes()).len(), KEPT_NAMES.len());
-        // One name is longer than all listed names. Another has the length of a listed name.
         let other_names = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
         assert_eq!(variables(other_names.as_bytes()), []);
     }

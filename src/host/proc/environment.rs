@@ -67,8 +67,8 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Parses `/proc/PID/environ`, sorted by name. Uses the first value of a repeated name. Drops entries without a name,
-/// which belong to a title that the process has written over its environment.
+/// Returns the variables in `/proc/PID/environ` sorted by name. Uses the first value of a repeated name. Drops entries
+/// without a name, which belong to a title that the process has written over its environment.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {

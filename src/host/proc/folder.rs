@@ -28,7 +28,6 @@ pub const MAX_PROCESSES: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcEntry {
     pub pid: u32,
-    /// Inode number of the process's folder. The documentation of `holders` explains its use.
     pub inode: u64,
 }
 
@@ -37,7 +36,6 @@ pub struct ProcEntry {
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens the folder of `pid` below `proc`. Fails with `ENOENT` if the process does not exist.
     pub fn open(proc: &Path, pid: u32) -> io::Result<Self> {
         let mut path = proc.to_owned();
         path.push(rustix::path::DecInt::new(pid));

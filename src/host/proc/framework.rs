@@ -24,7 +24,6 @@ const LONGEST_VERSION: usize = 32;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
-    /// Name of a framework, or of one of [`LIBRARIES`].
     name: String,
     #[serde(default)]
     folder: String,
@@ -158,7 +157,6 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
 /// Python options whose value is a separate argument.
 const OPTIONS_WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
-/// Returns the engine that argv starts, or `None` if it is unknown.
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));

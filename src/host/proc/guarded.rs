@@ -36,21 +36,16 @@ pub struct Guarded {
     pub process_group: Option<u32>,
     pub session: Option<u32>,
     pub is_kernel_thread: bool,
-    /// See [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
     /// Whether the pid belongs to a process and not to a thread.
     pub is_process: Option<bool>,
     /// Adjustment of the out-of-memory killer. −1000 protects the process.
     pub oom_score_adj: Option<i32>,
-    /// Path of the program file, without the ` (deleted)` suffix of a replaced file.
     pub executable: Option<Arc<str>>,
-    /// See [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
     pub executable_is_roots: Option<bool>,
     pub comm: Option<Arc<str>>,
     pub command: Option<Arc<[Arc<str>]>>,
-    /// See [`Process::environment`](crate::model::Process::environment).
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
-    /// GPU device files that the process holds open, or `None` if its descriptors cannot be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 
@@ -71,7 +66,6 @@ pub struct Ourselves {
     pub ancestors: Vec<u32>,
     /// Whether gpumem has `CAP_KILL` and can signal other users' processes.
     pub may_signal_others: bool,
-    /// Pid namespace of these pids.
     pub pid_namespace: Option<PidNamespace>,
     pub boot_id: Option<Arc<str>>,
 }
@@ -181,7 +175,6 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     })
 }
 
-/// Reads the state of a process: R S D T t Z X I. Returns `None` if the process does not exist.
 pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }

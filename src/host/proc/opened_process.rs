@@ -63,7 +63,6 @@ impl OpenedProcess {
         }))
     }
 
-    /// Returns the root folder of the process, which is opened only once.
     pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(root) = self.root.get() {
             return Ok(root.as_fd());
@@ -83,7 +82,6 @@ impl OpenedProcess {
         own_identity.is_some() && own_identity == identity(other)
     }
 
-    /// Returns whether the memory of the process can be read without blocking on a driver or a disk.
     fn has_memory(&self) -> bool {
         !matches!(self.state, 'D' | 'Z' | 'X')
     }

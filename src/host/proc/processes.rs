@@ -87,7 +87,6 @@ impl Processes {
         sample
     }
 
-    /// Returns the CPU time of a process and its reaped children at the last sample.
     pub fn ticks(&self, pid: u32) -> Option<Ticks> {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }

@@ -37,7 +37,6 @@ const MOST_CONNECTIONS: usize = 2_048;
 /// First of the kernel's default ephemeral ports (`ip_local_port_range`).
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
-/// Returns whether a process is in gpumem's network namespace, or `None` if that is unknown.
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
     let own = Folder::own(&roots.proc).ok()?;
     Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
@@ -87,7 +86,6 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     let mut count = 0;
     for name in [c"net/tcp", c"net/tcp6"] {
         let mut content = Vec::new();
-        // If the table exceeds the limit, the number is unknown.
         match folder.read_list(name, &mut content, TABLE_BYTES) {
             Ok(()) if content.len() < TABLE_BYTES => {}
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
@@ -177,7 +175,6 @@ impl Bound {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Listens {
     pub at_all: Option<bool>,
-    /// The addresses, in the format of `model::Process::listening_on`.
     pub on: Option<Arc<[Arc<str>]>>,
 }
 

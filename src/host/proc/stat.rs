@@ -35,13 +35,11 @@ pub struct Stat<'a> {
     /// Whether the process is exiting or a zombie. Its memory map and files are no longer visible then, although a
     /// driver can delay the exit for a long time and keep the GPU memory allocated.
     pub is_exiting: bool,
-    /// User and system CPU time.
     pub cpu_ticks: u64,
     /// CPU time of reaped children and their descendants.
     pub reaped_ticks: u64,
     /// `None` if all threads have exited.
     pub threads: Option<u32>,
-    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub rss_pages: u64,
     /// Start address of the stack, which changes with each exec. The kernel shows 0 to readers that may not trace the

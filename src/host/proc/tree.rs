@@ -40,7 +40,6 @@ pub(in crate::host) struct Tree {
     /// Pids of children by parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     groups: HashMap<u32, Vec<u32>>,
-    /// CPU time of family members at the last sample, by pid.
     used: HashMap<u32, Ticks>,
     sums: HashMap<u32, Sum>,
     sampled_ns: Option<u64>,

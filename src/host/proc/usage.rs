@@ -31,7 +31,6 @@ const MAX_WAIT_RATIO: f64 = 10.0;
 /// Variables that a shell sets for each program.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
-/// Resource usage of a job up to the time when it was read.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobUsage {
     read_ns: u64,

@@ -28,7 +28,6 @@ use crate::model::program::{is_preloaded, never_killed};
 /// A program younger than this may still be loading its libraries, so each visit reads all files.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
 
-/// Interval between visits to a young program.
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
 /// One in this many visits to an older program reads all files.

@@ -277,7 +277,6 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Removes the oldest segments until `bytes` more are within the limits.
     fn make_room(&mut self, bytes: u64) {
         loop {
             let total: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
@@ -326,7 +325,6 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// Locks a store and writes gpumem's pid to the lock file.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
     // A user who can open the file for reading could lock it and block the writer, so only the owner can open it.

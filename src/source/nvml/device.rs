@@ -86,14 +86,12 @@ pub(super) struct DeviceReader {
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
-    /// When to read the values for the GPU's page again.
     details_due: Instant,
     /// Whether the last read of a setting failed. Settings are then read in every sample until a read succeeds, and
     /// every snapshot contains the error.
     settings_failed: bool,
     /// Whether the driver has reported the MIG mode, or that MIG is unsupported.
     mig_mode_reported: bool,
-    /// Whether the driver or the GPU lacks a process list.
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
@@ -439,7 +437,6 @@ impl DeviceReader {
         }
     }
 
-    /// Reads and merges the process lists, and adds the utilization of each process.
     fn processes(
         &mut self,
         memory: Option<Memory>,

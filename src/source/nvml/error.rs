@@ -39,7 +39,6 @@ impl Code {
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 
-    /// Returns whether the GPU no longer answers.
     pub(super) fn is_loss(self) -> bool {
         self == Self::GPU_IS_LOST || self == Self::RESET_REQUIRED
     }
@@ -88,7 +87,6 @@ impl Code {
         })
     }
 
-    /// Explains the error to users if the name of the code is not clear enough.
     fn meaning(self) -> Option<&'static str> {
         Some(match self {
             Self::GPU_IS_LOST => {

@@ -125,7 +125,6 @@ pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u
     Ok((memory.total, memory.used, memory.free))
 }
 
-/// Returns the id of the GPU instance that contains a MIG device.
 pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }

@@ -20,7 +20,6 @@ use crate::units::Span;
 
 /// Interval between reads of process utilization if snapshots are rare. The driver keeps samples for about 10 s.
 const GATHER_EVERY: Duration = Duration::from_secs(4);
-/// Interval between attempts to look up the handle of a lost GPU.
 const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]

@@ -33,7 +33,6 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Paths of the library outside the loader's search path, on WSL and NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
-/// Interval between attempts to reopen a driver that is gone.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor can add GPUs.
@@ -186,7 +185,6 @@ impl Nvml {
         }
     }
 
-    /// Restarts NVML if every GPU reports that the driver is gone.
     fn check_driver(&mut self) {
         let mut codes = self.gpus.iter().map(GpuReader::driver_gone);
         let Some(Some(code)) = codes.next() else {
@@ -313,7 +311,6 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     Ok(OpenedNvml { nvml, driver, errors, gpus })
 }
 
-/// Returns a fact about the driver, or records an error if the fact is missing.
 fn reported<T>(
     errors: &mut Vec<ReadError>,
     call: &str,

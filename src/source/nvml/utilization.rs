@@ -54,7 +54,6 @@ impl Utilization {
         self.supported
     }
 
-    /// Returns how much of the time since the last call is covered by samples.
     pub(super) fn take_sampled(&mut self) -> Duration {
         std::mem::take(&mut self.sampled)
     }
