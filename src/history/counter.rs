@@ -122,8 +122,8 @@ impl Counter {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Returns the start of the latest period without six minutes in which more than `percent` of a core was used. The
-    /// result may be six minutes late. Returns `None` if nothing is known.
+    /// Returns the start of the latest period in which no six minutes used more than `percent` of a core. The result
+    /// may be six minutes late. Returns `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {

@@ -15,7 +15,8 @@ const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that scheduler ticks may charge to any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// Seconds after a release request in which a decrease is its effect. Releases are verified for as long.
+/// Seconds after a release request during which a decrease of memory is attributed to the request. Releases are
+/// verified for as long.
 const RELEASED_SECONDS: f64 = 10.0;
 /// Minimum change of memory that is attributed to the process. The driver causes smaller changes.
 const MOVEMENT_BYTES: u64 = 64 << 20;

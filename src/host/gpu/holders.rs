@@ -334,8 +334,8 @@ impl Holders {
         Ok((verdict, read_count))
     }
 
-    /// Starts to read memory maps: of all processes without open device files if the caller requested a read, otherwise
-    /// only of processes that had device files mapped before.
+    /// Starts to read the memory maps of all processes without open device files if the caller requested a read.
+    /// Otherwise, reads only the maps of processes that had device files mapped before.
     fn start_search(&mut self) {
         if self.search.is_some() {
             return;

@@ -124,7 +124,7 @@ pub enum ChannelError {
     Closed,
     #[error("its answer is not Jupyter's: {why}; check what listens there")]
     Garbage {
-        /// Can contain text from the kernel, which must be escaped for a terminal.
+        /// The explanation may contain text from the kernel, which must be escaped for a terminal.
         why: String,
     },
 }

@@ -240,7 +240,7 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and users start kernels directly. The pid is then inherited from their environment.
+        // VS Code and users start kernels directly, so these kernels inherit the pid from their parent's environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;

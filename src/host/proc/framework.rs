@@ -1,7 +1,7 @@
 //! Detects the framework that a process has loaded, from the names of its mapped files and of its program.
 //!
-//! The framework of a process is the one whose allocator holds its memory, because it determines how to free the
-//! memory. A serving engine takes precedence over a training library, and a training library over the library it is
+//! The framework of a process is the one whose allocator holds its memory, because the allocator determines how to free
+//! the memory. A serving engine takes precedence over a training library, and a training library over the library it is
 //! built on. If only CUDA is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray,
 //! NCCL) allocate through a framework and are listed in addition.
 //!

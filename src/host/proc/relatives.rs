@@ -34,7 +34,7 @@ const MOST_LISTED: usize = 16;
 /// Maximum number of bytes read from a cgroup's process list, enough for about a thousand pids.
 const CGROUP_BYTES: usize = 8 << 10;
 
-/// Mount points relative to [`Roots::root`] of the cgroup v2 hierarchy and the v1 memory hierarchy.
+/// Mount points relative to `Roots::root` of the cgroup v2 hierarchy and the v1 memory hierarchy.
 const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
 #[derive(Debug, Default)]
