@@ -1,8 +1,8 @@
 //! Cost of the history and the rules: `cargo bench --bench judge`.
 //!
-//! The benchmark observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. It measures
-//! the CPU time per sample of the history alone, the CPU time of history and rules, and the memory of the history. The
-//! ratio relates these times to a loop that only adds up the numbers in the snapshot. Then the benchmark reads and
+//! The benchmark observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. The results
+//! are the CPU time per sample of the history alone and of the history with the rules, and the memory of the history.
+//! The ratio relates these times to a loop that only adds up the numbers in the snapshot. Then the benchmark reads and
 //! judges a recording of 16 processes at full speed. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 

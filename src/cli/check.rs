@@ -319,12 +319,12 @@ fn observe(
     })
 }
 
-/// Locks the verdict, even if a thread panicked, because the verdict is never left half changed.
+/// Locks the verdict and ignores poisoning, because the state is valid even after a panic.
 fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints an error document for invalid arguments, if `check`, `reap` or `release` was asked for a document.
+/// Prints invalid arguments of `check`, `reap` or `release` as a document, if the command was to print a document.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();

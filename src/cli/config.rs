@@ -114,7 +114,8 @@ pub(super) fn load_to_act(global: &Global) -> Result<Config, config::ConfigError
 }
 
 fn load_trusted(paths: &[PathBuf], required: bool) -> Result<Config, config::ConfigError> {
-    // The first check prevents reading an untrusted file. The second check covers files that were created meanwhile.
+    // The first check prevents reading an untrusted file. The second check covers files that were created in the
+    // meantime.
     check_ours(paths)?;
     let config = config::load(paths, required)?;
     check_ours(paths)?;

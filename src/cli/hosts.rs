@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses before retries, in seconds, if a host or jump host refuses a connection.
 const PAUSES: [u64; 4] = [1, 2, 3, 4];
-/// History requested beyond what the rules need, because a recorder deletes the oldest snapshots meanwhile.
+/// Additional history to request, because the recorder can delete the oldest snapshots before they are read.
 const MARGIN: Duration = Duration::from_secs(600);
 /// Maximum number of hosts. A longer list is probably the wrong file.
 const MOST_HOSTS: usize = 256;
@@ -74,7 +74,7 @@ fn check_name(name: &str) -> Result<(), UsageError> {
 }
 
 /// Queries all hosts concurrently. `time` is the time limit per host without the time to connect. The answers are in
-/// the order of `hosts`, and the first ones can be printed while a later host hangs.
+/// the order of `hosts`, so earlier answers can be printed while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,

@@ -1,4 +1,4 @@
-//! `gpumem metrics`: prints the metrics for Prometheus once. The [`Publisher`] also serves `gpumem serve`.
+//! `gpumem metrics`: prints the metrics for Prometheus once. `gpumem serve` also uses the [`Publisher`].
 
 use std::io::{self, IsTerminal as _};
 

@@ -105,7 +105,7 @@ fn finish(
         print(&document(&report)?)?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // End by the signal, so that a calling script ends, too.
+        // Die from the signal, so that a script that runs gpumem ends, too.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);

@@ -132,7 +132,7 @@ fn measure(
     let is_written = publish_report(args, &report, reports);
     // The kernel ignores fatal signals that the init process of a pid namespace sends to itself.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
-        // Die from the command's signal, so that the parent sees the same status. A second core dump is useless.
+        // Die from the command's signal, so that the parent sees the same status, but do not dump core a second time.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
         let _ = signals::end_as_by(signal);

@@ -47,8 +47,8 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
     low_level::emulate_default_handler(signal)
 }
 
-/// Notes SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that the current action completes and no other
-/// action starts.
+/// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that the current action is completed and no
+/// further action starts.
 #[derive(Debug)]
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 

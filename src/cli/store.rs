@@ -1,8 +1,8 @@
 //! Finds the stored history, decides whether to trust it, and passes it to the rules before the live samples.
 //!
 //! [`crate::recording::store`] reads and writes stores. This module accepts a store only if this user or root wrote it
-//! during this boot of this machine, and if the clock was not set back since then. If in doubt, a store is not used:
-//! rules are undecided without history, but wrong with a false history.
+//! during this boot of this machine, and if the clock was not set back since then. In case of doubt, the store is not
+//! used. Without a history, rules are undecided, but a false history makes them wrong.
 
 use std::cell::RefCell;
 use std::env;
@@ -29,7 +29,7 @@ const USER_STATE: &str = "gpumem";
 const STORE: &str = "store";
 /// Default length of the history in seconds. Most findings are younger, so the output can show their age.
 const REACH_SECONDS: f64 = 2.0 * 3600.0;
-/// Further history in seconds, because the recorder deletes the oldest snapshots meanwhile.
+/// Additional history in seconds, because the recorder can delete the oldest snapshots before they are read.
 const MARGIN_SECONDS: f64 = 600.0;
 /// Time in seconds for which the writer buffers snapshots to compress them together.
 const HELD_BACK_SECONDS: f64 = 10.0;
@@ -56,7 +56,7 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Returns the directory that the user chose with `--store-dir`, or systemd with STATE_DIRECTORY.
+    /// Returns the directory in `--store-dir` or in systemd's STATE_DIRECTORY.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
         self.chosen.map(Path::to_owned).or_else(service)
@@ -262,7 +262,7 @@ pub(super) fn each_stored(
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // The recorder does not mark release requests if it cannot read the caller's audit log.
+                // The recorder can run as another user, who cannot read this audit log.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }

@@ -14,7 +14,7 @@ use crate::support::{self, clean_environment, finish_with_input, gpumem};
 /// Rules with short durations.
 const QUICK: &str = "[rules.orphan]\nduration = \"2s\"\n[rules.dead]\nduration = \"2s\"\n";
 
-/// A mount namespace with a private /dev. Dropping it kills `keeper`.
+/// A mount namespace with a private /dev. `keeper` is killed on drop.
 pub struct Namespace {
     keeper: Running,
     has_user: bool,
@@ -71,7 +71,7 @@ impl Namespace {
     }
 }
 
-/// A process that is not a child of the test. Dropping it kills the process.
+/// A process that is not a child of the test. The process is killed on drop.
 struct Stranger(u32);
 
 impl Drop for Stranger {

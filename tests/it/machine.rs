@@ -142,7 +142,7 @@ impl Snapshot {
     }
 }
 
-/// `gpumem record` to standard output. Dropping it kills gpumem.
+/// `gpumem record` to standard output. gpumem is killed on drop.
 pub struct Recording {
     pub running: Running,
     lines: Lines<BufReader<ChildStdout>>,
@@ -183,7 +183,7 @@ impl Recording {
     }
 }
 
-/// A child process. Dropping it kills the process.
+/// A child process, which is killed on drop.
 pub struct Running(pub Child);
 
 impl Running {
@@ -215,7 +215,7 @@ impl Drop for Running {
     }
 }
 
-/// A child process that reads and writes lines. Dropping it kills the process.
+/// A child process that reads and writes lines, and is killed on drop.
 pub struct LineProcess {
     pub running: Running,
     input: ChildStdin,

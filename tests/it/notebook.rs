@@ -35,8 +35,7 @@ sys.stdout.write(answer.decode())
 /// The key in the connection file of `fake_server.py`.
 const KEY: &str = "k3y-k3y";
 
-/// A home directory for servers and kernels. Dropping it kills every process whose command line contains the
-/// directory's path.
+/// A home directory for servers and kernels. On drop, every process whose command line contains the path is killed.
 pub struct JupyterHome(tempfile::TempDir);
 
 impl JupyterHome {
@@ -174,10 +173,10 @@ pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/notebook").join(name)
 }
 
-/// Returns gpumem's facts about a kernel after the server has answered.
+/// Returns the data that gpumem reports about a kernel after the server has answered.
 ///
-/// The first sample does not wait long for the server. A TLS handshake on a busy machine can be slower in every run of
-/// `ps`, but a later sample of `record` then contains the answer.
+/// The first sample waits only briefly for the server. On a busy machine, a TLS handshake can take longer in every run
+/// of `ps`. A later sample of `record` then contains the answer.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     let mut facts = Value::Null;
     wait_until("no request about the kernel is pending", || {
@@ -191,7 +190,7 @@ pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     facts
 }
 
-/// Returns gpumem's facts about a kernel in the last of several samples.
+/// Returns the data that gpumem reports about a kernel in the last of several samples.
 fn later_facts(machine: &Machine, pid: u32) -> Value {
     let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]).exits(0);
     assert_no_secret(&[&output.stdout, &output.stderr]);
@@ -199,8 +198,8 @@ fn later_facts(machine: &Machine, pid: u32) -> Value {
     facts_of(&serde_json::from_str(last).unwrap(), pid)
 }
 
-/// Returns gpumem's facts about a kernel in one sample. Asserts that the sample was fast and that no secret was
-/// printed.
+/// Returns the data that gpumem reports about a kernel in one sample. Asserts that the sample was fast and that no
+/// secret was printed.
 fn first_facts(machine: &Machine, pid: u32) -> Value {
     let start = Instant::now();
     let output = machine.run(&["ps", "--json"]);

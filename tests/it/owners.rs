@@ -23,7 +23,7 @@ fn wait_for_pid(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// Returns gpumem's facts about a process on a GPU, and the first step of the plan to kill the process.
+/// Returns the data that gpumem reports about a process on a GPU, and the first step of the plan to kill the process.
 fn process_and_step(pid: u32) -> (Value, Value) {
     let machine = Machine::new(&one_gpu(&[pid]));
     let process = machine.snapshot(0).process(pid).clone();

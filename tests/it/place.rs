@@ -197,7 +197,7 @@ fn a_runs_environment_is_shown_without_secrets() {
     assert_eq!(member(&families, other.pid()).unwrap().members, [other.pid()]);
 }
 
-/// A process group. Dropping it kills the group.
+/// A process group, which is killed on drop.
 struct Group(Running);
 
 impl Drop for Group {

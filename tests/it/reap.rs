@@ -121,7 +121,7 @@ impl Stage {
     }
 }
 
-/// A process that holds a GPU. Dropping it kills the process.
+/// A process that holds a GPU, and is killed on drop.
 pub struct Holder {
     pub pid: u32,
     child: Arc<Mutex<Child>>,

@@ -220,7 +220,7 @@ pub fn signals_to(past: &LedgerSummary, to: u32) -> Vec<Signal> {
         .collect()
 }
 
-/// A child that leads a session. Dropping it kills the whole session.
+/// A child that leads a session. The whole session is killed on drop.
 struct SessionLeader(Child);
 
 impl SessionLeader {

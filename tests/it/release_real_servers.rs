@@ -35,7 +35,7 @@ fn find_server(server: &str) -> Option<PathBuf> {
     folder
 }
 
-/// A server in its own process group, and its machine. Dropping it kills the group.
+/// A server that leads a process group, and its machine. The group is killed on drop.
 struct Server {
     running: Running,
     machine: Machine,

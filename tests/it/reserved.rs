@@ -1,5 +1,5 @@
-//! Processes whose environments name the GPUs of a job, as children of an imitated slurmstepd. The tests check gpumem's
-//! facts about these processes, and the findings of the rule `reserved`.
+//! Processes whose environments name the GPUs of a job, as children of an imitated slurmstepd. The tests check the data
+//! that gpumem reports about these processes, and the findings of the rule `reserved`.
 
 use std::process::Command;
 

@@ -441,7 +441,7 @@ fn two_gpus(free: [u64; 2]) -> Scene {
     })
 }
 
-/// Returns a GPU with MIG devices, GPUs on which no program can start for different reasons, and a GPU with 6 GiB free.
+/// Returns a GPU with MIG devices, several GPUs on which no program can start, and a GPU with 6 GiB free.
 fn barely_usable_gpus() -> Scene {
     let empty = || Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
     let divided = empty()

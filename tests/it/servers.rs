@@ -57,7 +57,7 @@ impl ServerScripts {
     }
 }
 
-/// A program in its own process group. Dropping it kills its descendants.
+/// A program that leads a process group. The descendants of the program are killed on drop.
 struct Program {
     running: Running,
     port: u16,

@@ -1,5 +1,5 @@
-//! `--baseline`: reports processes that hold memory on a GPU and did not in an earlier snapshot. Growth of processes in
-//! the snapshot is left to `--max-used` and the leak rule.
+//! `--baseline`: reports processes that hold memory on a GPU now, but held none in an earlier snapshot. `--max-used`
+//! and the leak rule cover processes whose memory has grown.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -71,7 +71,7 @@ mod tests {
         snapshot
     }
 
-    /// Returns a GPU with 50 of 80 GiB used, `used_bytes` of them by one process.
+    /// Returns a GPU on which 50 of 80 GiB are used. One process holds `used_bytes`.
     fn gpu(used_bytes: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {

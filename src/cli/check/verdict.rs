@@ -79,7 +79,7 @@ pub(in crate::cli) struct CheckVerdict {
 #[derive(Debug)]
 struct Last {
     time: Time,
-    /// The whole snapshot, if needed for the report: the processes on the awaited GPUs, or the commands in findings.
+    /// The whole snapshot, if the report shows processes on awaited GPUs or commands in findings.
     whole: Option<Snapshot>,
     gpus: usize,
     /// GPUs from `--gpu` that the snapshot does not contain.
@@ -269,7 +269,8 @@ impl CheckVerdict {
         self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
     }
 
-    /// Notes that the final report is about to be printed, so the signal handler must not print another report.
+    /// Marks the check as concluded. From then on, the signal handler must not print a report, because the main thread
+    /// prints the final report.
     pub(super) fn conclude(&mut self) {
         self.concluded = true;
     }

@@ -102,7 +102,8 @@ impl Wait {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
-    /// Returns the devices that satisfy the requests. For an unsatisfied request, returns all devices it allows.
+    /// Returns the devices that satisfy the requests. For an unsatisfied request, returns all devices that the request
+    /// allows.
     pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<ComputeDevice<'g>> {
         let devices = self.devices(gpus).unwrap_or_default();
         let is_asked = |device: &ComputeDevice<'_>| {

@@ -102,7 +102,7 @@ fn lenient(command: Command) -> Command {
     command.mut_args(accept_any_value).mut_subcommands(lenient)
 }
 
-/// Removes quotes and backslashes as a shell does, but expands nothing. The last quote can lack its closing quote.
+/// Removes quotes and backslashes as a shell does, but expands nothing. A quote at the end can be unclosed.
 fn unquoted(word: &str) -> String {
     let mut plain = String::with_capacity(word.len());
     let mut quote = None;

@@ -210,7 +210,7 @@ impl DriverFacts<'_> {
             (KernelModule::Absent, Err(error)) => {
                 let check = topic.broken("nvidia is not loaded");
                 match (error, self.environment) {
-                    // The check of the driver reports the missing module.
+                    // The driver check already reports that the module is missing.
                     (NvmlFailure::DriverNotLoaded, _) => check,
                     // Loading the module does not help until the driver is installed or the container has GPUs.
                     (NvmlFailure::LibraryNotFound { .. }, _) => check,

@@ -1,4 +1,4 @@
-//! `gpumem explain --oom`: shows who held GPU memory at a time, from a recording or the store.
+//! `gpumem explain --oom`: shows which processes held GPU memory at a point in time, from a recording or the store.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// If the last sample is older than this when memory ran out, the page shows the sample's age.
+/// Maximum age of the last sample in seconds. The page states the age of an older sample.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {

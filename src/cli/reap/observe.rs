@@ -24,7 +24,7 @@ use crate::rules::{Engine, RuleSet, serves};
 use crate::source::live::Live;
 use crate::units::Span;
 
-/// Sampling time if the rules need no further history. Notebook servers have this time to answer.
+/// Sampling time if the rules need no further history. Notebook servers must answer within this time.
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -79,7 +79,7 @@ impl Observation {
     }
 
     /// Returns the plan, and the guard that checks every target again before an action. Fails if a GPU in the arguments
-    /// does not exist, or if /proc does not identify gpumem itself.
+    /// does not exist, or if gpumem cannot read its own identity from /proc.
     pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
         selection.check_gpus(&self.snapshot.gpus)?;

@@ -50,7 +50,7 @@ const MOST_EVENTS: usize = 16;
 const MOST_NOTICES: usize = 64;
 
 enum ServiceEvent {
-    /// The driver cannot be opened. Contains the error message.
+    /// The driver could not be opened, with the error message.
     NotOpened(String),
     /// The driver was opened, and the stored history was read.
     Opened {

@@ -88,15 +88,15 @@ enum Stage {
     After,
 }
 
-/// Additions to the environment and the open files that the command inherits from gpumem.
+/// What the command inherits in addition to gpumem's environment and standard streams.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
-    /// Close-on-exec descriptors of gpumem that the command inherits nevertheless.
+    /// Descriptors that are close-on-exec in gpumem, but that the command inherits.
     pub(super) descriptors: Vec<i32>,
     pub(super) variable: Option<(&'static str, String)>,
 }
 
-/// The process of the command. No other module waits for it, so its pid cannot be reused unnoticed.
+/// The process of the command. Only this module waits for the process, so the pid is not reused unnoticed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
 

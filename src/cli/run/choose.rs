@@ -35,7 +35,7 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
 const HOLDERS: usize = 2;
 const NAME_COLUMNS: usize = 16;
 
-/// Time limit for the queue thread to pass empty queues. If it takes longer, the user sees a progress message.
+/// Time limit for the queue thread to pass empty queues. After this time, the user sees a progress message.
 const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
@@ -162,7 +162,7 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(receiver)
 }
 
-/// Returns the processes on the device, except those that only use it to draw.
+/// Returns the processes on the device, except processes that only draw graphics.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
     rows.filter(|row| row.kind != ProcessType::Graphics)
@@ -197,8 +197,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, only
-/// these are returned. Devices that CUDA_VISIBLE_DEVICES hides are never returned.
+/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, returns
+/// only these devices. Never returns a device that CUDA_VISIBLE_DEVICES hides.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -237,12 +237,12 @@ fn candidates(
             .into());
         }
     }
-    // If a GPU is partitioned, `--gpu` with its name requests any one of its MIG devices.
+    // `--gpu` with the name of a partitioned GPU requests one of its MIG devices.
     let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // Keep devices whose total memory is unknown, because it can be enough.
+        // Keep devices with an unknown total, which can be large enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {

@@ -11,8 +11,8 @@ use crate::model::Process;
 use crate::report::run::HeldMemory;
 use crate::source::live::Live;
 
-/// Interval between the first samples. It is short so that short commands are sampled several times. Later, a twentieth
-/// of the elapsed time is used, up to the configured interval.
+/// Interval between the first samples, so that short commands are sampled several times. Later, the interval is a
+/// twentieth of the elapsed time, up to the configured interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
 /// A process needs some time to exit. Memory that is held after this time is reported as left behind.
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Takes samples until the command exits. Returns whether all of its descendants have exited, too.
+/// Takes samples until the command exits. Returns whether all descendants of the command have exited, too.
 pub(super) fn until_end(
     live: &mut Live,
     shared: &Shared,

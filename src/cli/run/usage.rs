@@ -23,14 +23,14 @@ pub(super) struct Usage {
     ours: HashSet<Identity>,
     gpus: BTreeMap<u32, RunGpu>,
     processes: HashMap<(Identity, u32), RunProcess>,
-    /// The latest of the samples with the least free memory, for each GPU.
+    /// For each GPU, the latest of the samples with the least free memory.
     least_free: BTreeMap<u32, LeastFree>,
     /// Pids that gpumem could not identify before the command started. A later unidentified pid can belong to the
     /// command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
-    /// Processes of the command and GPU indices for which the leak rule was undecided in the last sample with the
-    /// process.
+    /// Processes of the command and indices of GPUs for which the leak rule was undecided when the process was last on
+    /// the GPU.
     undecided: HashSet<(Identity, u32)>,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,

@@ -26,7 +26,7 @@ const PART: &str = "GPUMEM_TEST_FAULTS_PART";
 /// `all` selects the whole matrix. By default, the test runs a sample that changes daily.
 const EXTENT: &str = "GPUMEM_TEST_FAULTS";
 const WORKERS: usize = 2;
-/// The default sample contains one of this many combinations.
+/// The default sample contains one in `SHARE` combinations.
 const SHARE: u64 = 16;
 
 /// Errors that a driver can return (nvml.h, nvmlReturn_enum).

@@ -14,7 +14,7 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::lives;
 use crate::support::{self, wait_until};
 
-/// Slurm's daemons and their directory. Dropping it ends the daemons and their jobs.
+/// Slurm's daemons and their directory. On drop, the daemons and their jobs are ended.
 struct Cluster {
     folder: tempfile::TempDir,
     daemons: Vec<Running>,
@@ -349,7 +349,7 @@ fn a_job_starts_on_free_gpus_and_leaves_them_free() {
     wait_until("the node is idle", || cluster.output_of("sinfo -h -o %T") == "idle");
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
 
-    // Another user's process is on the GPU. The epilog does not kill it, and the node is drained.
+    // Another user's process is on the GPU. The epilog drains the node and does not kill the process.
     fs::remove_file(folder.join("out/go")).unwrap();
     fs::remove_file(folder.join("out/left")).unwrap();
     cluster.submit(&options, leave);

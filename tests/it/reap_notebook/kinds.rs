@@ -129,8 +129,8 @@ fn a_server_in_another_network_is_asked_from_within() {
     assert!(signals_to(&past, kernel).is_empty(), "{past:?}");
 }
 
-/// Asserts that the state of a kernel is unknown and that gpumem does not plan to kill the kernel. Returns gpumem's
-/// facts about the kernel.
+/// Asserts that the state of a kernel is unknown and that gpumem does not plan to kill the kernel. Returns the data
+/// that gpumem reports about the kernel.
 fn assert_left_alone(kernel: u32) -> Value {
     let machine = Machine::new(&one_gpu(&[kernel]));
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");

@@ -50,7 +50,7 @@ while True: signal.pause()"
     });
 }
 
-/// A process in a session of its own. Dropping it kills the process.
+/// A process that leads a session, and is killed on drop.
 pub struct KillOnDrop(pub u32);
 
 impl Drop for KillOnDrop {

@@ -17,7 +17,7 @@ pub enum Value {
     Points {
         /// `(second, value)` in the order of seconds.
         points: Vec<(f64, f64)>,
-        /// Set for straight lines between points.
+        /// If set, straight lines connect the points.
         #[serde(default)]
         interpolate: bool,
     },

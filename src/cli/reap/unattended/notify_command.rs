@@ -38,7 +38,7 @@ pub(super) enum NotifyError {
     NotOurs {
         /// The program, or a file in the arguments.
         path: PathBuf,
-        /// Who can change the file, with advice.
+        /// Reason why the file is not trusted, with advice.
         why: NotOurs,
     },
     #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
@@ -78,8 +78,8 @@ fn run_and_read(
     let stderr = subprocess.child.stderr.take();
     let output = Arc::new(Mutex::new(CommandOutput::default()));
     let kept = Arc::clone(&output);
-    // A descendant in another session can keep the pipe open after the command was killed, so the main thread cannot
-    // join this thread.
+    // Do not join this thread, because a descendant in another session can keep the pipe open after the command was
+    // killed.
     let reading = thread::Builder::new().name("notify-stderr".to_owned());
     let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
     let program = Arc::clone(&command[0]);
