@@ -45,7 +45,7 @@ fn a_program_under_supervisord_is_stopped_through_it() {
     assert!(owner < signal, "the owner comes first: {plan}");
 }
 
-/// A recording with the expected exit code of `check`, findings and planned pids of `reap`.
+/// A recording, and the expected exit code of `check`, findings, and pids in the plan of `reap`.
 struct Case {
     file: &'static str,
     code: i32,

@@ -1,4 +1,4 @@
-//! `check` finds in every recording of the corpus what the labels say.
+//! For every recording of the corpus, the findings of `check` match the labels.
 
 use std::fs;
 use std::path::{Path, PathBuf};

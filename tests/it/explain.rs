@@ -143,7 +143,7 @@ fn no_failure_is_claimed_and_the_fullest_moment_is_named() {
     machine
         .run(&[&record as &[&str], &["--interval", "100ms", "--duration", "1s"]].concat())
         .exits(0);
-    // The memory is freed. Now another GPU is the fullest, but less full than the first GPU was.
+    // After the memory is freed, GPU 1 is the fullest GPU, but less full than GPU 0 was.
     machine.play(&Scene::new().gpu(held(10 * GIB)).gpu(held(20 * GIB)));
     let explain = |visible: Option<&str>| {
         let store = store.to_str().unwrap();
@@ -172,7 +172,7 @@ fn explain_oom_reads_a_time_from_the_store() {
     machine.play(&one_gpu(&[]));
     let oom =
         |at: &str| machine.run(&["explain", "--oom", "--json", "--store-dir", dir, "--at", at]);
-    // The page names a process that has exited since.
+    // The page names the process although it has exited.
     let page = oom("-0s").exits(0).json();
     assert_eq!(page["gpu"]["processes"][0]["pid"], holder.pid(), "{page}");
     oom("-1h").exits(3);

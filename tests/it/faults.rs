@@ -1,5 +1,5 @@
-//! Wrong and missing answers from the driver. gpumem reports unknown values, and neither accuses nor kills a process
-//! because of a fault.
+//! Wrong and missing answers from the driver. gpumem reports the affected values as unknown, and does not accuse or
+//! kill a process because of a fault.
 
 mod family;
 mod late;

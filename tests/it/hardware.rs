@@ -66,7 +66,7 @@ fn run_on_mock(python: &Path, gpumem: &Path, out: &Path, only: &str, broken: &st
     support::finish(&mut command)
 }
 
-/// Returns the names of the checks with this result. The result of a check that was not run is `null`.
+/// Returns the names of the checks with the given value of `passed`, which is `null` for a check that was not run.
 fn checks(out: &Path, passed: &Value) -> BTreeSet<String> {
     let report = fs::read(out.join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();

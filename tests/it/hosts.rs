@@ -267,7 +267,7 @@ esac
         assert!(error_of(&document, name).contains(reason), "{name}: {}", host(&document, name));
         assert!(output.stderr.contains(&format!("gpumem: {name}: ")), "{name}");
     }
-    // No transport is still running.
+    // All transports have exited.
     let remaining =
         || Command::new("pgrep").args(["-f", &hosts.replace("hosts", "bin/ssh")]).output();
     wait_until("every transport has exited", || remaining().unwrap().stdout.is_empty());

@@ -25,7 +25,7 @@ impl Machine {
         Self::with_library(scene, mock_nvml::library())
     }
 
-    /// Uses another build of the mock driver.
+    /// Creates a machine with another build of the mock driver.
     pub fn with_library(scene: &Scene, library: PathBuf) -> Self {
         let machine = Self { folder: tempfile::tempdir().unwrap(), library };
         machine.play(scene);
@@ -188,7 +188,7 @@ pub struct Running(pub Child);
 
 impl Running {
     /// Starts a program without input and output. As in a shell, the program gets its own process group, so that gpumem
-    /// does not count it as part of the test's job.
+    /// does not take the program for a part of the test's job.
     pub fn start(command: &mut Command) -> Self {
         // setsid forks if it is a process group leader.
         if command.get_program() != "setsid" {

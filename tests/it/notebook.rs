@@ -164,7 +164,7 @@ impl Drop for JupyterHome {
 }
 
 pub struct FakeServer {
-    /// Killed when dropped.
+    /// The server is killed on drop.
     server: Running,
     pub kernel: u32,
 }
@@ -175,8 +175,8 @@ pub fn script(name: &str) -> PathBuf {
 
 /// Returns the data that gpumem reports about a kernel after the server has answered.
 ///
-/// The first sample waits only briefly for the server. On a busy machine, a TLS handshake can take longer in every run
-/// of `ps`. A later sample of `record` then contains the answer.
+/// The first sample waits only briefly for the server. On a busy machine, a TLS handshake can take longer than `ps`
+/// waits, in every run. A later sample of `record` then contains the answer.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     let mut facts = Value::Null;
     wait_until("no request about the kernel is pending", || {
@@ -246,7 +246,7 @@ impl Server {
             .arg(format!("--ServerApp.root_dir={}", home.path("work").display()))
             .args(flags);
         // By default, the server writes a free port into its file and binds the port later. Another program can take
-        // the port meanwhile.
+        // the port in the meantime.
         if !flags.iter().any(|flag| flag.starts_with("--ServerApp.sock")) {
             command.arg(format!("--ServerApp.port={}", support::free_port()));
         }
@@ -461,7 +461,8 @@ fn a_server_with_only_a_password_is_reported() {
     let server = or_skip!(Server::start(&[password, "--IdentityProvider.token="]));
     // The server's file does not contain the password.
     assert_eq!(server.file["token"], "");
-    // Starting a kernel through the server requires the password, so start a kernel as the server would.
+    // Starting a kernel through the server requires the password, so start a kernel without the server, but with the
+    // same arguments.
     let id = "11111111-5a43-4a5e-9a77-4b1f6e2d9c10";
     let connection = server.home.path(&format!("runtime/kernel-{id}.json"));
     fs::write(

@@ -1,5 +1,5 @@
-//! gpumem writes files as root in directories that an attacker controls. The attacker puts links, pipes, hard links and
-//! own files under the name of the output, and exchanges them while gpumem writes.
+//! gpumem writes files as root in directories that an attacker controls. The attacker creates links, pipes, hard links
+//! and regular files under the name of the output file, and exchanges them while gpumem writes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -206,7 +206,7 @@ while True:
 #[test]
 fn exchanging_files_during_a_write_misdirects_nothing() {
     or_skip!(support::root("root"));
-    // The attacker possibly cannot run the first python3 on PATH, for example in root's home directory.
+    // The first python3 on PATH can be in a directory that the attacker cannot enter, such as root's home directory.
     let python = "/usr/bin/python3";
     or_skip!(find("python3", "python3").filter(|_| Path::new(python).exists()));
     let rounds = std::env::var("GPUMEM_TEST_RACES").map_or(20, |text| text.parse().unwrap());

@@ -30,7 +30,7 @@ fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
 /// A CI runner with a GPU. gpumem and the tests are on PATH.
 struct Runner {
     machine: Machine,
-    /// The process that the tests leave on the GPU, or that is unused.
+    /// The process that the tests leave on the GPU if `leaves` is set.
     left: Running,
 }
 

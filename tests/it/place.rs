@@ -142,7 +142,7 @@ fn in_a_namespace_only_holders_of_device_files_are_resolved() {
             assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "{process}");
             assert_eq!(process["unresolved"], Value::Null);
         } else {
-            // NVML's pid is not matched to the process with this pid in the namespace.
+            // gpumem must not match NVML's pid to the process that has the same pid in the namespace.
             assert!(process["unresolved"].is_string(), "{process}");
             assert_eq!(process.as_object().unwrap().len(), 2, "{process}");
         }

@@ -1,4 +1,4 @@
-//! Platforms where NVML reports less or partial data: MIG, unified memory, Jetson, WSL and MPS.
+//! Platforms on which NVML reports less data, or data about parts of a GPU: MIG, unified memory, Jetson, WSL and MPS.
 
 use mock_nvml::scene::{Driver, Fault, Gpu, MigDevice, Process, ProcessKind, Scene};
 use serde_json::{Value, json};

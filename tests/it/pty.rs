@@ -261,7 +261,7 @@ impl Terminal {
         self.wait_until("stop", || state() == Some('T'));
     }
 
-    /// Returns the pid of gpumem, which is the last only child below the started program.
+    /// Returns the pid of gpumem, which is the last process in the chain of children below the started program.
     pub fn pid(&self) -> Pid {
         let mut pid = self.child.id();
         // gpumem has one child, a helper that reads other processes' memory.
@@ -320,7 +320,7 @@ impl Terminal {
             Self::screen_modes(&self.before),
             "the terminal's modes"
         );
-        // The reading thread possibly has not processed the last output.
+        // The reading thread can lag behind the output.
         self.wait_until("restored screen, cursor, mouse and paste modes", || {
             let parser = self.screen.lock().unwrap();
             let screen = parser.screen();

@@ -161,8 +161,8 @@ fn a_background_job_leaves_the_terminal_alone() {
     let (mut terminal, at_prompt) = or_skip!(start_stopped_job());
     terminal.press("bg\n");
     assert_eq!(wait_for_prompt(&terminal, 3), at_prompt);
-    // gpumem stops again, because a background job must not use the terminal. The shell does not continue the job for
-    // the signal until the shell has noticed that.
+    // gpumem stops again, because a background job must not use the terminal. Until the shell has noticed the stop, it
+    // does not continue the job for the signal.
     terminal.press("until [[ $(jobs) == *Stopped* ]]; do sleep 0.1; done\n");
     wait_for_prompt(&terminal, 4);
     assert_killed(&mut terminal, "", &at_prompt);

@@ -1,8 +1,8 @@
 //! `gpumem reap` and `gpumem kill` on the mock driver: plans, and actions on real processes.
 //!
-//! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, which proves NVML's pid even in another
-//! pid namespace. gpumem then acts on a process that a person names. Rules end processes only in the host's pid
-//! namespace. Elsewhere, the tests check that gpumem refuses.
+//! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, so that gpumem can match NVML's pid to a
+//! process even in another pid namespace. There, gpumem acts on a process that a person names. Rules end processes only
+//! in the host's pid namespace. In another namespace, the tests check that gpumem refuses.
 
 mod acts;
 mod plans;
@@ -105,13 +105,13 @@ impl Stage {
         lines.iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Starts a reaper, and waits until it has sent SIGTERM to a process that ignores it.
+    /// Starts a reaper whose target ignores SIGTERM, and waits until SIGTERM has been sent.
     fn start_waiting(&self, holder: &Holder) -> Child {
         let pid = holder.pid.to_string();
         self.start_waiting_with(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
     }
 
-    /// Starts a reaper, and waits until it has sent a signal.
+    /// Starts a reaper, and waits until a signal has been sent.
     fn start_waiting_with(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

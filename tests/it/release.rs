@@ -138,7 +138,7 @@ fn a_process_without_a_way_to_release_gets_alternatives() {
     assert!(holder.is_alive());
 }
 
-/// If gpumem ran the interpreter of a process as root, it would run any user's file named `python3.14`.
+/// As root, gpumem must not run the interpreter of a process, because every user can create a file named `python3.14`.
 #[test]
 fn the_interpreter_of_a_process_is_never_run() {
     let stage = or_skip!(Stage::new());
@@ -224,7 +224,7 @@ fn a_signal_is_sent_only_while_it_is_handled() {
         };
         let (mut handles, mut blocks, mut count) = (false, false, 0);
         for _ in 0..40 {
-            // A probe, as when a plan is made, must not change the result.
+            // A plan includes a probe, which must not change the result.
             let _ = probe_release(&roots, &way, &options(1000));
             let words = ["on", "off", "ignore", "block", "unblock", "exec", "wait"];
             let word = random.pick(&words);

@@ -1,4 +1,4 @@
-//! Real kernels that free memory on a request over their own channel, and hostile kernels. The modules in `release`
+//! Real kernels that free memory on request over the kernel protocol, and hostile kernels. The modules in `release`
 //! imitate libraries, and write their memory use to the mock driver's scene.
 
 use std::fs;
@@ -86,7 +86,7 @@ fn release(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     report.unwrap()
 }
 
-/// A kernel that was started without a server, as by a person or an editor.
+/// A kernel without a server, like the kernels that people and editors start.
 struct RawKernel {
     machine: Machine,
     home: JupyterHome,

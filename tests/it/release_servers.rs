@@ -349,8 +349,7 @@ fn a_busy_server_is_not_asked_to_unload() {
     });
 }
 
-/// The proof of 20 s idle time includes the time of the slow answers. The proof then takes 23 s, and would otherwise
-/// take 31 s.
+/// The time of the slow answers counts toward the idle time of 20 s, so the proof takes 23 s, not 31 s.
 #[test]
 fn a_slow_server_is_unloaded() {
     let python = or_skip!(support::python_with(&["http.server"]));
@@ -496,7 +495,7 @@ fn unmet_requirements_of_a_server_are_refused() {
     let answer = perform_way(&way, 30_000);
     assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
     server.assert_untouched();
-    // Unloading can crash SGLang. A rule must not do so, but a person can, and is warned.
+    // Unloading can crash SGLang, so a rule must not unload it. A person can, but is warned.
     let server = StandIn::start(&python, program_of("sglang"), "idle");
     let way = server.way();
     let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };

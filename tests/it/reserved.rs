@@ -11,8 +11,8 @@ use crate::support::{self, wait_until};
 
 const QUICK: &str = "[rules.reserved]\nduration = \"2s\"\n";
 
-/// Starts a copy of bash that is named like slurmstepd and has its process title. The copy starts a process with the
-/// given variables.
+/// Starts a copy of bash with the name and the process title of slurmstepd. The copy starts a process with the given
+/// variables.
 fn start_step(folder: &std::path::Path, title: &str, variables: &[(&str, &str)]) -> Running {
     let daemon = folder.join("slurmstepd");
     if !daemon.exists() {

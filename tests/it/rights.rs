@@ -259,8 +259,8 @@ fn a_privileged_program_shows_no_other_users_environment() {
         assert!(output.stdout.contains(&title), "{output:?}");
         output.stdout
     };
-    // The program can read every environment. It shows the caller's own environments, and shows all environments to
-    // root.
+    // gpumem can read every environment, but shows callers only the environments of their own processes. Root sees all
+    // environments.
     assert!(page(&callers, NOBODY).contains("of-the-caller"));
     assert!(page(&roots, 0).contains("of-root"));
     let shown = page(&roots, NOBODY);

@@ -563,7 +563,7 @@ fn run_waits_for_memory_and_takes_the_freest_gpu() {
 
 #[test]
 fn without_a_size_a_gpu_that_another_user_uses_is_not_chosen() {
-    // Only root can start a process of another user. Other users use pid 1, which belongs to root.
+    // Only root can start a process of another user. Without root, the test uses pid 1, which belongs to root.
     let by_another = || Running::start(Command::new("sleep").arg("600").uid(65534));
     let another = rustix::process::geteuid().is_root().then(by_another);
     let another = another.as_ref().map_or(1, Running::pid);

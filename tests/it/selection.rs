@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::run;
 
 const GIB: u64 = 1 << 30;
-/// The recording of the demo. With `--replay`, the screen plays it to the end.
+/// The recording of the demo. Unlike with `--demo`, `watch` plays the recording to the end.
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
 
 type Pids = BTreeSet<u64>;

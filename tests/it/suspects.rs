@@ -111,7 +111,7 @@ fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
     recordings
 }
 
-/// Returns why a process must not be a suspect, or `None` if it may be.
+/// Returns the reason why a process must not be a suspect, if any.
 fn find_fault(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<String> {
     let pid = suspect.process.pid;
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());

@@ -18,7 +18,7 @@ use crate::reclaim::commands::CommandSource;
 use crate::source::Source as _;
 use crate::units::Span;
 
-/// Maximum age of the last sample in seconds. The page states the age of an older sample.
+/// Maximum age of the last sample in seconds. The page states the age if the sample is older.
 const OLD_SECONDS: f64 = 30.0;
 
 pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> anyhow::Result<Exit> {

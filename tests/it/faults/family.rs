@@ -130,7 +130,7 @@ fn a_family_with_an_unreadable_gpu_is_left_alone() {
     let family = Family::start(&namespace);
     let stage =
         |fault| Stage { namespace: &namespace, machine: Machine::new(&scene(&family, fault)) };
-    // If both GPUs are readable, the first rank is idle.
+    // If both GPUs are readable, gpumem finds the first rank idle.
     let readable = stage(None);
     readable.fill_store();
     assert_eq!(accused(&readable.check()), [json!(family.ranks[0])]);

@@ -1,4 +1,4 @@
-//! Injects every NVML error into every call of gpumem, on one GPU or all GPUs, and permanently or once. Compares each
+//! Injects every NVML error into every call of gpumem: on one GPU or on all GPUs, permanently or once. Compares each
 //! run with a run without faults.
 //!
 //! The mock driver counts the calls in the run without faults. Snapshots have timestamps minutes apart, and the mock's
@@ -291,7 +291,7 @@ fn combinations(counts: &Path) -> Vec<Combination> {
     all
 }
 
-/// Returns the wrong results, and the missing results without an error, of a run with a fault.
+/// Returns the wrong values in a run with a fault, and the missing values for which gpumem reported no error.
 fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> {
     let mut wrong = Vec::new();
     for finding in run.findings.difference(&baseline.findings) {

@@ -38,8 +38,8 @@ fn a_port_not_held_by_the_server_gets_no_request() {
 #[test]
 fn a_socket_of_another_process_gets_no_request() {
     let home = JupyterHome::new();
-    // Name the socket like a socket of NCCL, which gpumem does not take for a server's. This process is an ancestor of
-    // other tests' children, which would otherwise look like servers.
+    // Use a name like NCCL's, so that gpumem does not take the socket for a server's socket. This process is an
+    // ancestor of other tests' children, which would otherwise look like servers.
     let sock = home.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Which processes are killed, which memory is freed, and what the audit log records.
+//! The effects of actions: killed processes, freed memory, and the audit log.
 
 use std::fs::{self, File};
 use std::process::Child;

@@ -42,7 +42,7 @@ use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 
 const NAME: &str = "reclaim::chance::signals_go_only_to_planned_processes_and_their_children";
-/// The shared directory. Set for the process that acts.
+/// Contains the path of the shared directory in the process that acts.
 const INSIDE: &str = "GPUMEM_TEST_CHANCE";
 pub(super) const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
 const SEED: &str = "GPUMEM_CHANCE_SEED";
@@ -151,7 +151,7 @@ struct Acted {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum TargetWork {
     None,
-    /// The process is in the same family, and possibly in the same process group.
+    /// The process is in the same family, and can be in the same process group.
     Perhaps,
     /// The process is in the target or descends from the target.
     Own,
@@ -410,7 +410,7 @@ impl Machine {
                 let everyone: Vec<i64> = truth.born.keys().copied().collect();
                 named.extend(u32::try_from(random.pick(&everyone)));
             }
-            // If no process is named, plan for the findings, which are also empty.
+            // If no process is named, plan for the findings, of which there are none.
             policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };

@@ -21,7 +21,7 @@ use crate::support::{find, finish, skip};
 
 const INSIDE: &str = "GPUMEM_TEST_REUSE";
 const NAME: &str = "reclaim::reuse::no_signal_goes_to_a_process_with_a_reused_pid";
-/// The last assigned pid. The kernel assigns the following pid next (`ns_last_pid`,
+/// Contains the last pid that the kernel assigned. The next pid is one higher (`ns_last_pid`,
 /// Documentation/admin-guide/sysctl/kernel.rst).
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 /// Default number of races. `GPUMEM_CHANCE_FAMILIES` overrides it.

@@ -1,5 +1,5 @@
-//! Activity of a family protects it. Between the plan and the action, activity cancels what a rule found. After a
-//! signal, activity delays SIGKILL.
+//! Activity protects a family. Between the plan and the action, activity cancels what a rule found. After a signal,
+//! activity delays SIGKILL.
 
 use std::fs;
 use std::io::Read as _;

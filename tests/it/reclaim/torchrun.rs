@@ -14,7 +14,7 @@ os.rename(path + '.new', path)
 time.sleep(600)
 ";
 
-/// Debian installs `python3-torch` for the system's Python, which possibly is not the first on PATH.
+/// Debian installs `python3-torch` for the system's Python, which need not be the first on PATH.
 fn python_with_torch() -> Option<PathBuf> {
     let python = PathBuf::from("/usr/bin/python3");
     let import = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";

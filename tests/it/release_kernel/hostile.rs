@@ -63,7 +63,7 @@ fn assert_answers(modes: &[Case], is_contacted: bool) {
                 };
                 let start = Instant::now();
                 let mut answer = perform_with(hostile.running.pid(), &short_options());
-                // On a busy machine, the kernel possibly has not started yet.
+                // On a busy machine, the kernel starts slowly.
                 while !is_right(&answer)
                     && is_busy(&answer)
                     && start.elapsed() < Duration::from_secs(60)
@@ -279,7 +279,7 @@ fn assert_a_fork_and_a_reused_pid_are_not_the_kernel(kernel: &RawKernel, client:
     assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 
-/// A home directory on a file server that does not trust root has such permissions.
+/// The directory is readable only with the owner's rights, as on a file server that does not trust root.
 #[test]
 fn a_connection_file_is_read_with_its_owners_rights() {
     if !rustix::process::geteuid().is_root() {

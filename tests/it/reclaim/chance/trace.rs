@@ -24,7 +24,7 @@ pub enum Call {
         pid: i64,
         signal: String,
     },
-    /// A mark of this program.
+    /// A mark in the log.
     Mark(i32),
     /// A call that can signal a process without a pidfd, which the program must not use.
     Other(String),
