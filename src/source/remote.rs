@@ -61,7 +61,7 @@ pub struct RemoteHost {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RemoteRequest {
     pub interval: Duration,
-    /// How long to record. `None` records until the connection is closed.
+    /// How long to record, or `None` to record until the connection is closed.
     pub duration: Option<Duration>,
     /// How much stored history the host sends first.
     pub history: Duration,

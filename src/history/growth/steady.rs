@@ -275,7 +275,7 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Returns whether the growth was freed. The end of a peak does not free it.
+    /// Returns whether the growth was freed. The end of a peak does not free the growth.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;

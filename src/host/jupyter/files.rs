@@ -1,4 +1,4 @@
-//! Reads the files of a kernel and its server. The owner of a file chose its content, so it is untrusted.
+//! Reads the files of a kernel and its server. The owner of a file chose its content, so the content is untrusted.
 //!
 //! A path is resolved from the root folder of the process (`/proc/PID/root`), so a link in a container cannot lead out
 //! of the container. Only a regular file of the process's user is read. This rule excludes devices, pipes without a

@@ -92,7 +92,8 @@ pub fn read_clocks() -> Clocks {
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// Reads the wall clock. It can be set, so use it only for display and for comparison with times that users enter.
+/// Reads the wall clock. Users can set the clock, so use the time only for display and for comparison with users'
+/// input.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)

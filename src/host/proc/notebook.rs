@@ -204,7 +204,7 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
 }
 
 /// Returns the program that argv starts, and its arguments. For Python, the program is the script or module. For
-/// `jupyter nbconvert`, it is `nbconvert`.
+/// `jupyter nbconvert`, the program is `nbconvert`.
 fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;

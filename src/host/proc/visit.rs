@@ -192,8 +192,7 @@ impl Surroundings {
     }
 }
 
-/// Returns whether a cgroup is frozen, or `None` if it is not in the cgroup v2 hierarchy or outside the cgroup
-/// namespace.
+/// Returns whether a cgroup is frozen, or `None` for a cgroup of version 1 or outside gpumem's cgroup namespace.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     let is_outside = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));

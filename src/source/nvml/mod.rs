@@ -39,7 +39,7 @@ const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
-    /// Path of the library. `None` uses the loader's search path.
+    /// Path of the library, or `None` to use the loader's search path.
     pub library: Option<PathBuf>,
     pub timeout: Duration,
 }
