@@ -1,4 +1,4 @@
-//! The table of fields: the facts about a row, with their names and how their values are read.
+//! The table of fields. A field is a fact about a row, with names and a way to read its value.
 //!
 //! The [selector](super::selector) parser and its help use this table. A match is true, false or
 //! unknown. A resolved process without a known container is known to be in no container.

@@ -1,10 +1,10 @@
 //! The data types of gpumem: plain data with serde, without I/O or a clock.
 //!
-//! Observations: [`snapshot`] is one instant, and the format of `ps --json`, `record` and
-//! `--replay`. [`mod@process`] is a process in a snapshot, and [`identity`] decides whether two
-//! observations are of the same process. [`compute_device`] is a device that a program can use,
-//! [`reservation`] lists the GPUs allocated to jobs and containers, and [`release`] is a process's
-//! report about memory that it freed.
+//! Observations: [`snapshot`] contains everything that was observed at one instant, and defines the
+//! format of `ps --json`, `record` and `--replay`. [`mod@process`] is a process in a snapshot, and
+//! [`identity`] decides whether two observations are of the same process. [`compute_device`] is a
+//! device that a program can use, [`reservation`] lists the GPUs allocated to jobs and containers,
+//! and [`release`] is a process's report about memory that it freed.
 //!
 //! Conclusions: a [`finding`] is proven, a [`suspect`] is not yet proven, and [`reclaimable`] adds
 //! up both. [`family`] groups related processes, and [`keep`] contains reasons not to kill a

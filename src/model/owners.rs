@@ -186,8 +186,8 @@ impl OwnerEntry {
         self.programs().any(|program| is_named(program, name))
     }
 
-    /// Returns whether the owner restarts programs or runs jobs, instead of being an environment or
-    /// letting people start programs.
+    /// Returns whether the owner restarts programs or runs jobs. Other owners are environments, or
+    /// let people start programs.
     fn owns_programs(&self) -> bool {
         self.place.is_none() && (self.restarts || self.is_batch)
     }

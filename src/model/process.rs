@@ -287,7 +287,7 @@ impl Process {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // An engine that loses its front end leaves its own workers without one, too.
+        // An engine and its workers lose their front end together.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)
@@ -525,7 +525,8 @@ pub struct Jupyter {
 
 impl Jupyter {
     pub fn under_way(&self) -> Option<&'static str> {
-        // The kernel's files contain the server's URL, so they have been read if it is known.
+        // gpumem reads the server's URL from the kernel's files, so a known URL means that the
+        // files were read.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
@@ -563,14 +564,14 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Returns whether a server may restart the kernel, because a server may exist and is not
-    /// proven to be gone.
+    /// Returns whether a server may restart the kernel: the kernel has a server that is not proven
+    /// to be gone.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }
 }
 
-/// An identifier, which earlier versions wrote as a number.
+/// An identifier. Earlier versions wrote numbers instead of text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TextOrNumber {

@@ -1,11 +1,10 @@
-//! Adds up the reclaimable memory and its processes, for the first line of `check`, `ps` and the
-//! screen.
+//! Totals of reclaimable memory and processes, for the first line of `check`, `ps` and the screen.
 //!
-//! Reclaimable memory is the memory that `gpumem reap` frees by default, for all users: the memory
-//! of findings whose kinds `reap` includes by default. Excluded are findings whose rule offers only
-//! a notice, findings on exempt processes, and findings that a plan for the same snapshot skips.
-//! The total does not consider facts that gpumem reads only while it carries out a plan. Suspected
-//! memory is the memory of suspects.
+//! Reclaimable memory is the memory that `gpumem reap` frees by default, for all users. The total
+//! includes findings of the kinds that `reap` includes by default, except findings whose rule
+//! offers only a notice, findings on exempt processes, and findings that a plan for the same
+//! snapshot skips. The total ignores facts that gpumem reads only while it carries out a plan.
+//! Suspected memory is the memory of suspects.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// Minimum used memory of a GPU that an unlisted process may be using. Drivers that include their
-/// reserve in used memory reserve less than this.
+/// A GPU without listed processes but with this much used memory may be used by an unlisted
+/// process. Drivers that include their reserve in used memory reserve less than this.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names

@@ -91,8 +91,7 @@ pub struct ProcessRow<'a> {
 }
 
 impl<'a> ProcessRow<'a> {
-    /// Builds the row for `place`. [`ProcessRow::idle`] adds the idle time, which requires several
-    /// snapshots.
+    /// Builds the row for `place`, without the idle time, which requires several snapshots.
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));

@@ -56,7 +56,7 @@ pub enum SelectorError {
     Number { name: &'static str, value: String, example: &'static str },
     #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
     NoneSuch { name: &'static str, value: String, allowed: String },
-    /// The pattern would silently match nothing.
+    /// Patterns of other languages would silently match nothing.
     #[error(
         "{name}: {sign:?} is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]

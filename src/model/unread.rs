@@ -2,9 +2,9 @@
 //!
 //! If a GPU's process list cannot be read, its processes and their activity are unknown. A process
 //! may be on that GPU if it has the GPU's device file open, was on the GPU before, or is in the
-//! GPU's last list. The rest of the process's family may then be on the GPU as well, because
-//! members wait for each other. So may a run without some of its ranks. A process with unreadable
-//! file descriptors is not assumed to be on every GPU.
+//! GPU's last list. The members of a family wait for each other, so a family counts as a whole. A
+//! run that lacks some of its ranks may be on the GPU, too. A process with unreadable file
+//! descriptors is not assumed to be on every GPU.
 //!
 //! Pure: this module does no I/O and judges no process.
 
@@ -106,8 +106,8 @@ fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
     };
-    // The snapshot of a run on several machines contains only the ranks of this machine, so compare
-    // these first.
+    // The snapshot of a run on several machines contains only the local ranks, so compare their
+    // variables first.
     [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
         .iter()
         .find_map(|(rank, size)| {

@@ -1,12 +1,12 @@
 //! Carries out the steps for one target, as a state machine without a clock.
 //!
 //! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to
-//! [`Act::advance`]. That method takes the steps that are due through [`ProcessControl`], and
-//! returns when the next step is due. It never blocks.
+//! [`Act::advance`]. That method takes the steps that are due through [`ProcessControl`], returns
+//! when the next step is due, and never blocks.
 //!
-//! Only this module decides to send signals and requests. Before each signal or request, it
-//! rechecks the process's identity, its protection and the finding, and writes to the ledger.
-//! `handles` tracks the processes that may be signalled, and `step` implements the actions.
+//! Only this module decides to send signals and requests. Before each signal or request, this
+//! module rechecks the process's identity, its protection and the finding, and writes to the
+//! ledger. `handles` tracks the processes that may be signalled, and `step` implements the actions.
 
 mod checks;
 
@@ -36,7 +36,7 @@ const SAVING_SECONDS: f64 = 5.0;
 /// Maximum time, in seconds, that a working job gets after the first signal.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// Maximum time, in seconds, with an unknown verdict of the rule before the act is cancelled.
+/// Maximum time, in seconds, that the verdict of a rule can be unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -534,7 +534,7 @@ impl Act {
         let ms_until = |freed_at: Time| {
             u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
         };
-        // If no step of the plan ends processes, a process that is gone exited because of the
+        // If the plan only asks for a release, a process that is gone exited because of the
         // request.
         let only_asked = !self.target.steps.iter().any(Step::ends_processes);
         let released = |bytes, freed_at, why: String| {

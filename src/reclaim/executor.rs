@@ -272,8 +272,8 @@ impl Lock {
     /// process holds the lock, or if the lock cannot be taken.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
-        // Any user who can open the file, even for reading, could lock it and block the reaper,
-        // hence mode 0600.
+        // Mode 0600, because any user who can open the file, even for reading, could lock it and
+        // block the reaper.
         let mut file = open_output(path, OFlags::empty(), 0o600).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

@@ -1,10 +1,10 @@
 //! Keeps pidfds for the processes that an act may signal: the target's members, its launcher, and
 //! their new children.
 //!
-//! A process outside the plan is added only if it is a child of a held, living process. It must
-//! also have started after the act opened its parents, hold a GPU, and pass every check that
-//! members pass. A shared session, process group, cgroup or name is not enough, because unrelated
-//! processes can share it. This module sends nothing.
+//! A process outside the plan is added only if it is a child of a held, living process, started
+//! after the act opened its parents, holds a GPU, and passes every check that members pass. A
+//! shared session, process group, cgroup or name is not enough, because unrelated processes can
+//! share it. This module sends nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

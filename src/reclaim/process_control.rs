@@ -83,7 +83,7 @@ pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
 /// Operations that an act performs on processes. No operation blocks.
 pub trait ProcessControl {
-    /// Opens a process if it is the approved process.
+    /// Opens a process, unless the pid now belongs to a different process.
     fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;
 
     /// Reads current facts about a process. Returns `None` if the process is gone or cannot be

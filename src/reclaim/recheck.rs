@@ -21,9 +21,9 @@ pub fn recheck<'a>(
     recheck_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// Minimum CPU use, as a share of a core, that is work.
+/// A job that uses at least this share of a CPU core works.
 const WORK_SHARE: f64 = 0.1;
-/// Minimum I/O rate, in bytes per second, that is work.
+/// A job with at least this I/O rate, in bytes per second, works.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
 /// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O is therefore
 /// never work.
@@ -31,7 +31,7 @@ pub const MIN_SECONDS: f64 = 10.0;
 /// Maximum averaging period, in seconds, for the CPU use of a job that may be saving its work. A
 /// longer average would hide that the job began to save only recently.
 const SAVING_SECONDS: f64 = 5.0;
-/// Minimum I/O, in bytes, of a job that saves a checkpoint.
+/// A job with at least this much I/O, in bytes, saves a checkpoint.
 const MIN_SAVED_BYTES: u64 = 1 << 20;
 
 /// Returns whether a job that should be idle has done work.

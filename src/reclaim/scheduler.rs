@@ -91,7 +91,7 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// Whether the current configuration, unlike that of the act, would not end the target.
+    /// Whether the configuration has changed and would no longer end the target.
     is_revoked: bool,
 }
 

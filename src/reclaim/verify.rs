@@ -20,14 +20,14 @@ use crate::units::{Bytes, MIB};
 /// Time limit, in seconds, for the driver to free memory after the last exit.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Minimum growth of unattributed memory, in bytes, that is tolerated. The tolerance is a quarter
-/// of the expected bytes, within these limits.
+/// Lower limit of the tolerated growth of unattributed memory, in bytes. The tolerance is a quarter
+/// of the expected bytes, within the two limits.
 const MIN_SLACK: u64 = 16 * MIB;
-/// Minimum number of bytes that is a release. GPU memory is allocated in blocks of a few MiB.
+/// A smaller decrease, in bytes, is not a release. GPU memory is allocated in blocks of a few MiB.
 pub const MIN_RELEASED: u64 = 16 * MIB;
 /// Number of samples that must agree on the released memory.
 const RELEASE_SAMPLES: usize = 3;
-/// Maximum growth of unattributed memory, in bytes, that is tolerated.
+/// Upper limit of the tolerated growth of unattributed memory, in bytes.
 const MAX_SLACK: u64 = 256 * MIB;
 
 /// How an act ended.

@@ -1,10 +1,10 @@
 //! Stores on disk the warnings given before unattended acts, so that they survive a restart.
 //!
-//! A warning is about one finding on one process of one boot. It is given when the finding appears,
-//! and again shortly before the act. If a finding ends and returns, the warnings start over. A
-//! finding that returned during a restart of gpumem began later than its stored warning. The file
-//! is replaced atomically. An unreadable file loses all warnings, which only delays acts. This
-//! module reads no clock and sends nothing.
+//! A warning is about one finding on one process of one boot. gpumem warns when the finding
+//! appears, and again shortly before the act. If a finding ends and returns, the warnings start
+//! over. A finding that returned during a restart of gpumem began later than its stored warning.
+//! The file is replaced atomically. An unreadable file loses all warnings, which only delays acts.
+//! This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};

@@ -2,7 +2,7 @@
 //!
 //! This thread makes every call that can hang (/proc, a server, a disk), so that the screen never
 //! waits. Requests arrive through a [`mailbox`]. The worker passes each evaluated sample to the
-//! executor and reports progress. For a recording, it only plans.
+//! executor and reports progress. Plans from a recording are never carried out.
 
 pub mod mailbox;
 
@@ -81,7 +81,7 @@ pub enum ReclaimRequest {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// The answer contains the same number.
+    /// Number of the request, which the answer repeats.
     pub number: u64,
     pub options: PlanOptions,
     pub snapshot: Arc<Snapshot>,

@@ -1,12 +1,12 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
 //! A finding is *pending* until its condition has held long enough, *active* while the condition
-//! holds, and *resolved* afterwards. Its id stays the same. While a GPU does not answer, findings
-//! on that GPU neither start nor end.
+//! holds, and *resolved* afterwards. The id of a finding stays the same. While a GPU does not
+//! answer, findings on that GPU neither start nor end.
 //!
 //! If several rules match a process, the engine reports the most severe finding and attaches the
-//! others to it. The order of kinds decides between equally severe findings. An attached finding is
-//! reported when the finding that it is attached to resolves.
+//! other findings to it. The order of kinds decides between equally severe findings. An attached
+//! finding is reported when the finding that it is attached to resolves.
 //!
 //! Findings on exempt processes are listed separately.
 

@@ -17,7 +17,7 @@ use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// The exempt processes; never empty.
+    /// Exempt processes. The scope is never empty.
     pub scope: Scope,
     pub reason: Arc<str>,
     /// `None` if the exemption never expires.

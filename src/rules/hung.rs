@@ -1,9 +1,10 @@
 //! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it
 //! drew when the same process worked. Examples are a deadlocked collective and a spinning kernel.
 //!
-//! The process is compared only with itself. It must have worked alone on the GPU for a few
-//! minutes, and must use the GPU alone now. If several processes use the GPU, each one's share of
-//! the power is unknown, so there is no finding. Processes that only hold memory are ignored.
+//! The process is compared only with its own past. The process must have worked alone on the GPU
+//! for a few minutes, and must use the GPU alone now. If several processes use the GPU, each one's
+//! share of the power is unknown, so there is no finding. Processes that only hold memory are
+//! ignored.
 //!
 //! There is no finding, regardless of power, if
 //!
@@ -20,9 +21,9 @@
 //! the power limit and without memory traffic. Ranks in a collective that can never end look like
 //! this, but so does a light kernel under `nohup`.
 //!
-//! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or
-//! power rises above half of its former value. By default, nothing ends the process, because only
-//! its owner knows what it waits for.
+//! A finding begins at the configured thresholds and ends when utilization falls below 90 % or
+//! power rises above half of its former value. By default, gpumem does not end the process, because
+//! only the owner knows what the process waits for.
 
 use std::fmt::Write as _;
 

@@ -108,8 +108,7 @@ const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
 /// Multiplies the duration for a process that has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// Maximum time, in seconds, from the start of a process to its first sample, for a process that
-/// gpumem observed from its start.
+/// A process was observed from its start if its first sample is at most this many seconds later.
 const FROM_START_SECONDS: f64 = 120.0;
 /// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
@@ -149,7 +148,7 @@ fn unresolved_row(
 
 pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
-    // Check this first, because on a busy machine nearly every process returns here.
+    // On a busy machine, nearly every process returns here, so this check comes first.
     if process_history.rows_summary().uses_all {
         return;
     }
@@ -320,7 +319,7 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // If the row is not in the snapshot, it has just disappeared, or the function `gpu`
+                // A row that is not in the snapshot has just disappeared, or the function `gpu`
                 // reports the reason.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })

@@ -9,8 +9,8 @@
 //! stopped. If growth resumes during that time, the finding continues.
 //!
 //! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full,
-//! growth of graphics rows except desktops, and growth of a GPU's total. By default, nothing ends
-//! the process, because only the owner can decide to lose a training run.
+//! growth of graphics rows except desktops, and growth of a GPU's total. By default, gpumem does
+//! not end the process, because only the owner can decide to lose a training run.
 //!
 //! One finding covers all leaking GPUs of a process. The evidence and the forecast are for the GPU
 //! that fills first.

@@ -152,7 +152,7 @@ fn are_used<'a>(
     }))
 }
 
-/// Three-valued OR: returns `Some(true)` if any answer is, else `None` if any answer is, else `Some(false)`.
+/// Returns the logical OR of three-valued answers.
 fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let order = |answer: &Option<bool>| match answer {
         Some(false) => 0,
@@ -179,7 +179,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
 }
 
 impl ProgramSockets {
-    /// Returns whether all sockets of the program are listed.
+    /// Returns whether the entry covers all sockets of the program.
     fn is_whole(&self) -> bool {
         self.ports.is_empty() && !self.chosen
     }

@@ -1,8 +1,8 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
 //! An example is a DataLoader worker whose trainer was killed: a reaper adopted it, the leader of
-//! its process group is gone, and it waits for work forever. The following must be known and hold
-//! together for the duration:
+//! its process group is gone, and it waits for work forever. The following must be known, and must
+//! all hold for the duration:
 //!
 //! - The parent is a reaper and the leader of the process group is gone. A notebook kernel leads
 //!   its own group, so its server must be gone instead (proven by `host::jupyter`). For workers of
@@ -120,7 +120,7 @@ impl KindEvidence for OrphanEvidence {
 
 fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
-    // Check this first, because nearly every process has a living parent or leads its own group.
+    // Nearly every process has a living parent or leads its own group, so this check comes first.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
         _ if process.has_lost_starter() => process_history.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,

@@ -1,9 +1,9 @@
 //! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
 //! No process may use the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the
-//! whole duration, which starts with the job. Samples must be at most about a minute apart. This
-//! excludes a job that has just begun, a job between two steps, and a shell that used its GPU
-//! recently.
+//! whole duration, which starts with the job. Samples must be at most about a minute apart. A job
+//! that has just begun, a job between two steps, and a shell that used its GPU recently are
+//! therefore not reported.
 //!
 //! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none`
 //! reserve nothing. If the reserved GPU is unknown, there is no finding.
@@ -40,7 +40,7 @@ pub static KIND: RuleKind = RuleKind {
 /// Maximum mean interval between samples, in seconds: one sample per minute, with some samples late
 /// or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// Minimum number of samples. Fewer could show the condition by chance.
+/// Minimum number of samples. Fewer samples could show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;
 
 /// Evidence that a GPU is allocated to a job or container that runs nothing on it.

@@ -1,4 +1,4 @@
-//! `server-idle`: an inference server holds memory on a GPU and has received no request.
+//! `server-idle`: an inference server holds memory on a GPU, but no requests arrive.
 //!
 //! The conditions are those of [`idle`], which skips servers and their workers (see `server`). The
 //! server may be needed, so gpumem ends it only if the kind is requested.

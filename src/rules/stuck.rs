@@ -40,8 +40,8 @@ pub static KIND: RuleKind = RuleKind {
 const LEAST_SAMPLES: u64 = 3;
 /// Minimum number of samples if the CPU time is unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
-/// Time in uninterruptible sleep, in seconds, after which signals are assumed not to reach a
-/// process.
+/// A process that is in uninterruptible sleep for this many seconds is assumed to receive no
+/// signals.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 
 /// Evidence that a process is blocked in the kernel.
@@ -129,8 +129,7 @@ pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessH
     })
 }
 
-/// Pairs of the name prefix of a kernel function and advice for a process that waits in the
-/// function.
+/// Advice for a process that waits in a kernel function, by the prefix of the function's name.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 

@@ -9,8 +9,7 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// Maximum number of GPUs that a message lists. A message about more GPUs contains only their
-/// number.
+/// Maximum number of GPUs that a message names. For more GPUs, the message states only the number.
 const MOST_GPUS_LISTED: usize = 4;
 
 /// Returns `rule:uuid:pid:start` with the UUID of the lowest GPU, or `rule:uuid` for a finding

@@ -33,12 +33,12 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Lifetime CPU use, in percent of a core, below which a process has done almost no work.
+/// A process with less lifetime CPU use than this, in percent of a core, has done almost no work.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
 /// Maximum lifetime GPU use, in percent as rounded by the driver, of a process that has barely used
 /// its GPUs.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// Lifetime GPU use, in percent, above which a process works mostly on the GPU.
+/// A process with more lifetime GPU use than this, in percent, works mostly on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
 /// Minimum unused time, in seconds, of a suspect.
 const LEAST_SECONDS: f64 = 10.0;

@@ -1,4 +1,4 @@
-//! Why a rule is undecided.
+//! Reasons why a rule is undecided.
 
 use std::sync::Arc;
 

@@ -87,7 +87,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // The recipe raised the error. Its text is untrusted.
+        // The recipe raised the error, whose text is untrusted.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";

@@ -1,4 +1,4 @@
-//! Simulations of days of the scheduler: notices, acts, and reasons not to act.
+//! Simulates days of the scheduler: notices, acts, and reasons not to act.
 
 use super::notices::NoticeKind;
 use super::*;

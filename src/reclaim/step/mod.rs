@@ -1,9 +1,9 @@
 //! The steps that free a target's memory, gentlest first.
 //!
-//! [`Step`] lists the kinds of steps. Its methods contain the common part: description, recipients,
-//! execution, and effect. Each kind of step has a file with its part of each method and the
-//! condition for using it. To add a kind, add a file, a variant of [`Step`], and, for a new kind of
-//! action, variants of [`Deed`] and [`Request`].
+//! [`Step`] lists the kinds of steps. The methods of [`Step`] contain the common part: description,
+//! recipients, execution, and effect. Each kind of step has a file with its own part of each method
+//! and the condition for using the step. To add a kind, add a file, a variant of [`Step`], and, for
+//! a new kind of action, variants of [`Deed`] and [`Request`].
 //!
 //! A supervisor that would restart a process (a notebook server, or the launcher of a distributed
 //! run) is asked first. If a scheduler, service manager, container runtime or worker pool owns the
@@ -102,7 +102,7 @@ impl Step {
         }
     }
 
-    /// Returns the effect so far, judged by answers and living processes.
+    /// Returns the effect so far, according to answers and living processes.
     pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, state),

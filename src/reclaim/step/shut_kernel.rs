@@ -26,7 +26,8 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// Time limit of the step, in seconds. Longer than the sum of the following time limits, 9 s.
+/// Time limit of the step, in seconds. All requests of the step end within 9 s, the sum of the
+/// following time limits.
 const GRACE_SECONDS: f64 = 10.0;
 
 /// Time limit for reading the server's files. Reading and querying end before the act gives up, so

@@ -1,4 +1,4 @@
-//! The lifecycle of findings: pending, active, attached, resolved, and after a restart.
+//! Tests of findings from pending to resolved, of attached findings, and of restarts.
 
 use super::*;
 use crate::history::testing::{Scene, disorder};

@@ -45,7 +45,7 @@ pub enum AskFailed {
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// The server's address in the form that commands for the user contain.
+    /// The server's address in commands for the user.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,

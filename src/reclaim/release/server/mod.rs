@@ -127,7 +127,7 @@ struct LiveChannel<'a> {
     command: Arc<[Arc<str>]>,
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// The server's address in the form that commands for the user contain.
+    /// The server's address in commands for the user.
     base: String,
 }
 
