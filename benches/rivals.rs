@@ -4,11 +4,12 @@
 //! processes look like notebook kernels without connection files. The benchmark measures:
 //!
 //! - the CPU time of `ps --json`, alternating with a C program that lists the driver's processes and reads each `stat`
-//! file (`one_stat.c`). - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second.
-//! The programs run at the same time, so that other load on the machine affects all of them. Each round starts the
-//! programs in another order, a fraction of a second apart. After a minute, CPU time is measured in short windows,
-//! because programs do more work for new processes. The table contains the median and mean of the windows, and the
-//! median ratio to gpumem in the same window. Memory and terminal output are from the last round.
+//!   file (`one_stat.c`).
+//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second. The programs run at the
+//!   same time, so that other load on the machine affects all of them. Each round starts the programs in another order,
+//!   a fraction of a second apart. After a minute, CPU time is measured in short windows, because programs do more work
+//!   for new processes. The table contains the median and mean of the windows, and the median ratio to gpumem in the
+//!   same window. Memory and terminal output are from the last round.
 //!
 //! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to 2.7
 //! times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The benchmark
@@ -18,10 +19,13 @@
 //! `contrib`, and nvitop is on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load on the machine increases all
 //! figures, but hardly changes their ratios.
 //!
-//! | option | | |---|---| | `--quick` | takes a few seconds; the figures are meaningless | | `--rounds N`, `--seconds
-//! N` | number of starts, and total time of the measurements | | `--gpus N --processes N` | measures only this scale |
-//! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver | | `--beside PATH` | a second
-//! build of gpumem in the same windows, to measure a change |
+//! | option | |
+//! |---|---|
+//! | `--quick` | takes a few seconds; the figures are meaningless |
+//! | `--rounds N`, `--seconds N` | number of starts, and total time of the measurements |
+//! | `--gpus N --processes N` | measures only this scale |
+//! | `--program PATH`, `--driver PATH` | another build of gpumem and of the mock driver |
+//! | `--beside PATH` | a second build of gpumem in the same windows, to measure a change |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;

@@ -6,9 +6,13 @@
 //!
 //! All numbers are little-endian:
 //!
-//! | bytes | content | |---|---| | 0..8 | `GMCOUNT1` | | 8..12 | F, the number of functions (u32) | | 12..16 | C, the
-//! number of columns (u32) | | 16..16 + 64 F | the functions' names, 64 bytes each, padded with NUL | | then 8 F C | C
-//! counts (u64) per function: calls without a GPU, on GPU 0, on GPU 1, … |
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | `GMCOUNT1` |
+//! | 8..12 | F, the number of functions (u32) |
+//! | 12..16 | C, the number of columns (u32) |
+//! | 16..16 + 64 F | the functions' names, 64 bytes each, padded with NUL |
+//! | then 8 F C | C counts (u64) per function: calls without a GPU, on GPU 0, on GPU 1, … |
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

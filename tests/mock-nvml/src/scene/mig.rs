@@ -69,7 +69,7 @@ impl Gpu {
         self
     }
 
-    /// Returns the MIG device with an index, if MIG is on.
+    /// Returns the MIG device with the given index, if MIG is on.
     pub(crate) fn mig_device_at(&self, index: u32) -> Option<&MigDevice> {
         let is_on = self.mig == Some(true);
         let found = self.mig_devices.iter().find(|mig| mig.index == index);
