@@ -1,4 +1,4 @@
-//! Runs work that can hang on its own thread, and waits for the answer with a timeout.
+//! Runs work that can hang on a separate thread, and waits for the answer with a timeout.
 //!
 //! If a file system, driver or server does not answer, only that thread blocks. The thread is
 //! abandoned, and a late answer is dropped. A [`Task`] produces one answer; a [`Worker`] answers a

@@ -18,7 +18,7 @@ use rustix::process::{
 
 use crate::deadline::Deadline;
 
-/// Interval of checks whether a program has exited.
+/// Interval at which to check whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
 /// Maximum time to wait for a killed program, whose exit the kernel can delay.
 const EXITS: Duration = Duration::from_secs(2);
@@ -44,8 +44,8 @@ impl Subprocess {
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits up to `time` for the program to exit, and kills what remains of its process group
-    /// after the exit.
+    /// Waits up to `time` for the program to exit. After the exit, kills the rest of its process
+    /// group.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

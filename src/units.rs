@@ -19,7 +19,7 @@ pub struct Rounded(pub f64);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Smaller integers are exact.
+        /// An `f64` represents every smaller integer exactly.
         const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
         match self.0 {
             // Formatting an integer is faster than formatting a float.
@@ -268,7 +268,7 @@ impl FromStr for Span {
     }
 }
 
-/// A percentage in the configuration. For CPU use, a core is 100.
+/// A percentage in the configuration. One fully used CPU core is 100.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Percent(pub f64);
 
@@ -292,7 +292,7 @@ mod tests {
     fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
         let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Halves of a tenth, which are rounded to even, and numbers beside them.
+        // Halves of a tenth, which are rounded to even, and adjacent numbers.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]

@@ -20,7 +20,7 @@ impl Remark {
     }
 }
 
-/// Replaces `{--option=0.9}` by the option's number on the command line, or by 0.9.
+/// Replaces `{--option=0.9}` with the option's number on the command line, or with 0.9.
 fn with_options(text: &str, process: &Process) -> String {
     let Some((before, rest)) = text.split_once("{--") else { return text.to_owned() };
     let Some(((option, default), after)) =

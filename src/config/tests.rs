@@ -30,7 +30,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
-/// Checks that each text is rejected with an error that starts as given, after the file name.
+/// Checks how the error for each text starts, after the file name.
 #[track_caller]
 fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {

@@ -86,8 +86,8 @@ impl KnownSoFar<'_> {
 }
 
 /// Returns whether the snapshot contains this process, rather than another process with the same
-/// PID. If the identity is uncertain, a GPU must list the PID, and no process with this PID can be
-/// known.
+/// PID. If the identity is uncertain, the snapshot must list the PID on a GPU and contain no
+/// process with this PID.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,

@@ -1,4 +1,4 @@
-//! What the rules found out about a process or a GPU.
+//! The rules' results for a process or a GPU.
 
 use super::KnownSoFar;
 use super::page::{Row, Section};

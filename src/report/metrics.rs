@@ -19,10 +19,11 @@ use crate::model::snapshot::Kubernetes;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
-/// Maximum number of processes with their own series, by memory. A process on two GPUs counts
-/// twice.
+/// Maximum number of processes with their own series. Processes with the most memory take
+/// precedence. A process on two GPUs counts twice.
 pub const PROCESSES_MAX: usize = 512;
-/// Maximum number of findings with series, by severity and then by memory.
+/// Maximum number of findings with series. Severe findings take precedence, then findings about
+/// more memory.
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;

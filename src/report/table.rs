@@ -54,8 +54,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Formats the table. A given width drops columns and truncates lines. Columns without text are
-    /// omitted.
+    /// Formats the table. If a width is given, columns are dropped and lines truncated to fit.
+    /// Columns without text are omitted.
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {

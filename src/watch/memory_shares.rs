@@ -81,8 +81,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only held memory
-/// does.
+/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only memory that
+/// processes hold is sure to get a cell.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -196,7 +196,7 @@ pub struct Watched {
 }
 
 /// Shows snapshots until the user quits or a signal ends the screen. Several sources start with a
-/// list.
+/// list of machines.
 ///
 /// On return, `ui_state` contains the settings that the user changed. Each worker receives
 /// [`ReclaimRequest::Leave`] after the terminal was restored; `warn` receives a description of each

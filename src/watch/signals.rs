@@ -38,16 +38,17 @@ impl SignalWatch {
         let mut all_asked = Vec::new();
         for signal in ends {
             // The first signal sets the flag. A second signal terminates gpumem, which can be
-            // blocked on the terminal. The handler for that is registered first, so it sees the
-            // flag of an earlier signal. Each signal has its own flag, because the end of a session
-            // sends several different signals.
+            // blocked on the terminal. The handler that terminates gpumem is registered before the
+            // handler that sets the flag, so it sees only the flag of an earlier signal. Each
+            // signal has its own flag, because the end of a session sends several different
+            // signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // Events are handled later, and possibly in another order.
+        // Events are handled after the signals arrive, possibly in another order.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let registered =

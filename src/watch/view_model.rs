@@ -35,8 +35,8 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// Returns whether two keys can mean the same row. A sample can lack the start time of a
-    /// process.
+    /// Returns whether two keys might identify the same row. The start time of a process can be
+    /// missing from a sample.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()
@@ -54,7 +54,7 @@ impl RowKey {
 #[derive(Clone, Debug)]
 pub struct RowView {
     pub key: RowKey,
-    /// 0 if the process is using this GPU.
+    /// Seconds since the process last used this GPU, or 0 if the process is using it.
     pub idle_seconds: Option<f64>,
     pub runtime_seconds: Option<f64>,
     pub finding: Option<usize>,

@@ -442,8 +442,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that might not be root's does not protect, and only its user gets the
-        // command.
+        // A supervisor that might not be root's does not protect the process, and only its user
+        // gets the command.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");
@@ -455,8 +455,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         };
         assert_eq!(owner(&orphan), None, "{ancestor}");
     }
-    // A unit shows the owner if the ancestor is unknown, but not of a process that outlived its
-    // starter.
+    // If the ancestor is unknown, the unit determines the owner, unless the process has outlived
+    // its starter.
     for (unit, words) in [
         ("supervisor.service", "`supervisorctl status`"),
         ("slurmd.service", "`scancel JOB`"),

@@ -24,7 +24,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the next form when the user presses the key. `None` is the automatic form.
+    /// Returns the form that follows `form` when the user switches forms. `None` is the automatic
+    /// form.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),

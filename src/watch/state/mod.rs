@@ -228,8 +228,8 @@ impl App {
         self.screenful.as_ref()?.subject(line.row)
     }
 
-    /// Seconds since the last sample, or since the start. `None` if no sample is due: in a
-    /// recording, or after the end of the source.
+    /// Returns the seconds since the last sample, or since the start. Returns `None` if no sample
+    /// is due: in a recording, or after the end of the source.
     pub fn age_seconds(&self) -> Option<u64> {
         let live = self.setup.replay.is_none() && self.end.is_none();
         live.then(|| self.judged.age().as_secs())
@@ -296,7 +296,7 @@ impl App {
         }
     }
 
-    /// Seconds between the displayed and the newest sample, if they differ.
+    /// Returns the seconds between the displayed and the newest sample, if they differ.
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;

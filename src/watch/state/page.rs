@@ -9,7 +9,7 @@ use crate::model::{Identity, Time};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// Not just a PID, which can be reused.
+    /// Identified by start time as well as PID, because PIDs are reused.
     Process(Identity),
     Gpu(u32),
     Environment(Identity),

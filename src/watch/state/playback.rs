@@ -95,7 +95,7 @@ impl Playback {
         self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
-    /// Returns the age of the newest sample that raises an alarm.
+    /// Returns the age above which the newest sample raises an alarm.
     pub fn alarm_age(&self) -> Duration {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }

@@ -25,8 +25,7 @@ pub(super) fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     press(app, key, is_warned).or(noted)
 }
 
-/// Handles a key. `is_warned` means that the previous key was answered with the warning about a
-/// running batch.
+/// Handles a key. `is_warned` is true if the screen showed the warning about a running batch.
 fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
     let action = match app.mode {
         Mode::Help(_) => keys::action(Context::Main, key),
@@ -63,7 +62,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         }
         Mode::ChooseSort => {
             let Sort { column, reversed } = app.table.choice.sort;
-            // Arrow keys sort by each column on the way. Any other key ends the choice.
+            // An arrow key sorts by the next column. Any other key ends the choice.
             let steps = match key.code {
                 KeyCode::Right | KeyCode::Down => 1,
                 KeyCode::Left | KeyCode::Up => -1,
@@ -176,8 +175,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Back if app.table.clear_chosen() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::clear_limits),
-        // One Esc too many would discard a day of history. On a slow connection, an arrow key can
-        // arrive as Esc followed by other keys.
+        // If Esc quit, one Esc too many would discard a day of history. On a slow connection, an
+        // arrow key can arrive as Esc followed by other keys.
         KeyAction::Back => playback::note(app, "nothing is open; q quits"),
         KeyAction::Quit if app.reaping.is_running() => return app.refuse(reaping::STILL_ENDING),
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),

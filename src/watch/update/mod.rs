@@ -20,7 +20,7 @@ use crate::reclaim::worker::ReclaimProgress;
 /// Handles an event. Returns a request to the main loop, if any.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     let effect = handle(app, event);
-    // The event can have changed the number of rows or the size of a panel.
+    // The event may have changed the number of rows or the size of a panel.
     app.scroll();
     effect
 }
@@ -57,7 +57,7 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
             if is_first {
                 gpus::note_missing(app);
             }
-            // The totals need the table's new rows.
+            // Totals are computed from the table's rows, which have just changed.
             let renewed = renewed.or(page::renew_totals(app));
             either(either(observed, shown), renewed)
         }

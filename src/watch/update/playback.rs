@@ -73,7 +73,7 @@ fn show(app: &mut App, frame: FrameRef) {
     }
 }
 
-/// Forgets the samples before a recording was rewound.
+/// Forgets all samples, because the source is reading the recording again, and resumes the seek.
 pub fn rewound(app: &mut App) -> Option<Effect> {
     app.playback.rewinds = app.playback.rewinds.saturating_sub(1);
     app.end = None;

@@ -66,7 +66,8 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Inserts pasted text into the prompt. Without a prompt, its letters must not act as keys.
+/// Inserts pasted text into the prompt. If no prompt is open, ignores the text, because its letters
+/// must not act as keys.
 pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
     let Mode::Prompt(prompt) = &app.mode else {
         return app.refuse("pasted text does not act as keys; press / or F3 first");
@@ -113,7 +114,8 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the first match from `step` rows away. If no row matches, the selection stays.
+/// Selects the nearest match, starting `step` rows away from the selection. If no row matches, the
+/// selection stays.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {

@@ -1,5 +1,4 @@
-//! Replaces non-ASCII characters in a finished frame, so that no panel and no process name is
-//! missed.
+//! Replaces non-ASCII characters in the finished frame, which contains every panel and name.
 
 use ratatui::buffer::Buffer;
 

@@ -46,8 +46,8 @@ impl ChartWindow {
         Self { end, milliseconds: (end - start).max(1) }
     }
 
-    /// Numbers the columns. Columns start at multiples of their length, so that charts move
-    /// smoothly.
+    /// Returns the number of the column, counted from the epoch. Times keep their columns while the
+    /// window moves, so charts move smoothly.
     fn number(&self, time: Time, columns: u16) -> i64 {
         time.unix_milliseconds().div_euclid(self.step(columns))
     }
@@ -85,7 +85,7 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A chart that is partly outside the screen would seem to end earlier.
+    // A partly visible chart would seem to end earlier.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
@@ -125,8 +125,8 @@ pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec
     values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Returns the maximum in each column. `values_of` returns the value in a bucket and the value
-/// after it.
+/// Returns the maximum in each column. `values_of` returns the values in a bucket and after the
+/// bucket.
 fn values(
     buckets: &[Bucket],
     window: ChartWindow,

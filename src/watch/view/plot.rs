@@ -20,7 +20,7 @@ const MIDDLE_FROM: u16 = 3;
 /// Minimum width of the scale's labels, so that stacked charts are aligned.
 const LABEL: u16 = 4;
 
-/// Distances of the grid's lines in rows, and of the dots of a line in columns.
+/// Number of rows between grid lines, and number of columns between dots in a grid line.
 const GRID_ROWS: u16 = 6;
 const GRID_COLUMNS: usize = 4;
 
@@ -197,7 +197,7 @@ impl Plot {
     }
 }
 
-/// Writes a character over a blank or the grid. Other graphics only change their style.
+/// Writes a character into a cell that is blank or part of the grid. Other graphics get the style.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),

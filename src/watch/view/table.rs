@@ -308,7 +308,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// Returns the command. The state of a halted process precedes it, because a zombie would look
+/// Returns the command, preceded by the state of a halted process: a zombie would otherwise look
 /// alive.
 fn command_with_state<'a>(
     width: u16,

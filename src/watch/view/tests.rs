@@ -282,7 +282,7 @@ fn themes_change_no_text_and_colour_can_be_disabled() {
     }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    // Words and bold text carry the information instead.
+    // Without colour, words and bold text carry the information.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
     assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }

@@ -12,7 +12,7 @@ impl Dice {
         self.roll(4) == 0
     }
 
-    /// Extremes are frequent.
+    /// Returns a number of bytes. Extremes are frequent.
     pub fn bytes(&mut self) -> Option<u64> {
         match self.roll(4) {
             0 => None,

@@ -159,7 +159,8 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// Returns a key on the way to a kill. Random keys almost never get that far.
+    /// Returns the next event of a sequence that ends in a kill. Random keys almost never complete
+    /// the sequence.
     fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;
@@ -240,7 +241,7 @@ impl Run {
         ]
     }
 
-    /// Returns a report from a worker, possibly without a request.
+    /// Returns a worker's report, possibly about a request that was never sent.
     fn progress(&self, dice: &mut Dice) -> ReclaimProgress {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
@@ -405,7 +406,7 @@ impl Run {
             .draw(|canvas| {
                 draw(app, canvas);
                 check_cells(canvas);
-                // Nothing of the previous frame can remain.
+                // The canvas must not contain anything from the previous frame.
                 let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
                 assert_eq!(*canvas, blank);

@@ -153,8 +153,8 @@ fn going_back_and_forth_shows_the_same_frames() {
     }
 }
 
-/// Samples every ten seconds from two boots. During the first boot, the clock is set back by an
-/// hour; the second boot's clock is a day behind. A line is damaged.
+/// Returns a recording of two boots, with a sample every ten seconds and a damaged line. During the
+/// first boot, the clock is set back by an hour. After the second boot, the clock is a day behind.
 fn recording_with_clock_changes() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (at, (boot, second)) in (0..20)
