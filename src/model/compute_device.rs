@@ -46,8 +46,7 @@ impl<'a> ComputeDevice<'a> {
         }
     }
 
-    /// Returns the total memory, in bytes. For a MIG device, this is the memory of its GPU
-    /// instance.
+    /// Returns the total memory of the GPU or of the MIG device's GPU instance, in bytes.
     pub fn total_bytes(&self) -> Option<u64> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }

@@ -38,7 +38,7 @@ pub struct Reclaimable {
     is_least: bool,
     #[serde(skip)]
     pub findings: usize,
-    /// Whether a rule is undecided whose findings `gpumem reap` includes by default.
+    /// Whether any rule that `gpumem reap` uses by default is undecided.
     #[serde(skip)]
     pub is_undecided: bool,
 }

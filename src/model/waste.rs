@@ -13,8 +13,8 @@ use super::time::Time;
 /// Maximum interval, in seconds, that one sample adds to the cost. During a longer gap, the state
 /// of the finding is unknown.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// Time, in seconds, to keep a user's sums after the user last held GPU memory. The users of one
-/// day limit the number of series.
+/// Time, in seconds, to keep a user's sums after the user last held GPU memory. Only users of the
+/// last day therefore have a series.
 const USER_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

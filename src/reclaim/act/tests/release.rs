@@ -1,4 +1,4 @@
-//! Tests of releases of memory by a living process: every outcome, and when signals follow.
+//! Tests of release requests: every outcome, and when signals follow.
 
 use super::*;
 use crate::reclaim::past_release::PastRelease;
