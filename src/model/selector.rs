@@ -89,7 +89,7 @@ pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k 
 pub struct Selected {
     /// Processes with a row on a GPU, or with GPU files open.
     pub processes: HashSet<Identity>,
-    /// Pids and NVML GPU indices of these rows. Without a pid, the whole GPU is selected.
+    /// Pids and NVML GPU indices of the selected rows. Without a pid, the whole GPU is selected.
     pub on_gpus: HashSet<(Option<u32>, u32)>,
     pub findings: HashSet<Arc<str>>,
 }
@@ -351,7 +351,6 @@ impl Selector {
 }
 
 impl Test {
-    /// Returns whether a row matches, or `None` if that is unknown.
     fn holds(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         match self {
             Self::Word(needle) => Some(any_has(row, needle)),

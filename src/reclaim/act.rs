@@ -82,7 +82,6 @@ pub struct Act {
     signalled: Vec<(LedgerProcess, Signal)>,
     /// Whether the server has shut the kernel down. The server does not restart such a kernel.
     is_shut: bool,
-    /// Request that has not been answered yet.
     pending_request: Option<Deed>,
     answer: RequestResult,
     answered: Option<Time>,
@@ -277,7 +276,6 @@ impl Act {
         NextMove::Go(ActStage::Due(0))
     }
 
-    /// Takes a step if it is still allowed.
     fn take_step(
         &mut self,
         index: usize,
@@ -369,7 +367,6 @@ impl Act {
         self.step_state(snapshot, control).alive(Recipients::Family)
     }
 
-    /// Waits for a step to take effect.
     fn watch(
         &mut self,
         index: usize,

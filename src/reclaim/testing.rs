@@ -207,7 +207,6 @@ pub struct FakeControl {
     /// Processes in uninterruptible sleep, each with the kernel function that blocks it.
     pub wait_channels: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
-    /// Resource usage of every job.
     pub usage: JobUsage,
     pub asked: Vec<Request>,
     pub sent: Vec<(u32, Signal)>,

@@ -338,7 +338,6 @@ impl Engine {
         self.reclaimable_of(|_| true, self.suspects.iter())
     }
 
-    /// Returns the reclaimable memory of the selected findings and suspects.
     pub fn reclaimable_of<'a>(
         &'a self,
         is_asked: impl Fn(&Finding) -> bool,

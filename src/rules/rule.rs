@@ -453,7 +453,6 @@ impl RuleOutput {
         }
     }
 
-    /// Reports why the rule is undecided.
     pub fn add_doubt(&mut self, doubt: UndecidedReason) {
         if self.doubts.len() <= self.rule_index {
             self.doubts.resize_with(self.rule_index + 1, Doubts::default);

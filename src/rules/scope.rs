@@ -56,7 +56,6 @@ impl<'de> Deserialize<'de> for Scope {
 }
 
 impl Scope {
-    /// Returns whether the scope matches everything.
     pub fn is_empty(&self) -> bool {
         self.selector.is_none()
     }

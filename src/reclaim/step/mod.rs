@@ -194,7 +194,6 @@ pub(super) struct StepState<'a> {
     pub snapshot: &'a Snapshot,
     pub control: &'a mut dyn ProcessControl,
     pub answer: &'a RequestResult,
-    /// Arrival time of the answer.
     pub answered: Option<Time>,
     pub begun: Option<Time>,
     /// Measures the memory that a living target has released.
@@ -264,7 +263,6 @@ impl StepContext<'_> {
     }
 }
 
-/// Input for planning a family's steps.
 pub(super) struct FamilyInput<'a> {
     pub guard: &'a Guard,
     pub processes: &'a [&'a Process],
@@ -273,7 +271,6 @@ pub(super) struct FamilyInput<'a> {
     pub snapshot: &'a Snapshot,
     /// Whether all members of the family are included.
     pub is_whole: bool,
-    /// Whether idle is the only finding on the family.
     pub is_idle: bool,
 }
 
