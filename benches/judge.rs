@@ -19,7 +19,8 @@ use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::source::{Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Selects the machine that a child process measures. The memory of the child contains no other machine.
+/// The environment variable that tells a child process which machine to measure. Each machine gets its own process, so
+/// that its memory is measured separately.
 const MACHINE: &str = "GPUMEM_BENCH_MACHINE";
 
 const GIB: u64 = 1 << 30;

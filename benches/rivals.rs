@@ -57,7 +57,8 @@ const STILL: &str = "still.json";
 const SCALES: [(usize, usize); 2] = [(8, 128), (16, 1000)];
 /// Number of times that both programs run.
 const PAIRS: usize = 11;
-/// Minimum ratio of nvtop's CPU time to gpumem's. The actual ratio is higher, so that a busy machine does not fail.
+/// Minimum ratio of nvtop's CPU time to gpumem's. The usual ratio is higher, so the benchmark passes on a busy machine,
+/// too.
 const MIN_NVTOP_RATIO: f64 = 0.25;
 /// Length of a window in which CPU time is measured.
 const WINDOW: Duration = Duration::from_secs(3);

@@ -324,7 +324,7 @@ fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints invalid arguments of `check`, `reap` or `release` as a document, if the command was to print a document.
+/// Prints a usage error of `check`, `reap` or `release` as a document, if the arguments select a document format.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
@@ -347,7 +347,7 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
         _ => Ok(String::new()),
     };
     let message = error.render().to_string();
-    // Omit the usage and the hints after the first paragraph, which are for people.
+    // Print only the first paragraph, because the usage and the hints after it are for people.
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     if let Ok(document) = fails(first.trim_end()) {

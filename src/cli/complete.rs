@@ -26,7 +26,7 @@ use crate::model::json::is_hostile;
 use crate::report::escape::{escape, fit};
 use crate::units::Span;
 
-/// Time limit for sampling this machine while the user waits. Reading a recording takes longer.
+/// Time limit for sampling this machine while the user waits. Recordings have a longer limit.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_FOR_RECORDING: Duration = Duration::from_secs(15);
 /// Timeout of an NVML call. A healthy GPU answers in milliseconds.
@@ -74,7 +74,7 @@ impl Sources {
                 store_dir: path("store_dir"),
             },
             recorded: Recorded {
-                // The shell reads standard input.
+                // Standard input belongs to the shell, so completion cannot read a recording from it.
                 replay: path("replay").filter(|path| path.as_os_str() != "-"),
                 demo: cursor.is_set("demo"),
             },

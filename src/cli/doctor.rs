@@ -136,7 +136,7 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
-/// Waits for a task. Returns `None` if the task did not start or does not end within `time`.
+/// Returns the result of a task, or `None` if the task did not start or does not end within `time`.
 fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -> Option<T> {
     task.ok()?.within(time).ok()
 }

@@ -155,7 +155,7 @@ fn a_completed_value_is_one_word() {
         terminal.press(&format!("gpumem ps --by user --replay {recording} --user \t"));
         terminal.wait_for("user", |text| text.contains("ipynb"));
         terminal.press("\r");
-        // The shell prints the total only if it received every character of the name.
+        // gpumem prints this total only if the shell has passed the whole name unchanged.
         terminal.wait_for("total", |text| text.contains("170.9 GiB"));
         assert_takes_commands(&mut terminal);
         assert!(!made.exists(), "{shell} ran code from a user's name");

@@ -495,7 +495,8 @@ fn unmet_requirements_of_a_server_are_refused() {
     let answer = perform_way(&way, 30_000);
     assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
     server.assert_untouched();
-    // Unloading can crash SGLang, so a rule must not unload it. A person can, but is warned.
+    // Unloading can crash SGLang, so a rule must not unload it. For a person who names the server, the report contains
+    // a warning.
     let server = StandIn::start(&python, program_of("sglang"), "idle");
     let way = server.way();
     let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };

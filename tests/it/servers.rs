@@ -15,7 +15,8 @@ use crate::support::{self, free_port as port, wait_until};
 /// Rules with short durations.
 const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
 
-/// A rule that counts 1 % of a core as activity. On a busy machine, a process that uses the CPU can get little more.
+/// A rule that counts 1 % of a core as activity. The threshold is low, because a busy machine gives a working process
+/// little CPU time.
 const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
 
 /// A directory with scripts, and the Python interpreter for them.

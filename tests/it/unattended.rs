@@ -19,7 +19,7 @@ use crate::support::{
     PATIENCE, clean_environment, find, free_port, gpumem, http, run, wait_until, write_program,
 };
 
-/// Finds a stopped process after a second. The notify command writes to a file.
+/// A configuration that finds a stopped process after a second. The notify command writes to a file.
 const NOTIFY_ONLY: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
                      notify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"NOTICES\"]\n\
                      [rules.stopped]\nduration = \"1s\"\n";

@@ -201,7 +201,7 @@ impl Usage {
         all
     }
 
-    /// Returns whether the samples can lack a peak because a process or GPU could not be read.
+    /// Returns whether a peak can be missing from the samples because a process or GPU could not be read.
     pub(super) fn is_blind(&self) -> bool {
         self.has_unidentified
             || self.last.as_ref().is_none_or(unreadable)

@@ -374,7 +374,8 @@ impl Machine {
         snapshot
     }
 
-    /// Plans for found or named processes, which are a random selection or a whole family.
+    /// Makes a plan for a random selection of processes or for a whole family. The processes are found by a rule or
+    /// named.
     fn plan(
         &mut self,
         random: &mut Random,

@@ -47,7 +47,7 @@ const MODELS: &[Model] = &[
     with_fan(model("NVIDIA RTX 6000 Ada Generation", 49140, 540, [300.0, 30.0])),
 ];
 
-/// Versions of driver, NVML and CUDA that belong together.
+/// Matching versions of driver, NVML and CUDA.
 const DRIVERS: &[[&str; 3]] = &[
     ["535.274.02", "12.535.274.02", "12.2"],
     ["550.163.01", "12.550.163.01", "12.4"],

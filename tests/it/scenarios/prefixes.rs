@@ -1,8 +1,7 @@
 //! Compares gpumem's findings at every time of a recording with the labels.
 //!
 //! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
-//! expected finding must appear within 20 minutes after its cause has begun. Until then, a missing finding does not
-//! count.
+//! expected finding must appear within 20 minutes after its cause has begun. Earlier, a missing finding is no failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -216,7 +215,7 @@ fn a_leak_in_random_steps_does_not_flicker() {
     assert!(flapping.lines().count() <= limit, "{flapping}{REPEAT}");
 }
 
-/// Ten minutes after the growth has stopped, no leak finding is left. With noise, one run in ten may fail.
+/// Ten minutes after the growth has stopped, no leak finding is left. With noise, the test allows one late run in ten.
 #[test]
 fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     for (name, is_noisy) in [

@@ -33,7 +33,8 @@ pub struct Labels {
     /// Expected info findings. Other info findings are not allowed.
     pub noted: Vec<Verdict>,
     pub allowed: Vec<Verdict>,
-    /// Whether a reaper may kill a process by default. A reaper must not kill a process that the map lacks.
+    /// Maps a pid to whether a reaper may kill the process by default. A reaper must not kill processes that are
+    /// missing from the map.
     pub kill_ok: BTreeMap<u32, bool>,
     /// Severity of the expected findings, if the test checks it.
     pub severity: Option<&'static str>,

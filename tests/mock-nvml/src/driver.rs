@@ -70,7 +70,7 @@ pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
-    /// The MIG device, if the handle is the handle of a MIG device.
+    /// The MIG device, or `None` if the handle is a GPU's.
     pub(crate) mig: Option<&'a MigDevice>,
     pub(crate) second: f64,
     /// The driver's clock at second 0 of the scene, in microseconds.

@@ -1,7 +1,8 @@
 //! Utilization samples of processes, as in the driver's ring buffer.
 //!
-//! The ring buffer covers the last 10 s with 7.2 samples per second. At each time, the mock driver has a sample of
-//! every busy process. The hardware samples only one process at a time, so both agree if a single process is busy.
+//! The ring buffer covers the last 10 s with 7.2 samples per second. The mock driver has a sample of every busy process
+//! at each sampling time. The hardware samples only one process at a time, so the mock driver agrees with the hardware
+//! only if a single process is busy.
 
 use std::ffi::{c_uint, c_ulonglong};
 

@@ -229,7 +229,7 @@ impl Population {
     }
 }
 
-/// Returns whether processes can change to other users. A user namespace can lack other users.
+/// Returns whether processes can change to other users. In a user namespace, other users' ids can be unmapped.
 fn may_become_others() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let count = map.split_whitespace().nth(2);

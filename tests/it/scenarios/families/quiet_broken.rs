@@ -17,7 +17,7 @@ fn add_working_process(s: &mut Stage) -> u32 {
     s.add(process, move |_, _| working(bytes))
 }
 
-/// Moves all snapshots from an index on by this many seconds.
+/// Adds `seconds` to the time of each snapshot from index `from` on.
 fn shift(snapshots: &mut [Snapshot], from: usize, seconds: f64) {
     for snapshot in &mut snapshots[from..] {
         snapshot.time = snapshot.time.plus_seconds(seconds);
