@@ -39,7 +39,7 @@ pub struct Activity {
     pub notebook: Option<(&'static str, f64)>,
 }
 
-/// Training with a utilization of about 85 %.
+/// Returns training with a utilization of about 85 %.
 pub fn working(bytes: u64) -> Activity {
     Activity {
         presence: Presence::Listed,
@@ -60,7 +60,7 @@ pub fn resting(bytes: u64) -> Activity {
     Activity { sm: 0.0, cpu: 0.8, ..working(bytes) }
 }
 
-/// A GPU kernel that never ends.
+/// Returns the activity of a GPU kernel that never ends.
 pub fn spinning(bytes: u64) -> Activity {
     Activity { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
 }

@@ -1,7 +1,7 @@
 //! Compares gpumem's findings at every time of a recording with the labels.
 //!
 //! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
-//! expected finding must appear within 20 minutes after its cause has begun. Earlier, a missing finding is no failure.
+//! expected finding must appear within 20 minutes after its cause has begun. Before that, a missing finding is not a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -240,7 +240,7 @@ fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     }
 }
 
-// Measured with seeds that were not used to develop the rules.
+// Based on measurements with seeds that were not used while the rules were developed.
 const MAX_ALARMS_A_DAY: f64 = 0.14;
 const MIN_F1: f64 = 0.97;
 

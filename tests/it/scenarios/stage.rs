@@ -457,7 +457,7 @@ impl Use {
     }
 }
 
-/// Returns the data of an actor from /proc.
+/// Returns the data that gpumem would read from /proc about an actor.
 fn observe(
     actor: &mut Actor,
     activity: &Activity,
