@@ -154,7 +154,7 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     let folder = folder();
     let machine = Machine::new(&one_gpu(&[]));
     set_mode(&machine.path(""), 0o755);
-    // The loader finds this library only if it obeys LD_LIBRARY_PATH.
+    // The loader finds this library only through LD_LIBRARY_PATH.
     let drivers = folder.path().join("lib");
     fs::create_dir(&drivers).unwrap();
     fs::copy(machine.library(), drivers.join("libnvidia-ml.so.1")).unwrap();

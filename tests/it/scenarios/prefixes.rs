@@ -1,7 +1,8 @@
 //! Compares gpumem's findings at every time of a recording with the labels.
 //!
 //! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
-//! expected finding must appear within 20 minutes after its cause has begun. Before that, a missing finding is not a failure.
+//! expected finding must appear within 20 minutes after its cause has begun. Before then, a missing finding is not a
+//! failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
