@@ -195,7 +195,7 @@ impl Span {
     /// overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
-    /// Converts seconds. Negative numbers and NaN become 0.
+    /// Creates a span from seconds. Negative numbers and NaN become 0.
     pub fn from_seconds(seconds: f64) -> Self {
         Self(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     }

@@ -160,7 +160,7 @@ mod tests {
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // An unknown address stays a placeholder. A worker without its server has no address.
+            // The address of a worker without its server is unknown, so the placeholder remains.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

@@ -117,14 +117,14 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("frameworks.toml"))
 }
 
-/// A test checks that the table parses.
+/// A test checks that the table parses, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
 pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// Finds a framework by any common spelling. Case and punctuation are ignored.
+/// Finds a framework. The case and punctuation of the name are ignored.
 pub fn find(name: &str) -> Option<&'static Framework> {
     // Try the exact name first: this runs in every sample for every process with a finding.
     let mut rows = frameworks().iter();

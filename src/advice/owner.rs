@@ -29,8 +29,7 @@ pub struct Owner {
     /// Whether the owner is a unit of the user's systemd, or a supervisor that might not be root's.
     /// Users can create such owners, so the owner protects the process only from its own user.
     pub is_by_user: bool,
-    /// Whether the owner restarts the process or runs it as a job, so that a signal does not
-    /// suffice.
+    /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
     /// Whether the command contains a name that the process has claimed, which other users must
     /// check.
@@ -54,7 +53,7 @@ impl Owner {
     }
 }
 
-/// Facts about a process, by the name that `owners.toml` uses.
+/// Facts about a process, by their names in `owners.toml`.
 type Facts = BTreeMap<&'static str, String>;
 
 /// Finds the innermost owner with a known name. A process without an owner can be signalled.
@@ -82,7 +81,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     let Some(inner) = program_owner(process) else {
         return around;
     };
-    // The unit or container belongs to the machine, so the inner owner comes first.
+    // The program that started the process takes precedence over the unit or container around both.
     Some(match around {
         Some(around) if inner.is_by_user => Owner {
             line: format!("{}; else {}", inner.line, around.line),
@@ -148,7 +147,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
     let inside = within(process);
     let stop = owner.stop.as_ref().and_then(fill).map(|stop| format!("{inside}{stop}"));
     let check = owner.check.iter().find_map(fill);
-    // Root's supervisor can manage a program of the same name as the user's supervisor.
+    // Root's supervisor might manage another program with this name.
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
         (None, _) => owner.unnamed.clone()?,
@@ -231,7 +230,7 @@ fn slurm(process: &Process) -> Option<Facts> {
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // The process was started from an allocation's shell, and the allocation must outlive it.
+    // The process was started from an allocation's shell. The allocation must outlive the process.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([
@@ -245,8 +244,8 @@ fn slurm(process: &Process) -> Option<Facts> {
 
 /// Returns why the user must check a job's ID before typing it, or `None` if the ID is certain.
 fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
-    // Newer versions of Slurm do not name the cgroup after the job, so only the process reports the
-    // ID.
+    // Newer versions of Slurm do not name the cgroup after the job, so only the process's
+    // environment contains the ID.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))

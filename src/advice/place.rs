@@ -10,7 +10,8 @@ use crate::model::Process;
 /// Maximum length of a name in a command.
 const LONGEST_NAME: usize = 253;
 
-/// Describes how to continue or end the process through its owner. Empty if no owner is known.
+/// Describes how to continue or end the process through its owner, or returns no lines if no owner
+/// is known.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {

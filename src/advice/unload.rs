@@ -62,7 +62,8 @@ pub struct UnloadApi {
     /// Whether connections mean that the server is in use, because no request shows that it is
     /// idle.
     pub is_idle_unconnected: bool,
-    /// A check that the server treats as use, sent once for each model just before unloading.
+    /// A check that counts as use of the model, so it is sent once for each model just before
+    /// unloading.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
     /// The request that unloads. If it contains the placeholder, it is sent once for each model.
@@ -153,10 +154,10 @@ fn parse() -> Result<Table, toml::de::Error> {
     toml::from_str(include_str!("servers.toml"))
 }
 
-/// A test checks that the table parses.
+/// A test checks that the table parses, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Servers that start other servers come first.
+/// Returns the table of servers. Servers that start other servers come first.
 pub fn unload_servers() -> &'static [UnloadServer] {
     &TABLE.server
 }
@@ -264,8 +265,8 @@ impl UnloadServer {
             || has(&self.scripts, run) && (is_in_folder() || is_on_port())
     }
 
-    /// Returns the address on the port from the command line. By default, returns the address on
-    /// the default port, or the only address.
+    /// Returns the address with the port on the command line. If the command line contains no port,
+    /// returns the address with the server's default port, or the only address.
     pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self.typed_port(command);
         let on_port = |port| {

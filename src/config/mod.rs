@@ -82,8 +82,7 @@ pub enum ConfigError {
     NotText { path: PathBuf, line: usize },
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
     Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    /// Other users can change the file, and thereby what gpumem does with more privileges than they
-    /// have.
+    /// Other users can change the file, and could make gpumem act with privileges that they lack.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
     /// Other users can change the command, which runs with more privileges than they have.
@@ -94,7 +93,7 @@ pub enum ConfigError {
 }
 
 /// Returns the system's and the user's configuration files, in this order, or only the `chosen`
-/// file. `xdg_config_home` and `home` are environment variables; relative paths in them are
+/// file. `xdg_config_home` and `home` are the values of environment variables; relative paths are
 /// ignored.
 pub fn paths(
     chosen: Option<&Path>,

@@ -180,7 +180,7 @@ fn words(written: &Value) -> Option<Vec<Arc<str>>> {
 fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a program by its absolute path and its arguments, such as \
                    [\"/usr/local/bin/notify-owner\", \"--mail\"]";
-    // A program found in a search path can belong to another user, so require an absolute path.
+    // A program found in a search path might belong to another user, so require an absolute path.
     let is_absolute =
         |words: &Vec<Arc<str>>| words.first().is_none_or(|program| program.starts_with('/'));
     setting::parsed(from, example, |written| words(written).filter(is_absolute))

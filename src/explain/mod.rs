@@ -26,7 +26,7 @@ use page::{ExplainPage, MemoryCurve, MemoryPoint, Row, Section};
 pub use process::process;
 use steps::at_start;
 
-/// Smaller changes of memory are drawn as unchanged.
+/// Changes of memory below this size are shown as no change.
 const STILL_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ pub struct KnownSoFar<'k> {
     pub last: &'k Snapshot,
     /// The longest history that any rule needs.
     pub needed: Duration,
-    /// How the user can get a history of the length `needed`.
+    /// How the user can get a longer history.
     pub more: More,
     /// Adds commands to findings and returns the commands for the process. The commands come from a
     /// plan.
@@ -159,7 +159,7 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
     );
 }
 
-/// Returns the page about a framework, by any common spelling of the name.
+/// Returns the page about a framework. The case and punctuation of the name are ignored.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);

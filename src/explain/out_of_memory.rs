@@ -12,8 +12,7 @@ use crate::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage<'s> {
-    /// Indices of the GPUs in question, or empty for all. The page is about the fullest of these
-    /// GPUs.
+    /// Indices of the GPUs to consider, or empty for all. The page is about the fullest GPU.
     pub gpus: &'s [u32],
     pub asked_bytes: Option<u64>,
 }

@@ -43,7 +43,7 @@ pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expl
     let process = if identity.is_certain() {
         found.clone()
     } else {
-        // In a recording, other facts about this PID can belong to another process.
+        // In a recording, other facts about this PID might belong to another process.
         Process {
             unresolved: found.unresolved.clone(),
             last_known: found.last_known.clone(),
@@ -279,7 +279,7 @@ impl Subject<'_> {
         let Some(first) = past.map(ProcessHistory::first_seen) else {
             return;
         };
-        // The process can have held the memory before the history began.
+        // The process may have held the memory before the history began.
         facts.entry(
             "",
             match Some(first) > history.first_time() {
@@ -421,7 +421,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // The reaper can also have started the process, for example as a service.
+            // The reaper may also have started the process, for example as a service.
             let ppid =
                 process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(

@@ -113,7 +113,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     let row = advice::of(process);
     let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
         let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
-        // The page shows at least one line of advice on each further library that is loaded.
+        // Leave room for at least one line of advice about each additional library.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let framework = row.into_iter().flat_map(lines).take(max);

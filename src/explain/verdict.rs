@@ -30,7 +30,7 @@ impl<'k> Verdict<'k> {
         let is_about_it = |finding: &Finding| {
             finding.process.as_ref().is_some_and(|process| process.identity == identity)
         };
-        // Unattributed memory on these GPUs can belong to the process.
+        // Unattributed memory on these GPUs might belong to the process.
         let may_be_its = |finding: &&Finding| {
             let is_on = finding.gpus.iter().any(|gpu| hidden_on.contains(&gpu.index));
             finding.process.is_none() && finding.kind == Kind::Unattributed && is_on
@@ -172,7 +172,7 @@ fn write(section: &mut Section, finding: &Finding) {
 }
 
 /// Lists the commands of the findings, then commands for the process. A command for the process is
-/// omitted if a finding has a command of this kind. Commands that would only open this page are
+/// omitted if a finding has a command of the same kind. Commands that would only open this page are
 /// omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
@@ -185,7 +185,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
             written.push(command);
         }
     }
-    // A finding's command can also name other processes of the job.
+    // A finding's command may also name other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {

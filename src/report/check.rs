@@ -227,8 +227,7 @@ impl CheckReport {
     }
 
     fn text(&self, out: &mut String, style: Style, verbose: bool) -> fmt::Result {
-        // A caller whose wait succeeded needs no findings, unless `--fail-on` or `--verbose` is
-        // given.
+        // After a successful wait, omit the findings unless `--fail-on` or `--verbose` is given.
         let is_wait_satisfied =
             !self.wait.is_empty() && self.wait.iter().all(|wait| wait.satisfied);
         if verbose || !is_wait_satisfied || self.fail_on.is_some() {

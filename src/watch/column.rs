@@ -7,7 +7,7 @@ impl Column {
     /// All columns from left to right.
     pub const ALL: [Self; ON_SCREEN.len()] = ON_SCREEN;
 
-    /// All columns from most to least important. A narrow screen drops the last.
+    /// All columns from most to least important. A narrow screen drops columns from the end.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
     pub fn by_title(title: &str) -> Option<Self> {

@@ -20,7 +20,7 @@ pub struct DoubleBuffer<W: Write> {
     output: W,
     shown: Buffer,
     next: Buffer,
-    /// Whether the terminal can differ from `shown`. The next frame then clears the terminal.
+    /// Whether the terminal might differ from `shown`. The next frame then clears the terminal.
     is_unknown: bool,
 }
 

@@ -66,8 +66,8 @@ pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>, pausing: 
             && terminal::is_gone(error)
             && !is_last_try
         {
-            // A read fails in the background, or if the terminal is gone. Try once more in the
-            // foreground, because gpumem can have moved there after the read.
+            // A read fails if gpumem is in the background or the terminal is gone. In the
+            // foreground, try once more: gpumem may have been moved there after the read.
             is_last_try = terminal::is_foreground();
             thread::sleep(TRY_AGAIN);
             continue;

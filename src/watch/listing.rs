@@ -13,7 +13,8 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// Processes that hold less memory are small. An empty CUDA context holds more on most GPUs.
+/// Processes that hold less memory than this are small. An empty CUDA context holds more on most
+/// GPUs.
 const SMALL_BYTES: u64 = 64 * MIB;
 /// Maximum number of generations in a tree, limited by the bits of [`ListingLine::rails`].
 const DEEPEST: usize = 31;
@@ -75,7 +76,8 @@ pub struct ListingLine {
     /// Number of visible ancestors in a tree, or 1 for several roots whose parent is hidden.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// Bit set of the depths above this line at which a branch continues below.
+    /// Bit `d`, for `d` less than `depth`, is set if the branch at depth `d` continues below this
+    /// line.
     pub rails: u32,
 }
 
@@ -191,7 +193,7 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Connects the lines of a family. Several roots become siblings.
+/// Sets the branches of a family's lines. If there are several roots, the roots become siblings.
 fn connect(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {

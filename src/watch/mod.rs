@@ -172,9 +172,9 @@ pub enum WatchError {
 }
 
 enum ThreadMessage {
-    /// For the screen on the terminal.
+    /// An event for the screen on the terminal.
     Event(Event),
-    /// For the screen with this index.
+    /// An event for the screen with this index.
     ForScreen(usize, Event),
     Failed(WatchError),
 }
@@ -183,7 +183,7 @@ enum ThreadMessage {
 const QUEUE: usize = 4;
 /// Time limit for reports about unfinished actions after the screen has closed.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Delay before gpumem writes to a terminal again that has not accepted a whole frame.
+/// Delay before the next write to a terminal that has not accepted a whole frame.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum time to collect messages before the next frame is drawn.
 const BATCH: Duration = Duration::from_millis(8);
@@ -283,7 +283,7 @@ pub fn run(
 }
 
 /// Handles messages, and draws a frame when the state has changed and the terminal has accepted the
-/// last.
+/// previous frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -331,7 +331,7 @@ fn drive(
                 Effect::Resume => {
                     // In the background, accessing the terminal would stop gpumem.
                     let may_continue = terminal::is_foreground() || signals.must_exit_soon();
-                    // The shell can have moved gpumem to the foreground in the meantime.
+                    // The shell may have moved gpumem to the foreground in the meantime.
                     if terminal::is_foreground() {
                         resume(stage, screen).map_err(WatchError::Terminal)?;
                     } else if !may_continue {

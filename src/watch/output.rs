@@ -28,7 +28,8 @@ const SAFE_BYTES: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// Set if the terminal could not be reopened: non-blocking mode would also affect the shell.
+    /// Whether writes can block, because the terminal could not be reopened: non-blocking mode
+    /// would also affect the shell.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -62,7 +63,7 @@ impl TerminalOutput {
 
     /// Discards pending output and writes `bytes`, which determine the final state of the terminal.
     pub(super) fn write_last(&self, bytes: &[u8]) {
-        // A thread that panicked can still hold the lock.
+        // A thread that panicked may still hold the lock.
         if let Ok(mut pending) = self.pending.try_lock() {
             pending.clear();
         }
@@ -135,11 +136,11 @@ impl Write for TerminalOutput {
     }
 }
 
-/// Returns whether gpumem may change the terminal. In the background, the shell uses it, and a
-/// change would stop gpumem.
+/// Returns whether gpumem may change the terminal. While gpumem is in the background, the shell
+/// uses the terminal, and a change would stop gpumem.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(io::stdout()).is_ok_and(|group| group.as_raw_nonzero().get() == getpgrp().as_raw())
-        // A terminal of another session does not control this job.
+        // Job control does not apply if the terminal belongs to another session.
         || tcgetsid(io::stdout()).is_err()
 }
 

@@ -1,4 +1,4 @@
-//! Signals as events, and job control.
+//! Turns signals into events, and stops gpumem for job control.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use signal_hook::{SigId, flag, low_level};
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
 
-/// Limits for [`must_exit_soon`](SignalWatch::must_exit_soon).
+/// Number and interval of the checks in [`must_exit_soon`](SignalWatch::must_exit_soon).
 const CHECKS: usize = 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 

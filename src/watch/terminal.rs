@@ -1,8 +1,8 @@
 //! Takes over the terminal and restores it.
 //!
 //! [`Screen`] sets raw mode, the alternate screen and bracketed paste, hides the cursor, and
-//! optionally enables the mouse. [`restore`] undoes this before gpumem exits, stops or prints a
-//! panic message. Neither blocks on a terminal that accepts no output (see `output.rs`).
+//! optionally enables the mouse. [`restore`] resets the terminal before gpumem exits, stops or
+//! prints a panic message. Neither blocks on a terminal that accepts no output (see `output.rs`).
 
 use std::io::{self, IsTerminal, Write as _};
 use std::panic;
@@ -76,7 +76,8 @@ impl Screen {
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Otherwise, pasted text would press keys, and `x` followed by `y` kills a process.
+        // Without bracketed paste, pasted text would press keys, and `x` followed by `y` kills a
+        // process.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -131,7 +132,7 @@ pub fn restore() {
     let mut bytes = Vec::new();
     let _ = queue!(
         bytes,
-        // A terminal in a synchronized update would not show what follows.
+        // A terminal in a synchronized update would not show the following output.
         EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,

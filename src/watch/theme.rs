@@ -65,7 +65,7 @@ enum Role {
     Faint,
     Heading,
     Alarm,
-    /// Also the role of reclaimable memory.
+    /// Warnings and reclaimable memory.
     Caution,
     Full,
     /// Marks of remote hosts and recordings, and unattributed memory.

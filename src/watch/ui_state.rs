@@ -1,7 +1,7 @@
 //! Screen settings that gpumem remembers between runs. Filters and selections are not saved.
 //!
-//! Invalid settings are ignored: users can edit the file, and other versions can write it. `cli`
-//! knows the file's path.
+//! Invalid settings are ignored: a user or another version of gpumem may have written the file.
+//! `cli` knows the file's path.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};

@@ -184,7 +184,7 @@ fn an_array_task_is_named_by_array_and_task() {
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // The environment is not readable, so the process can be a task of an array.
+    // The environment is not readable, so the process might be a task of an array.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);

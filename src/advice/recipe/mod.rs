@@ -3,8 +3,8 @@
 //! The process runs [`source`] with `exec` in a new dictionary, which then contains `out`;
 //! [`parse`] reads `out` as JSON. [`expression`] wraps the source for a notebook kernel, which
 //! answers with the JSON in hexadecimal digits ([`parse_value`]). `recipe.py` imports only what is
-//! loaded or built in, creates no CUDA context, shows no value, and does nothing after the
-//! deadline.
+//! loaded or built in, creates no CUDA context, reports no values of variables, and does nothing
+//! after the deadline.
 //!
 //! The process controls the report, so this module limits its size, and writers escape its texts.
 
@@ -48,7 +48,7 @@ pub fn source(options: &RecipeOptions) -> String {
 
 /// Wraps the source in an expression whose value is `out` as JSON in hexadecimal digits.
 ///
-/// A user can have redefined `exec`, so the expression takes it from `__builtins__`, which is a
+/// A user may have redefined `exec`, so the expression takes it from `__builtins__`, which is a
 /// module or a dictionary. Nothing in the user's namespace changes.
 pub fn expression(source: &str) -> String {
     format!(

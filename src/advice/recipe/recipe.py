@@ -1,6 +1,6 @@
 # Frees GPU memory that the loaded libraries have cached, and sets `out`. exec() runs this code in a new dictionary,
 # after T, COLLECTS, REFERENCES and BUS_IDS were set. The code imports only modules that are loaded or built in,
-# initialises nothing, shows no value, and does nothing after T.
+# initialises no library, reports no values of variables, and does nothing after T.
 def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
     import sys
     import time
@@ -23,7 +23,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         try:
             return work(*arguments)
         except KeyboardInterrupt:
-            # The interrupt is meant for the program. The caller passes it on.
+            # The interrupt is meant for the program, so pass it on.
             raise
         except BaseException as error:
             # The message can contain the user's data, so report only the type.
@@ -31,7 +31,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return None
 
     def loaded(name):
-        # Another thread can still be importing the module.
+        # Another thread might still be importing the module.
         module = modules.get(name)
         spec = getattr(module, '__spec__', None)
         return None if module is None or getattr(spec, '_initializing', False) else module

@@ -78,7 +78,7 @@ fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
 }
 
-/// Returns the smallest number of cards in a row that adds no row.
+/// Returns the smallest number of cards per row that does not need an additional row.
 fn cards_across(width: u16, count: u16) -> u16 {
     let max = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
     count.div_ceil(count.div_ceil(max).max(1)).max(1)

@@ -49,13 +49,13 @@ pub const TABLE_ROWS_MIN: u16 = 5;
 const TABLE_ROWS_ASIDE: u16 = 3;
 /// Table rows that remain when charts claim [`CHARTS_SHARE`].
 const TABLE_ROWS_BESIDE: u16 = 6;
-/// Maximum share of the rows for table and charts that charts of one-line GPUs take.
+/// Maximum share of the rows of table and charts that the charts of one-line GPUs can claim.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
-/// The findings take at most the screen height divided by this number.
+/// Divisor of the screen height that gives the maximum height of the findings.
 const FINDINGS_PART: u16 = 3;
-/// Number of lines that suffice for most selected processes.
+/// Number of lines that are enough to describe most processes.
 const DETAILS: usize = 8;
-/// Number of rows by which the split between panels changes.
+/// Heights of panels change in steps of this many rows.
 const STEP: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -150,7 +150,7 @@ fn status_rows(height: u16) -> u16 {
 /// Divides `rest` rows between table, charts and findings. Returns the rows of findings and charts.
 ///
 /// The findings get `usual` rows if the table is short of rows, and otherwise at most `max` rows.
-/// `kept` returns how many of a number of rows the charts can claim.
+/// `kept` returns how many of the given rows the charts claim.
 fn divide_rows(
     rest: u16,
     (usual, max): (u16, u16),
@@ -165,7 +165,7 @@ fn divide_rows(
     };
     let wanted = at_most(wanted, max.max(usual));
     let min = match needs.findings {
-        // A selected process without findings is sure to get only half of the usual rows.
+        // Without findings, the selected process is guaranteed only half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };

@@ -1,4 +1,4 @@
-//! The panel with a plan or a batch, and its keys, which do not scroll.
+//! The panel with a plan or a batch. The lines scroll, and the keys stay visible.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +19,7 @@ use crate::watch::view_model::RowKey;
 const WIDTH: u16 = 110;
 /// Maximum number of screen lines for one line of a plan.
 const LINES_MAX: usize = 12;
-/// Minimum age in seconds of a plan whose age the panel shows.
+/// Age in seconds from which the panel shows a plan's age.
 const SHOWN_AGE: f64 = 60.0;
 /// Minimum number of lines for the plan. Keys are dropped to make room.
 const LINES_MIN: usize = 3;

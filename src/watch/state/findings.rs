@@ -11,7 +11,7 @@ use crate::watch::state::page::About;
 use crate::watch::text::clean;
 use crate::watch::view_model::Screenful;
 
-/// Number of lines that the list requests for suspects.
+/// Maximum number of lines that the list requests for suspects.
 const SUSPECTS_WANTED: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,7 +41,7 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
     let undecided = match suspects {
         0 => screenful.undecided.len(),
-        // The line of a suspect says when the rule will decide.
+        // A suspect's line already says when the rule will decide.
         _ => screenful.undecided.len().min(1),
     };
     let notes = errors + unavailable + suspects + undecided;

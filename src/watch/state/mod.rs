@@ -43,7 +43,7 @@ use crate::rules::Engine;
 use crate::source::remote::RemoteHost;
 use crate::watch::state::findings::NextCommands;
 
-/// Note for a key that needs a sample, before the first sample.
+/// Note about a key that has no effect before the first sample.
 pub(super) const NOTHING_SEEN: &str = "there is no sample yet";
 pub(super) const NOTHING_FOUND: &str = "nothing was found";
 pub(super) const NO_FINDING: &str = "no finding is selected; j or k selects one";
@@ -72,7 +72,7 @@ pub enum Event {
     SourceFailed(String),
     /// Why the source currently delivers no samples, or `None` after it has recovered.
     SourceTrouble(Option<String>),
-    /// Time has passed. A text that shows an age can have changed.
+    /// Time has passed. Texts that show an age may have changed.
     Tick {
         now: Duration,
     },
@@ -430,7 +430,7 @@ impl App {
         }
     }
 
-    /// Scrolls to the selected row, without leaving lines empty.
+    /// Scrolls to the selected row, but never past the last row.
     pub(super) fn scroll(&mut self) {
         let height = self.page_rows();
         self.table.scroll(height);
@@ -475,8 +475,8 @@ impl App {
         self.list();
     }
 
-    /// Toggles the mark on the selected row and moves on. If the selected process is gone, no row
-    /// is marked.
+    /// Toggles the mark on the selected row and selects the next row. If the selected process is
+    /// gone, no row is marked.
     pub(super) fn tag(&mut self) {
         self.table.toggle_tag();
         self.move_by(1);

@@ -20,7 +20,8 @@ pub struct TableState {
     pub tagged: HashSet<RowKey>,
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The selected row while the newest sample lacks it, and whether the user had selected the row.
+    // The selected row, if the newest sample does not contain the row, and whether the user had
+    // selected the row.
     missed: Option<(RowKey, bool)>,
     // Line of the selected row, or its last line if the process is gone.
     cursor: usize,
@@ -46,7 +47,7 @@ impl TableState {
         self.selected
     }
 
-    /// Returns whether the user selected the row. The table selects the first row itself.
+    /// Returns whether the user, rather than the table, selected the row.
     pub fn is_chosen(&self) -> bool {
         self.is_chosen
     }
@@ -86,7 +87,7 @@ impl TableState {
         self.has_begun |= self.selected.is_some();
     }
 
-    /// Scrolls to the selected row, without leaving any of `height` lines empty.
+    /// Scrolls to the selected row, but never past the last row.
     pub(super) fn scroll(&mut self, height: usize) {
         if self.selected.is_some() {
             let first = (self.cursor + 1).saturating_sub(height);

@@ -147,16 +147,16 @@ impl Timeline {
     }
 
     /// Returns the first sample after `number` at or after `time`. A sample before `from` also
-    /// matches: the clock was set back, and `time` can be far away.
+    /// matches, because the clock was set back and may not reach `time` for a long while.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// Returns the first sample before `number` at or after `time`, unless the clock was set back
-    /// in between, but goes back at least one sample. The flag is false if the sample might have
-    /// been dropped.
+    /// Returns the earliest sample that a leap back from `number` to `time` reaches. The leap stops
+    /// where the clock was set back, but covers at least one sample. The flag is false if the
+    /// sample might have been dropped.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);

@@ -80,8 +80,8 @@ pub fn note_missing(app: &mut App) {
     app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {existing}"));
 }
 
-/// Opens the page of a GPU: of the selected row, of the selected finding, in the filter, or the
-/// first. On a GPU's page, opens the page of the next GPU.
+/// Opens the page of a GPU: the GPU of the selected row or finding, the GPU in the filter, or the
+/// first GPU. On a GPU's page, opens the page of the next GPU.
 pub fn open_page(app: &mut App) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);

@@ -404,7 +404,7 @@ fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
             let text = format!("the interval {} is the limit", Span(interval));
             return app.refuse(&text);
         };
-        // The next sample can still be due after the old interval.
+        // The next sample may still be due after the old interval.
         play.awaited = play.awaited.max(interval);
         play.interval = next;
         return Some(Effect::Control(Control::Interval(next)));

@@ -63,7 +63,7 @@ impl<'a> LineWriter<'a> {
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if room > 0 {
-            // A text is never wider than its number of bytes.
+            // The width of a text never exceeds its number of bytes.
             let text = match text.len() <= usize::from(room) {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),

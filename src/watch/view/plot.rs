@@ -165,8 +165,8 @@ impl Plot {
         }
     }
 
-    /// Marks a finding: a horizontal line at the threshold, and a vertical line at the start with
-    /// an arrow in the line of times.
+    /// Draws a finding's marks: a horizontal line at the threshold, and a vertical line at the
+    /// start with an arrow below.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) =

@@ -111,7 +111,7 @@ fn draw_heading(
     canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
-    // Without a line for the filters, show them here.
+    // If the layout has no line for the filters, show the filters here.
     let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
