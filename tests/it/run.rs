@@ -657,6 +657,32 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
     finish(nowhere.env("GPUMEM_CLAIM_DIR", "/no/such/folder")).exits(3);
 }
 
+#[test]
+fn a_gpu_that_cannot_be_claimed_is_skipped() {
+    let two = two_gpus([GIB, GIB]);
+    let machine = Machine::new(&two);
+    make_claimable(&machine);
+    let claim = |options: &[&str]| {
+        let options =
+            [&["--claim", "--nvml-timeout", "200ms", "--timeout", "50ms"], options].concat();
+        finish(&mut run(&machine, &options, &["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]))
+    };
+    let uuid = claim(&["--gpu", "1"]).exits(0).stdout;
+    for fault in
+        [Fault::error("*", 15), Fault::hang("*"), Fault::error("nvmlDeviceGetPciInfo_v3", 999)]
+    {
+        machine.play(&two.clone().fault(fault.on(0)));
+        let output = claim(&[]).exits(0);
+        assert_eq!(output.stdout, uuid);
+        let skipped = "gpumem: skipped: cannot claim GPU 0: its bus address is unknown\n";
+        assert!(output.stderr.contains(skipped), "{output:?}");
+    }
+    for options in [&["--gpu", "0"], &["--gpus", "2"]] {
+        let output = claim(options).exits(3);
+        assert!(output.stdout.is_empty() && output.stderr.contains("GPU 0"), "{output:?}");
+    }
+}
+
 /// Starts a process that holds `count` POSIX locks. As root, the process runs as nobody.
 fn hold_locks_as_nobody(machine: &Machine, count: usize) -> Running {
     let (file, ready) = (machine.path("locked"), machine.path("holds-locks"));

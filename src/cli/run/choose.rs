@@ -63,8 +63,11 @@ pub(super) fn choose(
 ) -> anyhow::Result<Option<Chosen>> {
     let begun = Instant::now();
     let mut snapshot = live.sample();
-    let (set, count) = candidates(args, &snapshot, callers_visible().as_deref())?;
+    let (mut set, count) = candidates(args, &snapshot, callers_visible().as_deref())?;
     let claims = Claims::of_machine();
+    if args.claim {
+        set = claimable(&set, count, &snapshot, (&claims, args.quiet))?;
+    }
     let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
     let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
     // Queues are usually empty, so wait briefly before the first progress message.
@@ -114,6 +117,30 @@ pub(super) fn choose(
         }
         snapshot = live.sample();
     }
+}
+
+/// Leaves out GPUs that cannot be claimed, such as a lost GPU, whose bus address is unknown. Fails if too few are left.
+fn claimable(
+    set: &[DeviceKey],
+    count: usize,
+    snapshot: &Snapshot,
+    (claims, is_quiet): (&Claims, bool),
+) -> Result<Vec<DeviceKey>, CannotClaim> {
+    let mut kept = Vec::new();
+    let mut errors = Vec::new();
+    for device in in_set(set, snapshot) {
+        match claims.check(device.gpu) {
+            Ok(()) => kept.push(device.key()),
+            Err(error) => errors.push(error),
+        }
+    }
+    if kept.len() < count && !errors.is_empty() {
+        return Err(errors.swap_remove(0));
+    }
+    for error in errors.iter().filter(|_| !is_quiet) {
+        warn(&format!("skipped: {error}"));
+    }
+    Ok(kept)
 }
 
 /// Takes the first `count` GPUs, and claims them if requested. Returns `None` if there are too few.

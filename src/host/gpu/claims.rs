@@ -44,11 +44,23 @@ const PAUSE: Duration = Duration::from_millis(1);
 const COMM: &[u8] = b"gpumem\n";
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot claim GPU {gpu}: {path}: {error}; claims need the GPUs' folders in sysfs, or GPUMEM_CLAIM_DIR", path = path.display())]
+#[error("cannot claim GPU {gpu}: {reason}")]
 pub struct CannotClaim {
     gpu: u32,
-    path: PathBuf,
-    error: io::Error,
+    reason: String,
+}
+
+impl CannotClaim {
+    fn new(gpu: &Gpu, path: &Path, errno: Errno) -> Self {
+        let reason = match gpu.pci_bus_id {
+            Some(_) => {
+                let (path, error) = (path.display(), io::Error::from(errno));
+                format!("{path}: {error}; claims need the GPUs' folders in sysfs, or {VARIABLE}")
+            }
+            None => "its bus address is unknown".to_owned(),
+        };
+        Self { gpu: gpu.index, reason }
+    }
 }
 
 /// Claims of the machine's GPUs, detected from one lockable folder for each PCI device.
@@ -76,12 +88,17 @@ impl Claims {
     /// leaves the queue. The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
     pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
         let path = self.path(gpu).join(QUEUE);
-        let failed =
-            |error: Errno| CannotClaim { gpu: gpu.index, path: path.clone(), error: error.into() };
+        let failed = |errno| CannotClaim::new(gpu, &path, errno);
         let file = open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
         rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
             .map_err(failed)?;
         Ok(file)
+    }
+
+    /// Fails if the GPU cannot be claimed because it has no folder in sysfs.
+    pub fn check(&self, gpu: &Gpu) -> Result<(), CannotClaim> {
+        let path = self.path(gpu);
+        open_folder(&path).map(drop).map_err(|errno| CannotClaim::new(gpu, &path, errno))
     }
 
     /// Claims a GPU. Returns `None` if another process has already claimed the GPU.
@@ -99,7 +116,7 @@ impl Claims {
             }
             Ok(None)
         };
-        locked().map_err(|error: Errno| CannotClaim { gpu: gpu.index, path, error: error.into() })
+        locked().map_err(|errno| CannotClaim::new(gpu, &path, errno))
     }
 
     /// Returns the GPU's folder, or a nonexistent path if the bus address is unknown.
