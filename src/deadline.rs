@@ -40,7 +40,7 @@ pub struct Task<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoAnswer {
     Late,
-    /// The thread ended without an answer, or the answer was taken before.
+    /// The thread ended without an answer, or the answer had already been taken.
     Never,
 }
 

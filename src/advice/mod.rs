@@ -126,7 +126,8 @@ pub fn frameworks() -> &'static [Framework] {
 
 /// Finds a framework. The case and punctuation of the name are ignored.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // Try the exact name first: this runs in every sample for every process with a finding.
+    // Try the exact name first, because each sample looks up a name for every process with a
+    // finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);

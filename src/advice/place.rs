@@ -48,7 +48,8 @@ pub fn thaw(process: &Process) -> Option<String> {
     ))
 }
 
-/// Returns whether the process is an interactive notebook. Programs run notebooks as batch jobs.
+/// Returns whether the process is an interactive notebook, rather than a batch run by papermill or
+/// nbconvert.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))

@@ -3,7 +3,7 @@
 //! `/etc/gpumem/config.toml` changes the defaults, and the user's `config.toml` changes the result.
 //! A file named on the command line replaces both files. All `[[override]]`s that match apply in
 //! order, so the last one wins. A `[[rule]]` starts with the settings of its kind in the previous
-//! files and in its own. `[[keep]]`s and the programs in `never` accumulate.
+//! files and in its own file. `[[keep]]`s and the programs in `never` accumulate.
 //!
 //! Errors name the file, line and key, and the allowed values. [`crate::rules`] defines the
 //! settings of rules, and [`reap`] those of unattended actions.

@@ -12,9 +12,9 @@ use crate::units::Bytes;
 const INSIDE_MAX: usize = 4;
 const AT_END_MAX: usize = 2;
 const AT_START_MAX: usize = 2;
-/// In this state, a process handles no signal, not even SIGKILL.
+/// State in which a process handles no signal, not even SIGKILL.
 const UNINTERRUPTIBLE: char = 'D';
-/// In this state, a process handles signals (except SIGKILL) only after SIGCONT.
+/// State in which a process handles signals other than SIGKILL only after SIGCONT.
 const STOPPED: char = 'T';
 /// States of zombies and dead processes.
 const ENDED: [char; 3] = ['Z', 'X', 'x'];

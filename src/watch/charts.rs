@@ -35,8 +35,8 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// Minimum width of a page that places four charts in one row.
 const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart below GPU cards, which chart the GPUs: the selected process, or the
-/// first.
+/// Returns the process to chart if the GPU panel already charts the GPUs (as cards): the selected
+/// process, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));

@@ -207,7 +207,7 @@ const COLUMNS: &[Binding] = &[
 
 const DIGITS: &str = "0-9";
 
-/// Alternative keys for every context. The help omits them.
+/// Alternative keys for every context, which the help omits.
 const ALIASES: [(&str, KeyCode); 8] = [
     ("Ctrl-N", KeyCode::Down),
     ("Ctrl-P", KeyCode::Up),

@@ -13,7 +13,7 @@
 //!   [`memory_shares`]: a GPU's memory, divided by use
 //! - [`reaping`]: ends processes through the [worker](crate::reclaim::worker); [`page`]: explains a process or a
 //!   GPU; [`column_list`]: chooses the table's columns
-//! - `hosts`: the list of machines, and the screen of the selected one
+//! - `hosts`: the list of machines, and the screen of the selected machine
 //! - [`ui_state`]: settings remembered between runs
 //! - [`double_buffer`]: writes only the cells that changed
 //! - [`terminal`]: takes and restores the terminal; `output`: output queue; `keyboard`: input; `signals`: signals
@@ -84,7 +84,8 @@ pub struct Options {
     pub sort: Option<Column>,
     /// `None` restores the saved columns, or shows all columns if none were saved.
     pub columns: Option<Columns>,
-    /// Sampling interval. An alarm appears when the newest sample is older than three intervals.
+    /// Sampling interval. An alarm appears when the newest sample is older than three intervals,
+    /// and at least 3 s old.
     pub interval: Duration,
     pub theme: Theme,
     /// Playback speed of a recording, relative to the recorded speed.
@@ -199,9 +200,9 @@ pub struct Watched {
 /// list of machines.
 ///
 /// On return, `ui_state` contains the settings that the user changed. Each worker receives
-/// [`ReclaimRequest::Leave`] after the terminal was restored; `warn` receives a description of each
-/// unfinished action. Threads that are blocked in a source or in a read of the keyboard outlive
-/// this call.
+/// [`ReclaimRequest::Leave`] after the terminal has been restored; `warn` receives a description of
+/// each unfinished action. Threads that are blocked in a source or in a read of the keyboard
+/// outlive this call.
 ///
 /// # Errors
 ///

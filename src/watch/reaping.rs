@@ -5,9 +5,9 @@
 //! of the request, and later samples do not change a displayed plan, so the user confirms exactly
 //! the plan that was drawn.
 //!
-//! For [`UNDO`] after `y`, nothing is sent, and the user can undo the confirmation. gpumem undoes
-//! it if the plan leaves the screen or gpumem is stopped. Plans older than [`OLD`] cannot be
-//! confirmed.
+//! `y` starts a countdown of [`UNDO`], during which nothing is sent and the user can undo the
+//! confirmation. gpumem itself undoes the confirmation if the plan leaves the screen or gpumem is
+//! stopped. Plans older than [`OLD`] cannot be confirmed.
 
 pub mod panel;
 

@@ -40,8 +40,8 @@ impl Theme {
         }
     }
 
-    /// Chooses a theme by `COLORFGBG`, which ends with the background colour. As in vim, 7 and 9 to
-    /// 15 are light.
+    /// Chooses a theme from `COLORFGBG`, which ends with the number of the background colour. As in
+    /// vim, 7 and 9 to 15 are light.
     pub fn of_terminal(colorfgbg: &str) -> Self {
         let background = colorfgbg.rsplit(';').next();
         match background.and_then(|number| number.parse().ok()) {

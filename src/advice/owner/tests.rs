@@ -136,7 +136,7 @@ fn a_shared_service_is_never_stopped() {
         assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
     }
     assert_eq!(steps(&in_unit("sshd.service", "/x")), [&*TABLE.end.text]);
-    // The container and the job of a kernel belong to the server.
+    // The container and the job of a kernel belong to the notebook server.
     let kernel = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
         slurm: in_job("77", None).slurm,

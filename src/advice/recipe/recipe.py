@@ -184,7 +184,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                        '(memory.enable_memory_arena_shrinkage)')
 
     def pools():
-        # Stream-ordered pools of the driver. Warp uses them, and TensorFlow, JAX, RMM and PyTorch do if they are set to
+        # Warp uses the driver's stream-ordered pools. TensorFlow, JAX, RMM and PyTorch use these pools if set to
         # cudaMallocAsync.
         ctypes = loaded('ctypes')
         if ctypes is None or not wanted:
@@ -243,7 +243,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
                   'numba': ('DeviceNDArray',)}
 
         def kind(value):
-            # Compare classes, so that no code of the user runs.
+            # Compare classes, so that no user code runs.
             for one in type(value).__mro__:
                 module = str(one.__dict__.get('__module__', '')).split('.')[0]
                 if one is tensor:

@@ -1,4 +1,4 @@
-//! Tests of the findings and the page, key by key.
+//! Tests of the keys for findings and pages.
 
 use std::sync::Arc;
 

@@ -267,7 +267,7 @@ fn of_batch(app: &App) -> Option<Content> {
     })
 }
 
-/// Wraps a line to `width` columns, with further indentation.
+/// Wraps a line to `width` columns and indents continuation lines.
 fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
     let text = line.trim_start_matches(' ');
     let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);

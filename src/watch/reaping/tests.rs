@@ -1,4 +1,4 @@
-//! Tests of plans and batches, key by key, with simulated progress of the worker.
+//! Tests of the keys for plans and batches. The tests simulate the worker's progress.
 
 use super::*;
 use crate::model::Time;

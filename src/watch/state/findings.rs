@@ -21,7 +21,7 @@ pub struct FindingsState {
 }
 
 impl FindingsState {
-    /// Returns the selected finding and its index, unless it is no longer reported.
+    /// Returns the selected finding and its index, unless the finding is no longer reported.
     pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
         let id = self.selected.as_ref()?;
         let mut findings = findings.iter().enumerate();

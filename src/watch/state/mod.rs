@@ -343,7 +343,7 @@ impl App {
         self.next_commands.request(screenful, page)
     }
 
-    /// Returns the selected finding and its index, unless it is no longer reported.
+    /// Returns the selected finding and its index, unless the finding is no longer reported.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
         self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }

@@ -102,7 +102,7 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
 }
 
 /// Combines two effects of an event. Every effect includes drawing. A request to the worker takes
-/// precedence over a control: only a live machine has a worker, and it needs no control.
+/// precedence over a control: only live machines have a worker, and they need no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

@@ -304,7 +304,7 @@ fn newer(app: &mut App, frame: Option<FrameRef>, seek_target: SeekTarget) -> Opt
     }
     if !app.is_live() && app.end.is_none() {
         if app.playback.seek_target.is_some() {
-            // A step is pending.
+            // Ignore the key while a step is pending.
             return Some(Effect::Draw);
         }
         return seek_forward(app, seek_target);

@@ -1,4 +1,4 @@
-//! Tests of the state, event by event.
+//! Tests of how events change the state.
 
 mod chance;
 mod every_key;

@@ -326,8 +326,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Returns whether a process stays in this state until another process acts. `D` is left out,
-/// because it changes with every disk access and the text would flicker.
+/// Returns whether a process stays in this state until another process acts. `D` is left out:
+/// processes enter it with every disk access, so the text would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

@@ -1,4 +1,4 @@
-//! Tests of the batch that carries out a plan, and of leaving it.
+//! Tests of the batch that carries out a plan, and of quitting during a batch.
 
 use super::*;
 use crate::watch::keys;

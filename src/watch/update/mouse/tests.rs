@@ -1,4 +1,4 @@
-//! Tests of clicks and the wheel, by position.
+//! Tests of clicks and the wheel.
 
 use crossterm::event::KeyModifiers;
 

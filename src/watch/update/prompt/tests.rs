@@ -1,4 +1,4 @@
-//! Tests of the line editor and of accepted text, key by key.
+//! Tests of the prompt's keys and of accepted text.
 
 use super::*;
 use crate::watch::sample;
