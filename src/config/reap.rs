@@ -1,7 +1,7 @@
 //! The table `[reap]` and the `action` of a rule: what `gpumem reap --watch` does about findings.
 //!
 //! By default, a rule only notifies. With `action = "release"`, processes are also asked to release
-//! memory. With `action = "reap"`, processes are killed after their owners were warned.
+//! memory. With `action = "reap"`, processes are killed after their owners have been warned.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -247,7 +247,7 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
 }
 
 /// Returns whether a process with this kind of finding cannot run code for its user: the process
-/// has no terminal or does not run.
+/// has no terminal or is not running.
 fn is_unresponsive(kind: Kind) -> bool {
     matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }

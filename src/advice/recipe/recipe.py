@@ -195,7 +195,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         except OSError:
             return
         count = ctypes.c_int(0)
-        # Fails with 3 if nothing has initialised CUDA.
+        # Returns CUDA_ERROR_NOT_INITIALIZED (3) if nothing has initialised CUDA.
         if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             return
         for index in range(count.value):

@@ -255,8 +255,8 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Pauses or resumes. A live screen resumes with the newest sample, a recording where it was
-/// paused.
+/// Pauses or resumes. A live screen resumes with the newest sample, and a recording resumes where
+/// it was paused.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);

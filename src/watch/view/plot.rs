@@ -197,7 +197,8 @@ impl Plot {
     }
 }
 
-/// Writes a character into a cell that is blank or part of the grid. Other graphics get the style.
+/// Writes a character into a cell that is blank or part of the grid. In a cell with other graphics,
+/// changes only the style.
 fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
     match canvas.cell_mut(at) {
         Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),
