@@ -74,7 +74,7 @@ pub struct Framework {
     pub title: String,
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in languages other than Python. The libraries that they load do not matter.
+    /// Programs in languages other than Python, whichever libraries they load.
     #[serde(default)]
     programs: Vec<String>,
     pub takes: Remark,

@@ -85,7 +85,7 @@ pub enum ConfigError {
     /// Other users can change the file, and could make gpumem act with privileges that they lack.
     #[error("the configuration {} is refused: {why}", path.display())]
     NotOurs { path: PathBuf, why: String },
-    /// Other users can change the command, which runs with more privileges than they have.
+    /// Other users can change the command, which runs with privileges that they lack.
     #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
     CommandNotOurs { origin: String, path: PathBuf, why: String },
     #[error("{}:{line}: {key}: {message}", path.display())]
