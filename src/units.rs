@@ -191,8 +191,8 @@ fn split_unit(text: &str) -> Option<(f64, &str)> {
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Maximum duration that is parsed: a multiple of it can be added to the current time without
-    /// overflow.
+    /// Maximum duration that is parsed. Adding a multiple of this maximum to the current time does
+    /// not overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
     /// Creates a span from seconds. Negative numbers and NaN become 0.

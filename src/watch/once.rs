@@ -67,7 +67,7 @@ impl FromStr for Keys {
 pub enum OnceError {
     #[error("{key} leaves the screen; leave it out of --keys")]
     Leaves { key: String },
-    /// The key needs a terminal, playback or a worker that acts.
+    /// The key needs a terminal, playback or a worker that carries out plans.
     #[error("{key} has no effect on a still frame; leave it out of --keys")]
     NotStill { key: String },
 }
