@@ -31,6 +31,7 @@ use super::{
 };
 use crate::cli::signals;
 use crate::config::Config;
+use crate::host::{self, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::reclaim::commands::CommandSource;
@@ -91,7 +92,10 @@ impl CheckFormat {
         Ok(match self {
             Self::Text => String::new(),
             Self::Json => document(report)?,
-            Self::Junit => report.to_junit(Time::from_unix_milliseconds(now)),
+            Self::Junit => {
+                let host = host::read_host(&Roots::default());
+                report.to_junit(Time::from_unix_milliseconds(now), host.hostname)
+            }
             Self::Github => report.to_github(),
         })
     }

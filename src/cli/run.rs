@@ -406,7 +406,7 @@ impl Report {
     fn write(&self, report: &RunReport) -> anyhow::Result<()> {
         let text = match self.format {
             Format::Json => document(report)?,
-            Format::Junit => report.to_junit(),
+            Format::Junit => report.to_junit(host::read_host(&Roots::default()).hostname),
             Format::Markdown | Format::StepSummary => report.to_markdown(),
         };
         self.file

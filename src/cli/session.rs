@@ -9,6 +9,7 @@ use super::args::{Global, Recorded};
 use super::exit::UsageError;
 use super::output::warn;
 use super::store;
+use crate::host;
 use crate::model::{Finding, Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::source::live::Live;
@@ -32,13 +33,17 @@ pub(super) fn recorded(recorded: &Recorded) -> anyhow::Result<Option<Replay>> {
     })
 }
 
-/// Returns the options for sampling this machine. Fails if a duration is 0.
+/// Returns the options for sampling this machine. Fails if a duration is 0 or `GPUMEM_CLAIM_DIR` is not absolute.
 pub(super) fn live_options(
     global: &Global,
     interval: Duration,
 ) -> anyhow::Result<nvml::NvmlOptions> {
     if interval.is_zero() {
         return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
+    }
+    if !host::is_claim_folder_valid() {
+        let why = "GPUMEM_CLAIM_DIR must be an absolute path; correct or unset it (gpumem man run)";
+        return Err(UsageError(why.to_owned()).into());
     }
     nvml_options(global)
 }

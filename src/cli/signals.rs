@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::Context as _;
+use nix::sys::signal::SigSet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::{self, register_usize};
 use signal_hook::iterator::Signals;
@@ -44,7 +45,11 @@ pub(super) fn name(signal: i32) -> &'static str {
 
 /// Runs the default action of a signal, which usually ends gpumem.
 pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
-    low_level::emulate_default_handler(signal)
+    low_level::emulate_default_handler(signal).or_else(|_| {
+        // signal_hook does not know the real-time signals.
+        SigSet::all().thread_unblock()?;
+        low_level::raise(signal)
+    })
 }
 
 /// Records SIGINT, SIGTERM and SIGHUP while a plan is carried out, so that the current action is completed and no

@@ -28,7 +28,7 @@ mod secrets;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use gpu::claims::{CannotClaim, Claims};
+pub use gpu::claims::{CannotClaim, Claims, is_claim_folder_valid};
 pub use gpu::gpu_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
 pub use gpu::kernel_module::{KernelModule, read_kernel_module};

@@ -5,6 +5,7 @@
 //! elements that are empty.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::escape::escape;
 use crate::model::Time;
@@ -13,7 +14,7 @@ use crate::model::Time;
 pub struct Suite {
     pub name: String,
     pub time: Time,
-    pub hostname: Option<String>,
+    pub hostname: Option<Arc<str>>,
     pub seconds: f64,
     pub cases: Vec<Case>,
     /// The report as text, for `<system-out>`.

@@ -351,7 +351,7 @@ impl RunReport {
     }
 
     /// Formats the report as JUnit XML: test cases for the command and each assertion.
-    pub fn to_junit(&self) -> String {
+    pub fn to_junit(&self, hostname: Option<Arc<str>>) -> String {
         let case = |name: &str, result: CaseResult| Case {
             class: "gpumem.run".to_owned(),
             name: name.to_owned(),
@@ -381,7 +381,7 @@ impl RunReport {
         let suite = Suite {
             name: "gpumem run".to_owned(),
             time: self.time,
-            hostname: None,
+            hostname,
             seconds: self.seconds,
             cases,
             output: self.lines().join("\n"),

@@ -44,6 +44,12 @@ fn wait_for_samples(machine: &Machine) {
     wait_until("new samples", || samples(machine) > before + 6);
 }
 
+/// The attribute with this machine's name.
+fn junit_hostname() -> String {
+    let uname = rustix::system::uname();
+    format!("hostname=\"{}\"", uname.nodename().to_str().unwrap())
+}
+
 fn read_json(path: &Path) -> Value {
     let document: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     crate::schema::check(&document);
@@ -129,6 +135,67 @@ fn signals_to_gpumem_reach_the_command() {
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(0));
 }
 
+/// Queues real-time signals to the process `argv[1]`, or to itself, and prints what it receives. It ends by such a
+/// signal.
+const REAL_TIME: &str = "\
+import ctypes, os, signal, struct, sys
+libc = ctypes.CDLL(None)
+target = os.getppid() if sys.argv[1] == 'parent' else os.getpid()
+signal.alarm(60)
+chosen = [signal.SIGRTMIN, signal.SIGRTMIN + 5, signal.SIGRTMAX]
+signal.pthread_sigmask(signal.SIG_BLOCK, chosen)
+for number in chosen:
+    for value in (7, 1 << 40):
+        assert libc.sigqueue(target, int(number), ctypes.c_void_p(value)) == 0
+    os.kill(target, number)
+received = []
+mask = struct.pack('Q', sum(1 << number - 1 for number in chosen)).ljust(128, b'\\0')
+for _ in range(9):
+    info = ctypes.create_string_buffer(128)
+    assert libc.sigwaitinfo(mask, info) > 0
+    number, _, code, _, sender, uid, value = struct.unpack_from('iiiiIIQ', info.raw)
+    queued = (sender == os.getpid(), uid, value)
+    received.append((number, code, queued if code == -1 else None))
+received.sort(key=lambda signal: signal[0])
+print(received, flush=True)
+os.kill(os.getpid(), signal.SIGRTMIN + 3)
+";
+
+#[test]
+fn real_time_signals_are_forwarded_with_their_values() {
+    let python = or_skip!(support::find("python3", "python3"));
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    let bare = finish(Command::new(&python).args(["-c", REAL_TIME, "self"]));
+    let program = [python.to_str().unwrap(), "-c", REAL_TIME, "parent"];
+    let wrapped = finish(&mut run(&machine, &["-q"], &program));
+    assert_eq!((wrapped.stdout, wrapped.code), (bare.stdout, bare.code), "{}", wrapped.stderr);
+    // Before the command starts, such a signal ends gpumem.
+    let mut waiting = Running::start(&mut run(&machine, &["-q", "--wait-free", "3GiB"], &["true"]));
+    wait_for_samples(&machine);
+    let pid = waiting.pid().to_string();
+    assert!(Command::new("kill").args(["-s", "RTMIN+3", &pid]).status().unwrap().success());
+    assert_eq!(waiting.0.wait().unwrap().signal().map(|signal| 128 + signal), Some(bare.code));
+}
+
+#[test]
+fn closed_standard_streams_stay_closed() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let log = machine.path("open");
+    let script = format!("ls /proc/$$/fd > {}; true", log.display());
+    for closed in ["", "0<&-", "1>&-", "2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"] {
+        let open = |program: &Command| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("exec \"$@\" {closed}"), "sh"]);
+            finish(support::before(&mut shell, program)).exits(0);
+            fs::read_to_string(&log).unwrap()
+        };
+        let mut bare = Command::new("sh");
+        let bare = open(bare.args(["-c", &script]));
+        let wrapped = open(&run(&machine, &["-q"], &["sh", "-c", &script]));
+        assert_eq!(wrapped, bare, "{closed}");
+    }
+}
+
 #[test]
 fn a_stopped_command_is_waited_for() {
     let machine = Machine::new(&one_gpu(&[]));
@@ -175,6 +242,8 @@ fn without_a_driver_the_command_needs_allow_no_gpu() {
     let touch = ["touch", mark.to_str().unwrap()];
     finish(&mut run(&machine, &[], &touch)).exits(3);
     assert!(!mark.exists());
+    let check = machine.run(&["check", "--format", "junit"]).exits(3);
+    assert!(check.stdout.contains(&junit_hostname()), "{check:?}");
     let report = machine.path("report.json");
     let options = ["--allow-no-gpu", "--report", report.to_str().unwrap()];
     finish(&mut run(&machine, &options, &touch)).exits(0);
@@ -246,6 +315,7 @@ fn a_report_says_that_the_command_did_not_run() {
         let error = document["errors"][0].as_str().unwrap();
         assert!(error.contains(reason), "{error}");
         let xml = fs::read_to_string(&other).unwrap();
+        assert!(xml.contains(&junit_hostname()), "{xml}");
         assert!(xml.contains("tests=\"1\" failures=\"1\"") && xml.contains(reason), "{xml}");
     };
     for (options, program, code, reason) in [
@@ -319,6 +389,7 @@ fn peak_memory_and_processes_are_reported_in_each_format() {
     assert_eq!(report["assertions"][0]["passed"], false);
     let xml = fs::read_to_string(&paths[1]).unwrap();
     assert!(xml.contains("tests=\"2\" failures=\"1\""), "{xml}");
+    assert!(xml.contains(&junit_hostname()), "{xml}");
     let markdown = fs::read_to_string(&paths[2]).unwrap();
     assert!(markdown.contains("5.0 GiB"), "{markdown}");
     assert_eq!(fs::read_to_string(&summary).unwrap(), format!("before\n{markdown}"));
@@ -653,8 +724,14 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
     assert_eq!(second.running.0.wait().unwrap().code(), Some(0));
     assert_eq!(claims(), [Value::Null, Value::Null]);
     // If claims are impossible, the command does not start.
-    let mut nowhere = claim(&[]);
-    finish(nowhere.env("GPUMEM_CLAIM_DIR", "/no/such/folder")).exits(3);
+    for (folder, code) in [("/no/such/folder", 3), ("", 2), ("pci", 2)] {
+        let mut nowhere = claim(&[]);
+        let output = finish(nowhere.env("GPUMEM_CLAIM_DIR", folder)).exits(code);
+        assert!(output.stderr.contains("GPUMEM_CLAIM_DIR"), "{output:?}");
+    }
+    // Other commands would not see the claims.
+    let ps = &["ps"];
+    finish(machine.command(ps).env("GPUMEM_CLAIM_DIR", "")).exits(2);
 }
 
 #[test]

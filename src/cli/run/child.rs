@@ -6,6 +6,7 @@
 //! gpumem ends or stops, too. The command inherits gpumem's original signal mask and dispositions.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,12 @@ use anyhow::Context as _;
 use nix::libc;
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
 use nix::sys::signal::{SigSet, Signal as BlockedSignal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, pidfd_open,
-    pidfd_send_signal, set_child_subreaper, wait,
+    set_child_subreaper, wait,
 };
 use rustix::termios::tcgetpgrp;
 
@@ -32,7 +33,7 @@ use crate::host::{self, Roots};
 /// the command and adopts orphans. Other threads wait for their own children.
 const NO_THREAD: u32 = 0x2000_0000;
 
-/// Signals that end or stop a job, and signals that users send to programs.
+/// Signals that end or stop a job, and signals that users send to programs. Real-time signals are forwarded as well.
 const PASSED_ON: [BlockedSignal; 10] = [
     BlockedSignal::SIGHUP,
     BlockedSignal::SIGINT,
@@ -47,15 +48,22 @@ const PASSED_ON: [BlockedSignal; 10] = [
 ];
 
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
+/// Whether the caller had closed standard input, output and error.
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-// Rust's runtime ignores SIGPIPE before `main`, but the command must inherit the original disposition, which can be
-// "ignored" (systemd does that for services). Only code that runs before `main` can read the original.
+// Before `main`, Rust's runtime ignores SIGPIPE and opens /dev/null in place of closed standard streams. The command
+// must inherit the original state: systemd ignores SIGPIPE for services. Only code that runs before `main` can read it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 #[allow(unsafe_code)]
-static READ_PIPE_DISPOSITION: extern "C" fn() = {
+static READ_ORIGINAL_STATE: extern "C" fn() = {
     extern "C" fn read() {
         IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+        for (descriptor, is_closed) in (0..).zip(&CLOSED) {
+            // SAFETY: the call only reads the descriptor's flags, and fails if the descriptor is closed.
+            let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+            is_closed.store(flags == -1, Ordering::Relaxed);
+        }
     }
     read
 };
@@ -117,7 +125,10 @@ impl Signals {
             // The kernel discards the exit status of a child if the parent ignores SIGCHLD (wait(2)).
             signal_hook::flag::register(libc::SIGCHLD, Arc::default()).context(cannot)?;
         }
-        let signals: SigSet = PASSED_ON.into_iter().collect();
+        let mut signals = SigSet::all();
+        // The iterator does not contain the real-time signals.
+        let others = BlockedSignal::iterator().filter(|signal| !PASSED_ON.contains(signal));
+        others.for_each(|signal| signals.remove(signal));
         let mask = SigSet::thread_get_mask().context(cannot)?;
         signals.thread_block().context(cannot)?;
         let read = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context(cannot)?;
@@ -126,15 +137,8 @@ impl Signals {
         let (thread_stage, hurry) = (Arc::clone(&stage), Arc::clone(&is_hurried));
         let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             while let Ok(Some(caught)) = read.read_signal() {
-                let signal = caught.ssi_signo.cast_signed();
-                // The kernel sends a terminal's signal to the whole process group, including the command.
-                let is_terminals = caught.ssi_code == libc::SI_KERNEL;
-                handle_signal(
-                    &thread_stage.lock().unwrap_or_else(PoisonError::into_inner),
-                    signal,
-                    is_terminals,
-                    &hurry,
-                );
+                let stage = thread_stage.lock().unwrap_or_else(PoisonError::into_inner);
+                handle_signal(&stage, &caught, &hurry);
             }
         });
         spawned.context("cannot start a thread for signals")?;
@@ -199,7 +203,8 @@ fn ending(status: WaitStatus) -> Option<Ending> {
     exited.or_else(|| status.terminating_signal().map(Ending::Signaled))
 }
 
-fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
+fn handle_signal(stage: &Stage, caught: &siginfo, hurry: &AtomicBool) {
+    let signal = caught.ssi_signo.cast_signed();
     match stage {
         // A signalfd also delivers signals that are ignored.
         Stage::Before | Stage::After if is_ignored(signal) => {}
@@ -210,11 +215,11 @@ fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicB
             let is_wanted = match signal {
                 // If SIGCONT was sent to the whole process group, the command already runs.
                 libc::SIGCONT => is_stopped(*child),
-                _ => !is_terminals,
+                // The kernel sends a terminal's signal to the whole process group, including the command.
+                _ => caught.ssi_code != libc::SI_KERNEL,
             };
-            if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
-                // Ignore the error: the command has exited.
-                let _ = pidfd_send_signal(pidfd, signal);
+            if is_wanted {
+                forward(caught, pidfd);
             }
         }
         Stage::After if signal == libc::SIGCONT => {}
@@ -223,6 +228,24 @@ fn handle_signal(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicB
                 let _ = signals::end_as_by(signal);
             }
         }
+    }
+}
+
+/// Sends a signal to the command. Includes the value and sender of a signal that was sent with sigqueue(3).
+#[allow(unsafe_code)]
+fn forward(caught: &siginfo, pidfd: &OwnedFd) {
+    /// `siginfo_t` of a queued signal: number, errno, code, padding; pid and uid of the sender; value; unused.
+    #[repr(C)]
+    struct QueuedSignal([i32; 4], [u32; 2], u64, [u64; 12]);
+    let numbers = [caught.ssi_signo.cast_signed(), caught.ssi_errno, caught.ssi_code, 0];
+    let sender = [caught.ssi_pid, caught.ssi_uid];
+    let queued = QueuedSignal(numbers, sender, caught.ssi_ptr, [0; 12]);
+    let is_queued = caught.ssi_code == libc::SI_QUEUE;
+    let info = if is_queued { &raw const queued } else { std::ptr::null() };
+    // SAFETY: the descriptor is open, and `info` is null or points to the 128 bytes of a `siginfo_t`.
+    unsafe {
+        // Ignore the error: the command has exited.
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), caught.ssi_signo, info, 0);
     }
 }
 
@@ -285,6 +308,11 @@ fn spawn(
     for &descriptor in &given.descriptors {
         // posix_spawn clears the close-on-exec flag of a descriptor that is duplicated onto itself.
         actions.add_dup2(descriptor, descriptor)?;
+    }
+    for (descriptor, is_closed) in (0..).zip(&CLOSED) {
+        if is_closed.load(Ordering::Relaxed) {
+            actions.add_close(descriptor)?;
+        }
     }
     posix_spawnp(program, &actions, &attributes, &words, &environment)
 }

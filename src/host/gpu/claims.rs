@@ -63,6 +63,12 @@ impl CannotClaim {
     }
 }
 
+/// Returns whether `GPUMEM_CLAIM_DIR` is unset or an absolute path. A relative path is a different directory for each
+/// working directory.
+pub fn is_claim_folder_valid() -> bool {
+    std::env::var_os(VARIABLE).is_none_or(|folder| Path::new(&folder).is_absolute())
+}
+
 /// Claims of the machine's GPUs, detected from one lockable folder for each PCI device.
 #[derive(Clone, Debug)]
 pub struct Claims {

@@ -4,6 +4,8 @@
 //! server can show its history. An additional test case fails if gpumem could not measure
 //! something.
 
+use std::sync::Arc;
+
 use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
 use crate::model::finding::Finding;
 use crate::model::{Severity, Time};
@@ -15,13 +17,14 @@ use crate::units::{Bytes, number_of};
 const NAME: &str = "gpumem check";
 
 impl CheckReport {
-    /// Formats the report as JUnit XML. If the check took no snapshot, the suite is dated `now`.
-    pub fn to_junit(&self, now: Time) -> String {
+    /// Formats the report as JUnit XML. If the check took no snapshot, the suite has the date `now` and
+    /// the machine's `hostname`.
+    pub fn to_junit(&self, now: Time, hostname: Option<Arc<str>>) -> String {
         let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
         let suite = Suite {
             name: NAME.to_owned(),
             time: self.time.unwrap_or(now),
-            hostname: self.hostname.as_deref().map(str::to_owned),
+            hostname: self.hostname.clone().or(hostname),
             seconds: self.window_seconds,
             cases: rules.map(|rule| self.rule(rule)).chain(self.gates()).collect(),
             output: self.to_text(TextLook { ascii: true, verbose: true, ..TextLook::default() }),
