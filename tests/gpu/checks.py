@@ -146,7 +146,7 @@ def utilization(kind, program):
     is_busy = wait(lambda: (sample() or 0) >= 30, WORK_SECONDS + 5) is not None
     row(f"{kind}: SM utilization under load", "30 % or more", samples, is_busy)
     program.receive()
-    # The driver keeps samples of past work for seconds. To save time, only one framework waits for their end.
+    # The driver still reports past work for some seconds. To save time, only PyTorch waits until the value is 0.
     if kind == "torch":
         is_quiet = wait(lambda: sample() == 0, 2 * MEMORY_SECONDS + 5) is not None
         row(f"{kind}: SM utilization when idle", "0 in the end", samples, is_quiet)

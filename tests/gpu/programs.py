@@ -126,7 +126,7 @@ class Cupy:
         self.work_once()
 
     def work_once(self):
-        # Memset does not require a kernel. CuPy compiles kernels at run time, for which the driver is not enough.
+        # Memset requires no kernel. CuPy compiles kernels at run time, which requires more than the driver.
         self.blocks[-1].data.memset(1, self.blocks[-1].nbytes)
         self.cupy.cuda.runtime.deviceSynchronize()
 
