@@ -1,11 +1,11 @@
-# Returns cached GPU memory when gpumem asks for it (gpumem release PID); the program keeps running.
+# Returns cached GPU memory to the driver when `gpumem release PID` asks for it. The program keeps running.
 #
-# 1. Paste this where the program starts, in its main thread.
-# 2. Call release_gpu_memory_if_asked() in the main thread between two steps, batches or requests. Where the program
-#    waits (for a request, a queue, a key), let it wait within "with gpu_is_idle():", which releases at once.
-#    An asyncio program needs neither: loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)
-# 3. Start it with the variable that tells gpumem about this: GPUMEM_RELEASE_SIGNAL=USR2 python main.py
-#    (USR1, USR2 or HUP; choose one that the program does not use.) Without the variable this code does nothing.
+# 1. Paste this code where the main thread of the program starts.
+# 2. Call release_gpu_memory_if_asked() in the main thread between two steps, batches or requests. Where the main thread
+#    waits for a request, a queue or a key, use "with gpu_is_idle():", which releases memory during the wait. An asyncio
+#    program needs neither. It calls loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory) instead.
+# 3. Start the program with GPUMEM_RELEASE_SIGNAL=USR2, which tells gpumem to send SIGUSR2. If the program uses SIGUSR2,
+#    choose USR1 or HUP. Without the variable, this code does nothing.
 import contextlib
 import gc
 import os
@@ -16,7 +16,7 @@ _asked = _idle = False
 
 
 def _ask(*_):
-    """The signal handler. It may run between any two bytecodes of the main thread, so it only sets a flag there."""
+    """Handles the signal, which can interrupt the main thread anywhere. Only sets a flag unless the GPU is idle."""
     global _asked
     _asked = True
     if _idle:
@@ -24,7 +24,7 @@ def _ask(*_):
 
 
 def release_gpu_memory_if_asked():
-    """Costs nothing unless a release was requested."""
+    """Releases memory if gpumem has asked for it since the last call."""
     global _asked
     if _asked:
         _asked = False
@@ -33,7 +33,7 @@ def release_gpu_memory_if_asked():
 
 @contextlib.contextmanager
 def gpu_is_idle():
-    """For code that waits and computes nothing on the GPU."""
+    """Marks code that does not use the GPU. If gpumem asks while it runs, memory is released immediately."""
     global _idle
     _idle = True
     try:
@@ -44,33 +44,33 @@ def gpu_is_idle():
 
 
 def release_gpu_memory():
-    """Returns memory that allocators keep after it was freed. Memory in use stays."""
+    """Returns memory that the program has freed and allocators have cached. Keeps memory in use."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
         torch.cuda.ipc_collect()
-    # TensorFlow's own pool (BFC) keeps its pages while the process lives: what tensors leave goes back only if it is
-    # started with TF_GPU_ALLOCATOR=cuda_malloc_async. clear_session() is left out: it drops the program's models.
+    # TensorFlow's default allocator (BFC) keeps freed memory until the process exits. To change this, start the program
+    # with TF_GPU_ALLOCATOR=cuda_malloc_async. tf.keras.backend.clear_session() would not free this memory either.
     jax = sys.modules.get("jax")
     if jax is not None:
-        # Frees compiled programs. JAX's own pool keeps freed memory while the process lives, unless it is started
-        # with XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async, or XLA_PYTHON_CLIENT_ALLOCATOR=platform.
+        # Frees compiled programs. JAX's default allocator keeps freed memory until the process exits. To change this,
+        # start the program with XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async or XLA_PYTHON_CLIENT_ALLOCATOR=platform.
         jax.clear_caches()
     cupy = sys.modules.get("cupy")
     if cupy is not None:
-        # The pool of the current device; for others, call it within "with cupy.cuda.Device(N):".
+        # Frees the pool of the current device. For another device, use "with cupy.cuda.Device(N):".
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
     _trim_gpu_pools()
 
 
 def _trim_gpu_pools():
-    """Trims the driver's own pools (cuda_malloc_async, cudaMallocAsync)."""
+    """Trims the pools of the driver, which cuda_malloc_async and cudaMallocAsync use."""
     import ctypes
 
     try:
-        # Only if the program has loaded it.
+        # RTLD_NOLOAD fails if the program has not loaded the library.
         cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return
@@ -81,7 +81,7 @@ def _trim_gpu_pools():
         flags, active, pool = ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
         if cuda.cuDeviceGet(ctypes.byref(device), index) != 0:
             continue
-        # Creates no context where the program has none.
+        # Skip devices on which the program has no context. This query does not create a context.
         cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         if not active.value:
             continue

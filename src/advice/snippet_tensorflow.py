@@ -1,15 +1,15 @@
-# Frees all GPU memory of a TensorFlow 1 or 2 training when gpumem asks for it (gpumem release PID), and continues.
+# Frees all GPU memory of a TensorFlow 1 or 2 training when `gpumem release PID` asks for it. The training continues.
 #
-# TensorFlow returns its pool to the driver only when its process ends, whatever is closed or cleared before.
-# So a child process trains. When asked, it saves and exits, and a new child continues from the checkpoint.
+# TensorFlow returns its memory pool to the driver only when its process exits. Therefore, the training runs in a child
+# process. When gpumem asks, the child saves a checkpoint and exits, and a new child continues from the checkpoint.
 #
-# 1. Paste this where the program starts. Import tensorflow in train() only, so that the parent holds no GPU memory.
-# 2. train() restores the newest checkpoint, if there is one. Between two steps it calls asked_to_save(); if that is
-#    true, it saves and returns False. It returns True when training is done. With Keras: a callback whose
-#    on_train_batch_end() saves and sets self.model.stop_training = True.
-# 3. At the end of the program: if __name__ == "__main__": train_in_children(train)
-# 4. Start it with the variable that tells gpumem about this: GPUMEM_RELEASE_SIGNAL=USR2 python main.py
-#    (USR1, USR2 or HUP; choose one that the program does not use.)
+# 1. Paste this code where the program starts. Import tensorflow only in train(), so that the parent does not use a GPU.
+# 2. Write train(). It restores the latest checkpoint, if one exists, and returns True when the training is complete.
+#    Between two steps, it calls asked_to_save(). If the result is true, it saves a checkpoint and returns False. With
+#    Keras, use a callback whose on_train_batch_end() saves and sets self.model.stop_training = True.
+# 3. End the program with: if __name__ == "__main__": train_in_children(train)
+# 4. Start the program with GPUMEM_RELEASE_SIGNAL=USR2, which tells gpumem to send SIGUSR2 to the child. If the program
+#    uses SIGUSR2, choose USR1 or HUP.
 import multiprocessing
 import os
 import signal
@@ -37,7 +37,7 @@ def _train(train):
 
 
 def train_in_children(train):
-    """Trains in one child after another until train() returns True; exits like a child that fails."""
+    """Runs train() in a new child until it returns True. If a child fails, exits with the status of the child."""
     children = multiprocessing.get_context("spawn")
     code = 75
     while code == 75:

@@ -156,7 +156,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
         if module is None:
             return
         if modules['os'].environ.get('TF_GPU_ALLOCATOR') == 'cuda_malloc_async':
-            return  # Its pool is trimmed below.
+            return  # pools() trims the pool.
         keeps = ("TensorFlow's allocator keeps its pages until the process ends, whatever session, "
                  'model or graph is closed; TF_GPU_ALLOCATOR=cuda_malloc_async returns them')
         if str(getattr(module, '__version__', '')).startswith('1.'):
@@ -253,7 +253,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return None
 
         def size(value, of):
-            """A key of its storage, which several values may share, and its size on a GPU."""
+            """Returns a key of the storage, which several values can share, and the size on a GPU."""
             if of == 'torch':
                 if not value.is_cuda:
                     return None
@@ -275,7 +275,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
             return ('jax', id(value)), int(value.nbytes)
 
         def visit(value, depth):
-            """The bytes that a value keeps alive and that were not counted before."""
+            """Returns the bytes that a value keeps alive and that were not counted before."""
             if left[0] <= 0 or time.monotonic() > ends or id(value) in visited:
                 return 0
             left[0] -= 1
@@ -381,7 +381,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS, gc):
 
 
 def _without_collector():
-    # Garbage is collected only on request, not whenever the recipe has created enough objects.
+    # Disable automatic collection, which the objects of the recipe could trigger.
     from sys import modules
     was_loaded = 'gc' in modules
     import gc
