@@ -1,4 +1,4 @@
-/* Does the minimum work to list GPU processes: reads NVML's list and one stat file per process.
+/* The minimum work to list GPU processes: reads NVML's list, and one stat file per process.
  * usage: one_stat LIBRARY */
 #include <dlfcn.h>
 #include <fcntl.h>

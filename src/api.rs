@@ -1,6 +1,7 @@
-//! Items exported for the integration tests and benchmarks.
+//! The items that the integration tests and benchmarks use.
 //!
-//! This is not a stable API. All other modules are private, so that the compiler reports unused code.
+//! Everything else is private to the crate, so that the compiler reports unused code. This is not a
+//! stable API for other crates.
 
 pub mod advice {
     pub use crate::advice::find;

@@ -123,7 +123,8 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
     write_values(list.as_slice(), out)
 }
 
-/// Returns the origin of a value for a comment. A newline in a path would end the comment, so paths are escaped.
+/// Returns the origin of a value. A newline in a path would end the comment, so the origin is
+/// escaped.
 fn origin(config: &Config, key: &str) -> String {
     config
         .origins

@@ -18,7 +18,8 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// Collects the results for a process. On the GPUs in `hidden_on`, the process only has the device file open.
+    /// Collects the results for a process, which only has the device file open on the GPUs in
+    /// `hidden_on`.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -49,7 +50,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Collects the results for a GPU: about the GPU itself, then about its `holders`.
+    /// Collects the results for a GPU: first about the GPU itself, then about its `holders`.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -175,7 +176,7 @@ fn write(section: &mut Section, finding: &Finding) {
 /// omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
-    // Look for the word anywhere, because commands for other machines start with `ssh`.
+    // The command for another machine starts with `ssh`.
     let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
@@ -184,7 +185,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
             written.push(command);
         }
     }
-    // A finding's command can include other processes of the job, so it replaces the command for the process.
+    // A finding's command may also name other processes of the job.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {
