@@ -1,10 +1,10 @@
-//! CPU time of the screen: `cargo bench --bench frame`.
+//! CPU time of drawing the screen: `cargo bench --bench frame`.
 //!
-//! A screen of 200 by 60 watches 1,000 processes for ten minutes, at one sample per second. 10 % of the processes are
-//! idle, some leak, and all belong to families. For each view, the benchmark measures the CPU time of processing a
-//! sample, of drawing the next frame, and of handling a key and drawing its frame. A frame includes composing the
-//! cells, comparing them with the previous frame, and writing the changes. The ratio relates a frame to a frame of
-//! constant text in which every cell has changed.
+//! The benchmark draws a 200x60 screen of a simulated machine with 1,000 processes, after ten minutes of history at
+//! one sample per second. 10 % of the processes are idle, some leak, and all belong to families. For each view, the
+//! benchmark measures the CPU time of processing a sample, of drawing the next frame, and of handling a key and
+//! drawing its frame. Drawing includes composing the cells, comparing them with the previous frame, and writing the
+//! changes. The ratio compares each frame with a frame of constant text in which every cell changes.
 //!
 //! The benchmark fails if the median of a frame, or of a key with its frame, exceeds [`MAX_MILLISECONDS`], or if a
 //! frame without changes writes output. `--quick` runs few rounds, as a smoke test.
@@ -37,7 +37,7 @@ const PROCESSES: u32 = 1_000;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// The views, and the keys that open each view from the initial table.
+/// The views, and the keys that lead to each view from the initial table.
 const VIEWS: [(&str, &str); 11] = [
     ("table", ""),
     ("table, one selected", "jjj"),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     for gpus in [8, 16, 64] {
         for (view, keys) in VIEWS {
             if gpus != 16 && !keys.is_empty() {
-                // The number of GPUs affects only the panel of the GPUs.
+                // The number of GPUs affects only the GPU panel, so measure the other views only with 16 GPUs.
                 continue;
             }
             let cost = Screen::new(gpus, 10, history).measure(keys, rounds);
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// CPU time of each round in milliseconds.
+/// CPU times of the rounds, in milliseconds.
 #[derive(Default)]
 struct Times(Vec<f64>);
 
@@ -116,7 +116,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Prints the costs. Returns whether they exceed the limit.
+    /// Prints the costs. Returns whether a median exceeds the limit.
     fn report(&self, floor: &Self, gpus: u32, view: &str, rounds: usize) -> bool {
         println!(
             "| {gpus} | {view} | {:.3} | {:.3} | {:.1} | {} | {:.3} | {:.3} |",
@@ -146,7 +146,7 @@ impl Write for Sink {
     }
 }
 
-/// Returns the minimum cost of a frame in which every cell has changed.
+/// Measures the cost of writing frames of constant text in which every cell changes.
 fn filling(rounds: usize) -> Cost {
     let sink = Sink::default();
     let mut frames = DoubleBuffer::new(sink.clone(), SCREEN);
@@ -170,7 +170,6 @@ fn filling(rounds: usize) -> Cost {
     cost
 }
 
-/// A screen, and the machine that the screen shows.
 struct Screen {
     machine: Machine,
     app: App,
@@ -225,7 +224,7 @@ impl Screen {
         let mut frames =
             DoubleBuffer::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
         let mut draw = |app: &App| frames.draw(|canvas| draw(app, canvas)).unwrap();
-        // Draw the first frame without measuring, because all of its cells change.
+        // Do not measure the first frame, because all of its cells change.
         draw(&self.app);
         for round in 0..rounds {
             let event = self.machine.event();
@@ -310,7 +309,7 @@ impl Machine {
         Self { now, seconds: 0 }
     }
 
-    /// Returns a sample one second later, in which almost every number has changed.
+    /// Advances the machine by one second and returns a sample in which almost every number has changed.
     fn event(&mut self) -> Event {
         self.seconds += 1;
         let second = self.seconds;

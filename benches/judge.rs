@@ -1,9 +1,9 @@
 //! Cost of the history and the rules: `cargo bench --bench judge`.
 //!
-//! The benchmark observes a machine with 16 GPUs and 1,000 processes for an hour, at one sample per second. The results
-//! are the CPU time per sample of the history alone and of the history with the rules, and the memory of the history.
-//! The ratio relates these times to a loop that only adds up the numbers in the snapshot. Then the benchmark reads and
-//! judges a recording of 16 processes at full speed. `--quick` runs few rounds, as a smoke test.
+//! The benchmark observes simulated machines with 16 GPUs and 1,000 processes for an hour, at one sample per second.
+//! The results are the CPU time per sample of the history and of the rules, and the memory of both. For comparison, a
+//! loop only adds up the numbers in the snapshot. Then the benchmark reads and judges a recording of 16 processes at
+//! full speed. `--quick` runs few rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::env;
@@ -19,8 +19,8 @@ use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::source::{Replay, Source as _};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The environment variable that tells a child process which machine to measure. Each machine gets its own process, so
-/// that its memory is measured separately.
+/// Environment variable that tells a child process which machine to simulate. Each machine runs in a separate
+/// process, so that its memory can be measured.
 const MACHINE: &str = "GPUMEM_BENCH_MACHINE";
 
 const GIB: u64 = 1 << 30;
@@ -159,7 +159,7 @@ impl Machine {
                     if idle(row.pid) { 0 } else { 1 + (row.pid + self.ticks as u32) % 90 };
                 row.sm_percent = Some(percent);
                 row.memory_percent = Some(percent / 2);
-                // 5 % of the processes leak, 5 % rise and fall, and 5 % vary at random.
+                // Of every 20 processes, one leaks, one grows and shrinks, and one varies pseudo-randomly.
                 let moved = match row.pid % 20 {
                     19 => self.ticks / 10 * MIB,
                     18 => self.ticks % 300 * 4 * MIB,

@@ -11,8 +11,7 @@ pub const ROLE: &str = "kernel";
 pub struct Sleepers(pub Vec<Child>);
 
 impl Sleepers {
-    /// Starts `count` processes, of which `kernels` look like kernels. The kernels are spread evenly over the
-    /// processes.
+    /// Starts `count` processes, of which `kernels` look like notebook kernels. The kernels are spread evenly.
     pub fn new(count: usize, kernels: usize, stdin: impl Fn() -> Stdio) -> Self {
         let start = |index: usize| {
             let is_kernel = index * kernels / count != (index + 1) * kernels / count;

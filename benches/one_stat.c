@@ -1,4 +1,4 @@
-/* The minimum work to list GPU processes: reads NVML's list, and one stat file per process.
+/* Does the minimum work to list GPU processes: reads NVML's list and one stat file per process.
  * usage: one_stat LIBRARY */
 #include <dlfcn.h>
 #include <fcntl.h>

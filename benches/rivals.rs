@@ -1,19 +1,20 @@
 //! Compares gpumem with other programs on the same driver: `cargo bench --bench rivals`.
 //!
-//! The mock driver has 8 GPUs and 128 real, sleeping processes, or 16 GPUs and 1,000 processes. A quarter of the
-//! processes look like notebook kernels without connection files. The benchmark measures:
+//! The mock driver lists real, sleeping processes: 128 on 8 GPUs, or 1,000 on 16 GPUs. A quarter of the processes
+//! look like notebook kernels without connection files. The benchmark measures:
 //!
-//! - the CPU time of `ps --json`, alternating with a C program that lists the driver's processes and reads each `stat`
-//!   file (`one_stat.c`).
-//! - gpumem watch, nvtop and nvitop, each on a terminal of 200 by 60, at one sample per second. The programs run at the
-//!   same time, so that other load on the machine affects all of them. Each round starts the programs in another order,
-//!   a fraction of a second apart. After a minute, CPU time is measured in short windows, because programs do more work
-//!   for new processes. The table contains the median and mean of the windows, and the median ratio to gpumem in the
-//!   same window. Memory and terminal output are from the last round.
+//! - the CPU time of `ps --json` and of a C program (`one_stat.c`), which lists the driver's processes and reads each
+//!   `stat` file. The two programs run alternately.
+//! - gpumem watch, nvtop and nvitop, each in a 200x60 terminal, at one sample per second. The programs run at the
+//!   same time, so that other load on the machine affects all of them. Each round starts the programs in a different
+//!   order, a fraction of a second apart. The first minute is ignored, because programs do more work for new
+//!   processes. Then CPU time is measured in short windows. The table contains the median and mean of the windows,
+//!   and the median of the ratios to gpumem's time in the same window. Memory and terminal output are from the last
+//!   round.
 //!
-//! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to 2.7
-//! times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The benchmark
-//! also fails if a screen does not show the driver's GPUs, because its figures are then meaningless.
+//! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to
+//! 2.7 times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The
+//! benchmark also fails if a program does not show the driver's GPUs, because its figures would be meaningless.
 //!
 //! `setsid` (util-linux) is required. Other missing programs are skipped with a message. nvtop is in Debian's
 //! `contrib`, and nvitop is on PyPI; `GPUMEM_NVITOP=PATH` sets its path. Other load on the machine increases all
@@ -52,19 +53,19 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 const ROWS: NonZero<u16> = NonZero::new(60).unwrap();
-/// Scene for `ps`. The scene is constant, so that the driver reads it quickly.
+/// Scene for `ps`, with constant values so that the mock driver evaluates it quickly.
 const STILL: &str = "still.json";
 const SCALES: [(usize, usize); 2] = [(8, 128), (16, 1000)];
-/// Number of times that both programs run.
+/// Number of alternating runs of `ps --json` and of the C program.
 const PAIRS: usize = 11;
-/// Minimum ratio of nvtop's CPU time to gpumem's. The usual ratio is higher, so the benchmark passes on a busy machine,
-/// too.
+/// Minimum ratio of nvtop's CPU time to gpumem's. Usual ratios are higher, so that a busy machine does not fail the
+/// benchmark.
 const MIN_NVTOP_RATIO: f64 = 0.25;
 /// Length of a window in which CPU time is measured.
 const WINDOW: Duration = Duration::from_secs(3);
-/// Time between the starts of two programs, so that they sample at different times.
+/// Time between the starts of two programs, so that they do not sample at the same time.
 const STAGGER: Duration = Duration::from_millis(230);
-/// A part of the GPU's name, which every program shows.
+/// Part of the GPU's name. Every program shows it.
 const SHOWN: &str = "H200";
 
 fn main() -> ExitCode {
@@ -128,7 +129,7 @@ impl Options {
     }
 }
 
-/// Measures the CPU time of `ps --json` and of the C program, alternately.
+/// Measures the CPU times of `ps --json` and of the C program, which run alternately.
 fn one_shots(stage: &Stage, options: &Options) {
     let program = stage.folder.path().join("one_stat");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/one_stat.c");
@@ -178,21 +179,21 @@ fn one_shots(stage: &Stage, options: &Options) {
     }
 }
 
-/// Returns the CPU time of child processes that have exited, and of their descendants.
+/// Returns the CPU time of all terminated child processes and their descendants.
 fn children_cpu_seconds() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-/// Measures all screens at the same time. Returns whether gpumem is fast enough.
+/// Measures all screens at the same time. Returns whether no program fails the benchmark.
 fn screens(stage: &Stage, options: &Options) -> bool {
     let warm_up = Duration::from_secs(if options.is_quick { 2 } else { 60 });
     let rounds = options.rounds;
     let each_round = (options.seconds as u64).div_ceil(rounds as u64);
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
-    // The numbers are minimum ratios to gpumem's CPU time.
+    // Each command is paired with its `MeasuredProgram::min_ratio`.
     let mut candidates = vec![
         Ok((stage.watch(&options.program, &[]), None)),
         Ok((stage.watch(&options.program, &["--no-store"]), None)),
@@ -261,7 +262,7 @@ fn screens(stage: &Stage, options: &Options) -> bool {
     !has_failed
 }
 
-/// Runs all programs at the same time, and adds their costs. Each round starts with another program.
+/// Runs all programs at the same time, and adds their costs. Each round starts with a different program.
 fn run(programs: &mut [MeasuredProgram], round: usize, warm_up: Duration, windows: usize) {
     let count = programs.len();
     let mut terminals: Vec<(usize, Terminal)> = Vec::with_capacity(count);
@@ -302,7 +303,7 @@ fn median(values: Vec<f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Returns a program's name and arguments, without the directory and the driver's path.
+/// Returns a program's name and arguments, without the directory and the option for the driver.
 fn name(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap();
     let words = std::iter::once(program).chain(command.get_args());
@@ -311,22 +312,22 @@ fn name(command: &Command) -> String {
     words.join(" ").replace(" --nvml-library", "")
 }
 
-/// Returns the path of a program on PATH.
+/// Searches `PATH` for a program.
 fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
 }
 
-/// A program and its cost.
 struct MeasuredProgram {
     command: Command,
-    /// Minimum ratio to gpumem's CPU time, if the program has one.
+    /// The benchmark fails if this program's CPU time divided by gpumem's is lower. `None` if the ratio does not
+    /// matter.
     min_ratio: Option<f64>,
     cost: Cost,
 }
 
-/// Resources that a program has used during the measurements.
+/// Resources that a program has used in all rounds.
 #[derive(Default)]
 struct Cost {
     cpu_seconds: Vec<f64>,
@@ -336,7 +337,7 @@ struct Cost {
     screen: String,
 }
 
-/// The driver's scene, the library named as the loader expects, and the sleeping processes.
+/// The sleeping processes, and a directory with the scenes and the mock driver's library.
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
@@ -362,7 +363,7 @@ impl Stage {
             };
             let on_gpu = sleepers.0.iter().skip(gpu).step_by(gpus);
             for (at, child) in on_gpu.enumerate() {
-                // The memory of a quarter of the processes grows, and a quarter of the processes are idle.
+                // A quarter of the processes grow, and another quarter are idle.
                 let bytes = match at % 4 {
                     0 => Value::line([(0.0, 1e9), (300.0, 2e9)]),
                     _ => (1_u64 << 30).into(),
@@ -415,7 +416,7 @@ impl Stage {
     fn nvtop(&self) -> Result<Command, String> {
         let program = find("nvtop").ok_or("nvtop is not installed (apt install nvtop)")?;
         let mut command = self.command(&program);
-        // The unit of `-d` is 0.1 s.
+        // `-d` takes tenths of a second.
         command.args(["-d", "10"]);
         Ok(command)
     }
@@ -440,8 +441,8 @@ fn wave(phase: usize, max: f64) -> Value {
     Value::Steps(points.collect())
 }
 
-/// Returns the CPU time of a process and its descendants. The clocks have nanosecond resolution. The ticks in `/proc`
-/// take 10 ms, which is longer than gpumem needs for a sample.
+/// Returns the CPU time of a process and its descendants, with nanosecond resolution. The 10 ms ticks of
+/// `/proc/PID/stat` are longer than gpumem needs for a sample.
 fn cpu_seconds(pid: u32) -> f64 {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
     let time = clock.and_then(clock_gettime).unwrap();
@@ -465,7 +466,7 @@ fn status_mib(pid: u32, field: &str) -> f64 {
     kib / 1024.0
 }
 
-/// A program on a terminal, whose output is read continuously.
+/// A program in a pseudo-terminal. A thread reads the program's output.
 struct Terminal {
     child: Child,
     screen: Arc<Mutex<(vt100::Parser, u64)>>,
@@ -483,8 +484,8 @@ impl Terminal {
         let size =
             Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&slave, size).unwrap();
-        // Only a session leader can acquire a controlling terminal. setsid does not fork here, because it is not a
-        // process group leader.
+        // Only a session leader can acquire a controlling terminal. setsid(1) forks only if it is a process group
+        // leader, which it is not here, so the program has the child's PID.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {

@@ -1,8 +1,8 @@
 //! Cost of commands that take one sample: `cargo bench --bench sample`.
 //!
 //! The benchmark measures the wall time of `ps --json`, `ps` and `check --max-used`, the time that `run` adds to a
-//! command, and the resident memory of `check` and `watch`. The mock driver answers immediately. The processes are real
-//! and sleep. A quarter of the processes look like notebook kernels without connection files. `--quick` runs few
+//! command, and the resident memory of `check` and `watch`. The mock driver answers immediately and lists real,
+//! sleeping processes. A quarter of them look like notebook kernels without connection files. `--quick` runs few
 //! rounds, as a smoke test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
@@ -46,7 +46,6 @@ fn main() {
     }
 }
 
-/// The mock driver's scene, and the sleeping processes.
 struct Stage {
     folder: tempfile::TempDir,
     _sleepers: Sleepers,
@@ -87,7 +86,8 @@ impl Stage {
         command
     }
 
-    /// Returns the median wall times of `ps --json`, `ps` and `check --max-used`, which run alternately.
+    /// Returns the median wall times of `ps --json`, `ps` and `check --max-used`, in seconds. The commands run
+    /// alternately.
     fn one_shot(&self, rounds: usize) -> [f64; 3] {
         let mut times = [const { Vec::new() }; 3];
         for round in 0..=rounds {

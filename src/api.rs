@@ -1,7 +1,6 @@
-//! The items that the integration tests and benchmarks use.
+//! Items exported for the integration tests and benchmarks.
 //!
-//! Everything else is private to the crate, so that the compiler reports unused code. This is not a
-//! stable API for other crates.
+//! This is not a stable API. All other modules are private, so that the compiler reports unused code.
 
 pub mod advice {
     pub use crate::advice::find;

@@ -1,19 +1,18 @@
-//! Runs work that can hang on a separate thread, and waits for the answer with a timeout.
+//! Runs operations that can block forever in separate threads, with timeouts.
 //!
-//! If a file system, driver or server does not answer, only that thread blocks. The thread is
-//! abandoned, and a late answer is dropped. A [`Task`] produces one answer; a [`Worker`] answers a
-//! series of questions. Callers must limit the number of threads that can hang.
+//! A thread cannot be killed, so callers must limit the number of blocked threads. A [`Task`] produces one answer; a
+//! [`Worker`] answers a series of questions.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Maximum time that a sample waits for a file or a local server, which usually answer immediately.
-/// A later answer is used with the next sample.
+/// Maximum time that a sample waits for files or local servers, which usually answer immediately. A late answer is
+/// used in the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
-/// A time limit for an operation of several steps.
+/// Time limit for an operation that consists of several steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
@@ -45,12 +44,12 @@ pub enum NoAnswer {
 }
 
 impl<T: Send + 'static> Task<T> {
-    /// Starts the work on a thread with this name.
+    /// Starts `work` in a thread called `name`.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
         Builder::new().name(name.to_owned()).spawn(move || {
-            // Sending fails if the caller has given up.
+            // Sending fails if the caller has dropped the task.
             let _ = sender.send(work());
         })?;
         Ok(Self { answer, started })
@@ -64,13 +63,14 @@ impl<T: Send + 'static> Task<T> {
         })
     }
 
-    /// Waits for the answer until `time` after the start of the work.
+    /// Waits for the answer until `time` has passed since the start of the work.
     pub fn within(&self, time: Duration) -> Result<T, NoAnswer> {
         self.wait(time.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// A thread that answers questions `Q` with answers `A`. Dropping the `Worker` ends the thread.
+/// A thread that answers questions of type `Q` with answers of type `A`. After the `Worker` is dropped, the thread
+/// ends.
 #[derive(Debug)]
 pub struct Worker<Q, A> {
     questions: SyncSender<Q>,
@@ -86,9 +86,9 @@ pub enum NotAsked<Q> {
 pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
-    /// Starts a thread with this name and these queue lengths. `prepare` receives the sender of
-    /// answers, which blocks while the queue is full, and returns the function that handles
-    /// questions. The thread ends when the function returns `None`.
+    /// Starts a thread called `name`. The pair contains the capacities of the two queues. `prepare` receives the
+    /// sender for answers, which blocks while the queue is full, and returns the function that handles a question.
+    /// The thread ends when this function returns `None`.
     pub fn start<W: FnMut(Q) -> Option<()> + Send + 'static>(
         name: &str,
         (questions, answers): (usize, usize),
@@ -115,7 +115,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         self.answers.recv_timeout(time).ok()
     }
 
-    /// Creates a worker without a thread, for a test that answers the questions.
+    /// Creates a worker without a thread. The test answers the questions.
     #[cfg(test)]
     pub fn by_hand((questions, answers): (usize, usize)) -> (Self, Receiver<Q>, Answers<A>) {
         let (sender, received) = sync_channel(questions);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(questions.recv(), Ok(1));
         drop(questions);
         assert!(matches!(worker.ask(3), Err(NotAsked::Ended)));
-        // Answers that were sent before the end can still be taken.
+        // Answers sent before the worker ended can still be received.
         answers.send(9).unwrap();
         drop(answers);
         assert_eq!(worker.take(LONG), Some(9));

@@ -1,9 +1,7 @@
-//! Runs the notify command, and ssh in batch mode.
+//! Runs programs that need no terminal: the notify command, and ssh in batch mode.
 //!
-//! Each program runs in its own session, where it cannot read from or type into the caller's
-//! terminal. Its process group is killed when the request ends, and the program gets SIGTERM if
-//! gpumem exits first. Other programs keep the terminal: the command of `run`, the pager of `man`,
-//! and `ssh -t`.
+//! Each program runs in a new session without a controlling terminal, so it cannot read from or type into the
+//! caller's terminal. The program gets SIGTERM if gpumem exits first.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -20,7 +18,7 @@ use crate::deadline::Deadline;
 
 /// Interval at which to check whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
-/// Maximum time to wait for a killed program, whose exit the kernel can delay.
+/// Maximum time to wait for the exit of a killed program. A process in an uninterruptible system call exits late.
 const EXITS: Duration = Duration::from_secs(2);
 
 /// A program in its own session. Dropping this value kills the program's process group.
@@ -31,7 +29,7 @@ pub struct Subprocess {
 }
 
 impl Subprocess {
-    /// Starts a program, which gets SIGTERM when the calling thread ends.
+    /// Starts a program. The kernel sends SIGTERM to the program when the calling thread ends.
     #[allow(unsafe_code)]
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let begin_session = || {
@@ -44,8 +42,7 @@ impl Subprocess {
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits up to `time` for the program to exit. After the exit, kills the rest of its process
-    /// group.
+    /// Waits up to `time` for the program to exit. If the program exits, kills the rest of its process group.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,4 +1,4 @@
-//! Bytes, percentages and durations as text. No other module converts between byte units.
+//! Parses and formats sizes, percentages and durations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// Formats a count, such as `1 sample` or `3 samples`. The plural of `word` must end in `s`.
+/// Formats a count, such as `1 sample` or `3 samples`. The plural is `word` with an `s`.
 pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -> String {
     let s = if count == N::from(1) { "" } else { "s" };
     format!("{count} {word}{s}")
@@ -19,7 +19,7 @@ pub struct Rounded(pub f64);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// An `f64` represents every smaller integer exactly.
+        /// Every integer below this number is exactly representable as an `f64`.
         const MAX_EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
         match self.0 {
             // Formatting an integer is faster than formatting a float.
@@ -46,12 +46,12 @@ const BYTE_UNITS: [(&str, u64); 6] = [
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
-        // 1023.95 KiB would be displayed as 1024.0 KiB, so use 1.0 MiB.
+        // 1023.95 KiB would be displayed as 1024.0 KiB, so use the next unit.
         while unit + 1 < BYTE_UNITS.len() && self.0 as f64 / BYTE_UNITS[unit].1 as f64 >= 1023.95 {
             unit += 1;
         }
         let (name, size) = BYTE_UNITS[unit];
-        // A screen shows hundreds of sizes, and formatting a float takes ten times as long.
+        // A screen shows hundreds of sizes. Formatting a float takes ten times as long as formatting integers.
         let tenths = match unit {
             0 => 0,
             _ => divide_and_round(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
@@ -136,7 +136,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Returns the number of bytes, rounded down so that a limit is not exceeded.
+    /// Returns the number of bytes, rounded down, or `None` for a share of an unknown total.
     pub fn of(self, total: Option<u64>) -> Option<u64> {
         match self {
             Self::Size(bytes) => Some(bytes.0),
@@ -191,8 +191,7 @@ fn split_unit(text: &str) -> Option<(f64, &str)> {
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Maximum duration that is parsed. Adding a multiple of this maximum to the current time does
-    /// not overflow.
+    /// Maximum duration that is parsed: 1,000 years, so that adding it to the current time does not overflow.
     const MAX: Self = Self(Duration::from_secs(365_250 * 86_400));
 
     /// Creates a span from seconds. Negative numbers and NaN become 0.
@@ -204,7 +203,7 @@ impl Span {
         self.0.as_secs_f64()
     }
 
-    /// Formats the exact duration so that it can be parsed, such as `10m5s`.
+    /// Formats the duration with millisecond precision in a form that can be parsed, such as `10m5s`.
     pub fn exact(self) -> String {
         let mut remainder = self.0.as_millis();
         let mut text = String::new();
@@ -268,7 +267,7 @@ impl FromStr for Span {
     }
 }
 
-/// A percentage in the configuration. One fully used CPU core is 100.
+/// A percentage in the configuration. In CPU usage, 100 is one fully used core.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Percent(pub f64);
 
@@ -292,7 +291,7 @@ mod tests {
     fn bytes_are_formatted_like_floats() {
         let mut dice = Dice::new(1);
         let random = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
-        // Halves of a tenth, which are rounded to even, and adjacent numbers.
+        // Sizes halfway between two tenths, which are rounded to even, and their neighbours.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
             [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]

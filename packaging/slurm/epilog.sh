@@ -1,7 +1,7 @@
 #!/bin/sh
 # Epilog for Slurm that frees the GPUs of a finished job. It kills the remaining processes of the job's user on these
-# GPUs. If the memory is still in use, it drains the node with the reason. Slurm runs the epilog as root on each node of
-# the job. gpumem-slurm(7) describes the installation.
+# GPUs. If memory is still in use afterwards, it drains the node and records why as the drain reason. Slurm runs the
+# epilog as root on each node of the job. gpumem-slurm(7) describes the installation.
 
 gpumem=/usr/bin/gpumem
 # Maximum used memory of a free GPU. Drivers use a few hundred MiB.
@@ -9,12 +9,12 @@ limit=500MiB
 # Time between SIGTERM and SIGKILL.
 grace=5s
 
-# The job has no GPUs.
+# Jobs without GPUs need no epilog.
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0
 
 answer=$("$gpumem" check --gpu "$SLURM_JOB_GPUS" --max-used "$limit" 2>&1) && exit 0
-# The job had exclusive use of these GPUs, so the user needs no process on them. Daemons of root can use the GPUs, so
-# processes of root are not killed.
+# The job had exclusive use of these GPUs, so remaining processes of its user are leftovers. Processes of root are not
+# killed, because they can be daemons.
 if [ "$SLURM_JOB_UID" != 0 ]; then
     targets=
     for gpu in $(printf '%s' "$SLURM_JOB_GPUS" | tr , ' '); do

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Prolog for Slurm that lets a job start only if the job's GPUs are free. Otherwise, it drains the node with the reason,
-# and Slurm requeues the job. Slurm runs the prolog as root on each node of the job. gpumem-slurm(7) describes the
-# installation.
+# Prolog for Slurm that lets a job start only if the job's GPUs are free. Otherwise, it drains the node, records why
+# as the drain reason, and Slurm requeues the job. Slurm runs the prolog as root on each node of the job.
+# gpumem-slurm(7) describes the installation.
 
 gpumem=/usr/bin/gpumem
 # Maximum used memory of a free GPU. Drivers use a few hundred MiB.
 limit=500MiB
-# Time to wait until the memory of the previous job is freed.
+# Maximum time to wait until the memory of the previous job is freed.
 seconds=30
 
-# The job has no GPUs.
+# Jobs without GPUs need no prolog.
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0
 
 end=$(($(date +%s) + seconds))

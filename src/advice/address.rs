@@ -1,4 +1,4 @@
-//! Inserts the server's address and the values of options into advice.
+//! Inserts a server's address and option values into advice texts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use super::{Remark, of};
 use crate::model::Process;
 
 impl Remark {
-    /// Returns the text with this process's options and, if known, its server's address.
+    /// Returns the text with the process's option values and, if known, the address of its server.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
         let Some((is_secure, default_port, host_and_port)) = server_address(process) else {
@@ -160,7 +160,7 @@ mod tests {
                 Process { listening_on: None, ..server("vllm", "vllm serve m --port 8011", &[]) },
                 "http://localhost:8011/wake_up",
             ),
-            // The address of a worker without its server is unknown, so the placeholder remains.
+            // A worker whose server is unknown has no known address, so the placeholder remains.
             (worker(), "HOST:PORT"),
             (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
             (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),

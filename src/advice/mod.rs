@@ -1,9 +1,8 @@
 //! Advice for users: how each framework allocates GPU memory, and how to free the memory.
 //!
-//! `frameworks.toml` contains the texts with their sources, and findings, `explain` and recipes use
-//! them. This module reads nothing from the machine. `owner` finds the owner of a process, and
-//! `place` describes how to end the process through its owner. [`recipe`] is code that a process
-//! runs to free its caches, and [`unload`] describes how servers unload models.
+//! `frameworks.toml` contains the texts and their sources. `owner` finds the owner of a process, and `place`
+//! describes how to end the process through its owner. [`recipe`] is code that a process runs to free its caches, and
+//! [`unload`] describes how servers unload models. This module reads nothing from the machine.
 
 mod address;
 mod owner;
@@ -28,7 +27,7 @@ pub use place::{place_lines, quote, thaw};
 /// The code is short and uses only the standard library, so that users can read and change it.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
-/// Python code for TensorFlow, which frees its pool only at exit: a child process trains and exits.
+/// Python code that trains in a child process, because TensorFlow frees its memory pool only at exit.
 pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
@@ -37,7 +36,7 @@ pub struct Remark {
     /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
-    /// Settings of a process that already follows the advice.
+    /// The advice does not apply to processes with one of these settings, because they already follow it.
     #[serde(default)]
     unless_set: Settings,
     /// If present, the advice applies only to processes with one of these settings.
@@ -74,7 +73,7 @@ pub struct Framework {
     pub title: String,
     #[serde(default)]
     spellings: Vec<String>,
-    /// Programs in languages other than Python, whichever libraries they load.
+    /// File names of programs that are recognised regardless of the libraries that they load.
     #[serde(default)]
     programs: Vec<String>,
     pub takes: Remark,
@@ -124,10 +123,9 @@ pub fn frameworks() -> &'static [Framework] {
     &TABLE.framework
 }
 
-/// Finds a framework. The case and punctuation of the name are ignored.
+/// Finds a framework by its name, ignoring case and punctuation.
 pub fn find(name: &str) -> Option<&'static Framework> {
-    // Try the exact name first, because each sample looks up a name for every process with a
-    // finding.
+    // Exact names are the common case: each sample looks up a name for every process with a finding.
     let mut rows = frameworks().iter();
     rows.find(|row| row.name == name).or_else(|| {
         let wanted = plain(name);

@@ -1,10 +1,8 @@
 //! Finds the owner of a process, and the command that ends the process through the owner.
 //!
-//! An owner runs a process and would restart it or notice its end: a job, a pod, a container, a
-//! systemd unit or a supervisor. `model::owners` has the table of owners; this module collects the
-//! facts that the table's texts refer to. A shared service is never stopped because of one of its
-//! processes (`model::unit`). What a process claims about itself proves no owner, nor does a
-//! container that the process's own user runs.
+//! An owner runs a process and would restart it or notice its end: a job, a pod, a container, a systemd unit or a
+//! supervisor. `model::owners` contains the table of owners, and this module collects the facts that the table's
+//! texts refer to. A shared service is never stopped because of one of its processes (`model::unit`).
 //!
 //! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
 //! cannot be typed as shown.
@@ -31,8 +29,7 @@ pub struct Owner {
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
-    /// Whether the command contains a name that the process has claimed, which other users must
-    /// check.
+    /// Whether the command contains a name that only the process itself claims. Other users must check the name.
     pub is_claimed: bool,
 }
 
@@ -56,13 +53,13 @@ impl Owner {
 /// Facts about a process, by their names in `owners.toml`.
 type Facts = BTreeMap<&'static str, String>;
 
-/// Finds the innermost owner with a known name. A process without an owner can be signalled.
+/// Finds the owner of a process. A process without an owner can be signalled.
 pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// Finds the owner of a process. The command ends the whole `job`, but nothing else in the same
-/// container or unit.
+/// Finds the owner of a process. The command ends all processes of the `job`, but nothing else in the same container
+/// or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
@@ -147,7 +144,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
     let inside = within(process);
     let stop = owner.stop.as_ref().and_then(fill).map(|stop| format!("{inside}{stop}"));
     let check = owner.check.iter().find_map(fill);
-    // Root's supervisor might manage another program with this name.
+    // If root runs the command, it can reach root's supervisor, which might manage another program with this name.
     let user = if found.is_roots() { "" } else { ", as its user" };
     let end = match (&stop, check) {
         (None, _) => owner.unnamed.clone()?,
@@ -164,7 +161,8 @@ fn program_owner(process: &Process) -> Option<Owner> {
     })
 }
 
-/// Returns the prefix that runs a command in the process's container, such as `docker exec train `.
+/// Returns the prefix that runs a command in the process's container, such as `docker exec train `. The prefix is
+/// empty outside containers.
 fn within(process: &Process) -> String {
     let facts = container(process, &[process]).unwrap_or_default();
     let mut entries = OwnerEntry::in_place(OwnerPlace::Container, process.container.as_deref());
@@ -201,7 +199,7 @@ fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String
     template.split(' ').map(word).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// Returns the notebook server if the container or job of a kernel also contains the server.
+/// Returns the notebook server if the kernel runs in a container or job, which then also contains the server.
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
@@ -214,7 +212,7 @@ fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Formats the PIDs of a job. Returns `None` if a PID is unknown or must not be killed.
+/// Formats the PIDs of a job. Returns `None` if `pid_of` returns `None` for a process.
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();
@@ -223,14 +221,13 @@ fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<St
 
 fn slurm(process: &Process) -> Option<Facts> {
     let slurm = process.slurm.as_deref().filter(|slurm| slurm.over != Some(true))?;
-    // A process can forge its environment, which contains the IDs of array and task. The IDs are
-    // used only if the array's ID equals the job's: `scancel` with that ID alone would cancel all
-    // tasks.
+    // The IDs of the array and the task are from the environment, which a process can forge. Use them only if the
+    // array's ID equals the job's: `scancel` with this ID alone would cancel all tasks of the array.
     let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // The process was started from an allocation's shell. The allocation must outlive the process.
+    // These steps contain processes started from a shell in the allocation. The allocation must outlive them.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([
@@ -254,7 +251,7 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
     if is_named_otherwise && !job.starts_with('s') {
         return Some("claimed");
     }
-    // The last task of an array has the array's ID, and `scancel` with this ID cancels all tasks.
+    // Slurm gives the array's ID to the last task as its job ID, and `scancel` with this ID cancels all tasks.
     let environment = process.environment.as_deref();
     let claimed = environment.and_then(|variables| variables.get("SLURM_JOB_ID"));
     let is_confirmed =
@@ -281,7 +278,7 @@ fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     if container.user.is_some() || is_unnamed {
         return None;
     }
-    // A container ends together with its first process.
+    // Killing PID 1 would end the whole container.
     let inner_pid = |process: &Process| {
         Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
     };
@@ -333,7 +330,7 @@ fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
         }
         Role::Starter | Role::Login => return None,
     }
-    // The main process of a unit leads a session and is a child of systemd.
+    // systemd starts the main process of a unit as its child and as a session leader.
     let is_main = |process: &Process| {
         process.session == Some(process.pid) && process.parent_is_reaper == Some(true)
     };

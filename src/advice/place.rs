@@ -10,8 +10,8 @@ use crate::model::Process;
 /// Maximum length of a name in a command.
 const LONGEST_NAME: usize = 253;
 
-/// Describes how to continue or end the process through its owner, or returns no lines if no owner
-/// is known.
+/// Describes how to continue the process if it is stopped or frozen, and how to end it through its owner. Returns no
+/// lines if neither applies.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(line) = thaw(process) {

@@ -1,10 +1,9 @@
 //! How inference servers release memory on request and keep listening.
 //!
-//! An entry of `servers.toml` defines how to recognise a server, what unloading requires (a
-//! version, a flag, a key), and the requests that identify the server, check that it is idle,
-//! unload it, check the result, and wake it. `reclaim::release` sends the requests, and this module
-//! judges the answers. Answers are hostile: their size is limited, and only explicit evidence
-//! proves a server idle.
+//! An entry of `servers.toml` defines how to recognise a server, what unloading requires (a version, a flag, a key),
+//! and the requests that identify the server, check that it is idle, unload it, check the result, and wake it.
+//! `reclaim::release` sends the requests, and this module judges the answers. Answers are untrusted: their size is
+//! limited, and only explicit evidence proves a server idle.
 
 use std::mem::discriminant;
 use std::slice;
@@ -40,8 +39,8 @@ pub struct UnloadServer {
     arguments: Vec<String>,
     /// Names of the directories that contain the scripts.
     folders: Vec<String>,
-    /// Names of scripts that unrelated programs also use. The script must be in a folder listed in
-    /// `folders`, or listen on the default port.
+    /// Names of scripts that unrelated programs also use. A process that runs one of them is recognised if the
+    /// script is in one of `folders`, or if the process listens on the default port.
     scripts: Vec<String>,
     pub port: u16,
     port_flags: Vec<String>,
@@ -59,11 +58,9 @@ pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// Requests that prove the server idle.
     pub idle: Vec<Question>,
-    /// Whether connections mean that the server is in use, because no request shows that it is
-    /// idle.
+    /// Whether a connected server is considered busy, because its answers alone do not prove it idle.
     pub is_idle_unconnected: bool,
-    /// A check that counts as use of the model, so it is sent once for each model just before
-    /// unloading.
+    /// A check that the server treats as use of the model. It is sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
     pub hold: Option<Hold>,
     /// The request that unloads. If it contains the placeholder, it is sent once for each model.
@@ -99,7 +96,7 @@ pub struct Hold {
 #[serde(default, deny_unknown_fields)]
 pub struct Question {
     ask: String,
-    /// Verb and path for older versions, which answer 404 or 405.
+    /// Verb and path for older versions, which answer `ask` with 404 or 405.
     older: Option<String>,
     body: Option<String>,
     is_metrics: bool,
@@ -107,7 +104,7 @@ pub struct Question {
     text: Option<String>,
     version: Option<String>,
     expect: Vec<Expect>,
-    /// Requirement for each item of an answer that is a list.
+    /// Requirement for each item, if the answer is a list.
     each: Option<Expect>,
     models: Option<ModelList>,
     zero: Vec<String>,
@@ -193,8 +190,8 @@ pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<Ser
     })
 }
 
-/// Returns ancestors, the process and descendants, in this order: a worker's own port is not the
-/// server's.
+/// Returns the listening processes: ancestors, then the process itself unless it is a worker of a server, then
+/// descendants. Ancestors come first, because the port of a worker is not the server's.
 fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
@@ -224,7 +221,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
         .collect()
 }
 
-/// Returns the values of a flag, which follow in the next word or after `=`.
+/// Returns the values of a flag, each given in the next word or after `=`.
 pub(super) fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
@@ -347,7 +344,7 @@ pub struct ServerRequest {
     pub path: String,
     pub body: Option<String>,
     pub is_metrics: bool,
-    /// Verb and path for older versions, which answer 404 or 405.
+    /// Verb and path for older versions, which answer the request with 404 or 405.
     older: Option<(String, String)>,
 }
 
@@ -428,7 +425,7 @@ impl Question {
         }
     }
 
-    /// Judges an answer and adds what it shows to `facts`.
+    /// Judges an answer and adds what it shows about the server to `facts`.
     pub fn check(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
@@ -448,8 +445,7 @@ impl Question {
             }
             if let Some(mark) = &self.mark {
                 let count = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
-                // A counter can be missing before the first use, if another metric identifies the
-                // server.
+                // A counter can be missing before the first use if another metric identifies the server.
                 let may_be_absent = !self.zero.is_empty();
                 facts.marks.push(count.or_else(|error| match may_be_absent {
                     true => Ok(String::new()),
@@ -588,7 +584,8 @@ impl UnloadAnswer {
     }
 }
 
-/// Returns the sum of a metric over its labels, or `None` if it is missing or not a valid count.
+/// Returns the sum of a metric over all labels. Returns `None` if the metric is missing, or if a value is negative or
+/// not a finite number.
 fn metric(text: &str, name: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines() {

@@ -16,7 +16,7 @@ use crate::rules::rule::{Override, Rule, Settings};
 use crate::rules::scope::Scope;
 use crate::rules::setting::{changed, near, shown, text};
 
-/// Keys of a `[[rule]]`, without its settings and `where`.
+/// Keys of a `[[rule]]`, except `where` and the settings of the rule's kind.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
 const WHERE: &[&str] = &["where"];
 /// Keys of a `[[keep]]`, without `where`.
@@ -42,7 +42,7 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     section.allow(&[RULE, WHERE, &names].concat())?;
     let scope = scope(section)?;
     refuse_processes(base.kind(), &scope, section)?;
-    // A new rule is enabled even if its kind is disabled.
+    // A new rule is enabled even if the built-in rule of its kind is disabled.
     let settings = Settings { enabled: true, ..base.settings };
     let name_of_rule = Arc::clone(&name);
     let mut rule =
@@ -87,7 +87,7 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// Returns the built-in rule of the kind. A new rule starts with the settings of the built-in rule.
+/// Returns the built-in rule of the kind that the section names. A new rule starts with its settings.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
@@ -227,7 +227,7 @@ fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> 
     one_of(entry, &rule_names(&config.rules), "rule")
 }
 
-/// Reads a name that must be in `names`. Error messages call the name a `noun`.
+/// Reads a name and checks that it is in `names`. Error messages call it a `noun`.
 fn one_of(entry: &Entry<'_>, names: &[&str], noun: &str) -> Result<Arc<str>, ConfigError> {
     let name = entry.value.as_str().unwrap_or_default();
     if names.contains(&name) {
@@ -242,7 +242,7 @@ fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
     section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
-/// Rejects a scope that selects processes in a rule about GPUs.
+/// Returns an error if a rule about GPUs has a scope that selects processes.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
     if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
         return Ok(());

@@ -69,7 +69,7 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
-/// Why a configuration cannot be used. Lines and columns count from 1; keys are dotted.
+/// Why a configuration was rejected. Lines and columns count from 1; keys are dotted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
@@ -101,7 +101,7 @@ pub fn paths(
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        // `/dev/null` means no configuration. Its mode does not matter, because it is always empty.
+        // `/dev/null` means no configuration. It would fail the check that other users cannot change the file.
         let is_null = chosen == Path::new("/dev/null");
         return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }

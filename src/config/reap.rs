@@ -109,7 +109,7 @@ impl ReapConfig {
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
-        // Remove the default, so that an explicit `notify` and a missing action compare equal.
+        // Do not store the default, so that an explicit `notify` and a missing action compare equal.
         self.responses.remove(&rule);
         if response != Response::default() {
             self.responses.insert(rule, response);
@@ -188,7 +188,7 @@ fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error
 
 fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Arc<str>>, D::Error> {
     let example = "a list of programs' file names such as [\"tensorboard\"]";
-    // A pattern matches no file name and would silently protect nothing.
+    // A pattern would match no file name and would silently protect nothing.
     let is_name = |name: &Arc<str>| !name.is_empty() && !name.contains(['/', '*', '?', '[']);
     let are_names = |names: &Vec<Arc<str>>| names.iter().all(is_name);
     setting::parsed(from, example, |written| words(written).filter(are_names))

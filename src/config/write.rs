@@ -123,8 +123,7 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
     write_values(list.as_slice(), out)
 }
 
-/// Returns the origin of a value. A newline in a path would end the comment, so the origin is
-/// escaped.
+/// Returns the origin of a value for a comment. A newline in a path would end the comment, so paths are escaped.
 fn origin(config: &Config, key: &str) -> String {
     config
         .origins

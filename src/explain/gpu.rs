@@ -15,8 +15,8 @@ use crate::units::{Bytes, Span};
 const LISTED_MAX: usize = 24;
 const CHART_LINES: usize = 3;
 
-/// Creates the page about the GPU at index `position` of the snapshot. The finding `asked` comes
-/// first. The page is empty if there is no such GPU.
+/// Creates the page about the GPU at index `position` of the snapshot, or an empty page if there is no such GPU. The
+/// finding `asked` comes first.
 pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let Some(gpu) = last.gpus.get(position) else {
@@ -108,7 +108,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         format!("uncorrected ECC errors {}", or_unknown(errors)),
     ];
     facts.facts("", &others);
-    // Many GPUs do not report these figures.
+    // Many GPUs lack these engines, so show them only while they are busy.
     let rare = [("JPEG decoder", gpu.jpeg_percent), ("optical flow", gpu.optical_flow_percent)];
     let busy = rare.iter().filter_map(|(name, percent)| {
         let percent = percent.filter(|percent| *percent > 0)?;
@@ -120,7 +120,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }
 }
 
-/// Adds the GPU's memory: the total, and the parts that add up to it if all are known.
+/// Adds the GPU's total memory and its parts. If all parts are known, they add up to the total.
 pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let reason = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
@@ -174,7 +174,7 @@ fn mig(gpu: &Gpu) -> Section {
     section
 }
 
-/// Returns the processes on a GPU: those that NVML lists, largest first, then those with its file
+/// Returns the processes on a GPU: those that NVML lists, largest first, then those that have the GPU's device file
 /// open.
 pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
@@ -291,7 +291,7 @@ fn rows<'r>(
 }
 
 impl Marks<'_> {
-    /// Returns the kind of the finding about a process, or the mark of a suspect.
+    /// Returns the kind and severity of the finding about a process, or the mark of a suspect.
     fn mark_of(self, pid: u32) -> Option<String> {
         let is_about_it = |finding: &&Finding| {
             let process = finding.process.as_ref();

@@ -85,9 +85,9 @@ impl KnownSoFar<'_> {
     }
 }
 
-/// Returns whether the snapshot contains this process, rather than another process with the same
-/// PID. If the identity is uncertain, the snapshot must list the PID on a GPU and contain no
-/// process with this PID.
+/// Returns whether the snapshot contains this process, rather than another process with the same PID. A process with
+/// an uncertain identity is also considered present if a GPU lists its PID and the snapshot has no facts about the
+/// PID.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,
@@ -99,7 +99,7 @@ pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Returns a process's name and owner. If the identity is uncertain, the reason replaces the name.
+/// Returns a process's name and owner. If the identity is uncertain, returns the reason instead of the name.
 pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
@@ -159,7 +159,7 @@ fn add_memory_chart(section: &mut Section, series: Option<&MemorySeries>, lines:
     );
 }
 
-/// Returns the page about a framework. The case and punctuation of the name are ignored.
+/// Returns the page about a framework. The case and punctuation of `name` are ignored.
 pub fn framework(name: &str) -> Option<ExplainPage> {
     let row = advice::find(name)?;
     let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);

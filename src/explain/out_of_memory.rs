@@ -76,7 +76,8 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
     page
 }
 
-/// Returns when the GPU was fullest, and how much more memory was used than in the last sample.
+/// Returns when most memory was used, and how much more than in the last sample. Returns `None` if usage was never
+/// higher.
 fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
     let buckets = input.courses.gpu(gpu)?.buckets().iter();
@@ -198,8 +199,8 @@ fn sufficient(
     section
 }
 
-/// Names the smallest process that holds enough memory, or the largest processes that together hold
-/// enough.
+/// Names the smallest process that holds enough memory. If there is none, names the largest processes that together
+/// hold enough.
 fn enough(unused: &[Unused<'_>], missing: u64) -> Option<String> {
     let mut sorted: Vec<&Unused<'_>> = unused.iter().collect();
     sorted.sort_by_key(|process| process.bytes);

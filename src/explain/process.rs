@@ -33,8 +33,8 @@ struct Subject<'k> {
     findings: &'k [Finding],
 }
 
-/// Creates the page about the process with this PID. The finding `asked` comes first. If the
-/// process's identity is uncertain, the page contains only the reason.
+/// Creates the page about the process with this PID. The finding `asked` comes first. If the process's identity is
+/// uncertain, the page contains only the reason and the last known facts.
 pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let unknown = Process { pid, ..Process::default() };
@@ -279,7 +279,7 @@ impl Subject<'_> {
         let Some(first) = past.map(ProcessHistory::first_seen) else {
             return;
         };
-        // The process may have held the memory before the history began.
+        // A process in the first sample may have been on the GPU before the history began.
         facts.entry(
             "",
             match Some(first) > history.first_time() {

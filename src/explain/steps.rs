@@ -52,7 +52,7 @@ pub(super) fn sections(steps: &[ExplainStep], findings: &[Finding]) -> [Section;
     [now, next]
 }
 
-/// Strips words that the heading already contains.
+/// Removes a prefix that repeats the heading.
 pub(super) fn at_start(text: &str) -> &str {
     const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
     let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
@@ -113,7 +113,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
     let row = advice::of(process);
     let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
         let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
-        // Leave room for at least one line of advice about each additional library.
+        // Add one line of advice about each additional library.
         let beside = advice::beside(process);
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let framework = row.into_iter().flat_map(lines).take(max);
@@ -162,8 +162,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<
         ends.push(plain(WhenPossible::End, text.to_owned()));
     } else {
         if ends.is_empty() {
-            // Owners end their jobs, containers and kernels, so only a process without an owner
-            // gets a signal.
+            // The owner ends a job, a container or a kernel. Only a process without an owner is signalled.
             let mut end = advice::lines(process)
                 .last()
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));

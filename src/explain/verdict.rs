@@ -18,8 +18,7 @@ pub(super) struct Verdict<'k> {
 }
 
 impl<'k> Verdict<'k> {
-    /// Collects the results for a process, which only has the device file open on the GPUs in
-    /// `hidden_on`.
+    /// Collects the results for a process. On the GPUs in `hidden_on`, the process only has the device file open.
     pub(super) fn of_process(
         input: KnownSoFar<'k>,
         identity: Identity,
@@ -50,7 +49,7 @@ impl<'k> Verdict<'k> {
         verdict
     }
 
-    /// Collects the results for a GPU: first about the GPU itself, then about its `holders`.
+    /// Collects the results for a GPU: about the GPU itself, then about its `holders`.
     pub(super) fn of_gpu(
         input: KnownSoFar<'k>,
         index: u32,
@@ -176,7 +175,7 @@ fn write(section: &mut Section, finding: &Finding) {
 /// omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
-    // The command for another machine starts with `ssh`.
+    // Look for the word anywhere, because commands for other machines start with `ssh`.
     let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
@@ -185,7 +184,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
             written.push(command);
         }
     }
-    // A finding's command may also name other processes of the job.
+    // A finding's command can include other processes of the job, so it replaces the command for the process.
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {

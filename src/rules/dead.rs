@@ -1,19 +1,18 @@
 //! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! The process is a zombie (`Z`, `X`), or /proc does not list the pid. The driver, or a forked
-//! worker that inherited the device files, still holds the memory. The condition must last longer
-//! than a process takes to exit.
+//! The process is a zombie (`Z`, `X`), or /proc does not list the pid. Whatever keeps the memory allocated, such as
+//! the driver or a forked worker that inherited the device files, outlived the process. The condition must last
+//! longer than a process takes to exit.
 //!
 //! Never dead:
 //!
-//! - a pid missing from /proc, if gpumem runs outside the host's pid namespace. If the namespace is
-//!   unknown, the rule is undecided;
-//! - a pid that may have been reused, because NVML may mean a process in another namespace;
+//! - a pid missing from /proc, if gpumem runs outside the host's pid namespace. If gpumem's own namespace is unknown,
+//!   the rule is undecided;
+//! - a pid that the kernel may have reused, because NVML may mean a process in another namespace;
 //! - a pid without an entry in the snapshot;
 //! - a process whose first thread has exited (`Z`) while other threads remain;
-//! - a process that NVML stops listing when it exits.
 //!
-//! No action is possible, because the process no longer runs.
+//! The only action is to notify the owner, because a dead process cannot be ended.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -118,8 +117,8 @@ fn unresolved_row(
     }
 }
 
-/// Returns all GPUs that list the pid of `row`, and the earliest streak on these GPUs. Returns
-/// `None` if `row` is not the first such row, so that each pid is reported only once.
+/// Returns every GPU that lists the pid of `row`, and the streak that began first on any of them. Returns `None` if
+/// `row` is not the first row with this pid, so that each pid is reported only once.
 fn collect_unlisted_gpus(
     input: RuleInput<'_>,
     gpu: &Gpu,
@@ -230,7 +229,6 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// Returns a scene with `python train.py` on these GPUs, in the host's pid namespace.
     fn alive(gpus: &[u32]) -> Scene {
         let mut scene = Scene::new(2, 10.0);
         scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -291,7 +289,7 @@ mod tests {
         assert_eq!(process.command.as_ref().unwrap().len(), 2);
         assert!(!process.identity.is_certain() && process.start_ticks.is_none());
         assert_eq!(finding.actions, [Action::Notify]);
-        // The last known name and command of an unresolved process are ignored.
+        // An unresolved entry can describe an unrelated process, so its name and command are ignored.
         scene.process(PID).unresolved = Some("a stranger".into());
         assert_eq!(scene.process(PID).ended(), None);
     }

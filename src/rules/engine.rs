@@ -1,12 +1,12 @@
 //! Feeds snapshots to the history, runs every rule, and keeps active and resolved findings.
 //!
-//! A finding is *pending* until its condition has held long enough, *active* while the condition
-//! holds, and *resolved* afterwards. The id of a finding stays the same. While a GPU does not
-//! answer, findings on that GPU neither start nor end.
+//! A finding is *pending* until its condition has held long enough, *active* while the condition holds, and
+//! *resolved* afterwards. Its id stays the same throughout. While a GPU does not answer, findings on that GPU neither
+//! start nor end.
 //!
-//! If several rules match a process, the engine reports the most severe finding and attaches the
-//! other findings to it. The order of kinds decides between equally severe findings. An attached
-//! finding is reported when the finding that it is attached to resolves.
+//! If several rules match a process, the engine reports the most severe finding and attaches the other findings to
+//! it. If severities are equal, the kind that comes first in [`Kind`] is reported. When the reported finding
+//! resolves, an attached finding takes its place.
 //!
 //! Findings on exempt processes are listed separately.
 
@@ -47,7 +47,7 @@ impl Engine {
         Self { settings, ..Self::default() }
     }
 
-    /// Replaces the settings from the next snapshot on. Keeps the history.
+    /// Replaces the settings and keeps the history. The new settings apply from the next snapshot.
     pub fn set_settings(&mut self, settings: RuleSet) {
         self.settings = settings;
     }
@@ -100,8 +100,8 @@ impl Engine {
             self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
         for process in &snapshot.processes {
             if let Some(process_history) = self.history.process(process.identity()) {
-                // A desktop waits for its user, and a virtual machine for its guest. Neither is
-                // waste, so only `dead`, `stuck` and `leak` apply.
+                // A desktop waits for its user and a virtual machine for its guest, which is not waste. Only `dead`,
+                // `stuck` and `leak` apply to them.
                 let waits = process_history.is_desktop_or_machine();
                 for &(rule_index, rule) in &run {
                     if !waits || matches!(rule.kind(), Kind::Dead | Kind::Stuck | Kind::Leak) {
@@ -130,8 +130,8 @@ impl Engine {
         output
     }
 
-    /// Drops new findings on processes that may also use a GPU whose process list is missing,
-    /// because activity on that GPU is unknown. Keeps earlier findings, but without actions.
+    /// Drops new findings and pending ones on processes that may also use a GPU whose process list is missing,
+    /// because such a process may be working there. Keeps earlier findings, but without actions.
     fn drop_unobservable(&self, output: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = output;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
@@ -194,7 +194,7 @@ impl Engine {
         let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
             let subject = FindingSubject::new(finding);
-            // Keep the id even if the process's GPUs have changed.
+            // The subject does not include the process's GPUs, so the id stays even if they have changed.
             if let Some(earlier) = before.get(&subject) {
                 finding.id = Arc::clone(&earlier.id);
             }
@@ -209,7 +209,6 @@ impl Engine {
                 found.push(finding);
             } else if was_reported {
                 finding.resolved_at = Some(snapshot.time);
-                // A resolved finding needs no action.
                 finding.actions.retain(|action| *action == Action::Notify);
                 self.resolved.truncate(MOST_RESOLVED - 1);
                 self.resolved.insert(0, finding);
@@ -239,7 +238,7 @@ impl Engine {
                     open.push(finding);
                 }
                 Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
-                // The snapshot does not contain the process, so keep the previous result.
+                // The process is not in the snapshot, so keep the exemption found earlier.
                 Exempts::Unseen => {
                     match kept_before.iter().find(|kept| kept.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
@@ -251,8 +250,8 @@ impl Engine {
         (open, kept)
     }
 
-    /// Records why `reap` would skip the process of each finding. If the snapshot does not contain
-    /// the process, the recorded reason stays.
+    /// Records why `reap` would skip the process of each finding. If the process is not in the snapshot, the reason
+    /// recorded earlier stays.
     fn mark_kept(
         &self,
         open: &mut [Finding],
@@ -279,8 +278,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether the process or GPU of a finding may still exist although the snapshot does
-    /// not show it, because a GPU did not answer.
+    /// Returns whether the subject of a finding may still exist although it is missing from the snapshot, because its
+    /// GPU did not answer.
     fn may_be_hidden(&self, finding: &Finding, snapshot: &Snapshot) -> bool {
         match &finding.process {
             Some(process) if process.identity.is_certain() => {
@@ -325,7 +324,7 @@ impl Engine {
         &self.pending
     }
 
-    /// Returns the suspects, largest first. Suspects affect neither actions nor exit codes.
+    /// Returns the suspects, largest first. Suspects are never acted upon and do not affect exit codes.
     pub fn suspects(&self) -> &[Suspect] {
         &self.suspects
     }
@@ -364,8 +363,8 @@ impl Engine {
     }
 }
 
-/// Current findings of all rules. `reported` holds at most one finding per process, most severe
-/// first.
+/// Current findings of all rules. `reported` is sorted by severity, most severe first, and holds at most one finding
+/// per process.
 #[derive(Debug, Default)]
 pub(super) struct ActiveFindings {
     reported: Vec<Finding>,
@@ -378,7 +377,7 @@ pub(super) struct ActiveFindings {
 
 impl ActiveFindings {
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        // Findings are large. Sorting by cached keys moves each finding only once.
+        // Findings are large, and sorting by cached keys moves each finding only once.
         findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
         let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut reported, mut attached) = (Vec::with_capacity(findings.len()), Vec::new());
@@ -464,7 +463,7 @@ impl ActiveFindings {
 enum FindingSubject {
     Process(Arc<str>, Identity),
     Gpu(Arc<str>, Arc<str>),
-    /// A GPU without a UUID, with its NVML index.
+    /// A GPU without a UUID, identified by its NVML index.
     Unnamed(Arc<str>, u32),
 }
 

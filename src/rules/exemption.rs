@@ -1,8 +1,8 @@
 //! Exemptions exclude processes from findings, with a reason and an optional expiry date.
 //!
-//! An unknown fact protects: if the scope names an owner and the owner of a process is unknown,
-//! gpumem keeps the process. The exception is a process whose identity is uncertain, because gpumem
-//! never ends such processes. Expiry dates are compared with the time of the snapshot.
+//! Unknown facts protect: if a scope names an owner and the owner of a process is unknown, gpumem keeps the process.
+//! A process whose identity is uncertain needs no such protection, because gpumem never ends it. Expiry dates are
+//! compared with the time of the snapshot.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::units::Span;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// Exempt processes. The scope is never empty.
+    /// Processes that are exempt. The scope is never empty.
     pub scope: Scope,
     pub reason: Arc<str>,
     /// `None` if the exemption never expires.
     pub until: Option<Time>,
-    /// Kinds of the exempt findings. If this list and `rules` are both empty, all findings are exempt.
+    /// Kinds whose findings are exempt. If `kinds` and `rules` are both empty, all findings are exempt.
     pub kinds: Vec<Kind>,
-    /// Rules whose findings are also exempt.
+    /// Names of rules whose findings are exempt, in addition to the findings of `kinds`.
     pub rules: Vec<Arc<str>>,
 }
 
@@ -39,13 +39,14 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
-    /// Converts an exempt finding to an entry of the report. `certain` is false if the exemption
-    /// may not match.
+    /// Converts an exempt finding to an entry of the report. `certain` is false if unknown facts leave open whether
+    /// the exemption matches.
     pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
         Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
     }
 
-    /// Returns whether the match is certain, or `None` if the scope does not match.
+    /// Returns `Some(true)` if the scope matches, `Some(false)` if it may match, and `None` if it does not match or
+    /// the process could not be ended anyway.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
@@ -59,15 +60,14 @@ impl Exemption {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Exempts<'a> {
     No,
-    /// The exemption covers only some of the finding's GPUs, or only other GPUs of the process.
+    /// The exemption matches on some of the process's GPUs, but not on all GPUs of the finding.
     InPart,
-    /// The exemption covers the finding. The flag is false if the exemption may not match.
+    /// The exemption matches on all GPUs of the finding. The flag is false if the match is only possible.
     Wholly(&'a Exemption, bool),
     Unseen,
 }
 
-/// Returns the exemption that covers a finding. Prefers the first certain match to possible
-/// matches.
+/// Returns whether an exemption covers a finding, and which one. Prefers the first certain match to possible matches.
 pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
@@ -97,8 +97,8 @@ pub(super) fn exempts<'a>(
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut reported =
             answers().filter_map(|(is_reported, answer)| is_reported.then_some(answer));
-        // `Some(true)`: certain on all GPUs. `Some(false)`: only possible on some GPU. `None`: no
-        // match on some GPU.
+        // `Some(true)`: the exemption certainly matches on all GPUs. `Some(false)`: on at least one GPU, it only may
+        // match. `None`: on at least one GPU, it does not match.
         let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
@@ -120,13 +120,13 @@ pub(super) struct KeepRules<'a> {
     pub(super) keeps: &'a [Exemption],
     /// File names of programs that are never killed, in addition to the built-in ones.
     pub(super) never: &'a [Arc<str>],
-    /// How long `GPUMEM_KEEP` can protect a process; `None` if unlimited.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     pub(super) longest_keep: Option<Span>,
 }
 
-/// Returns why gpumem keeps a process despite a finding of this kind and rule: an exemption may
-/// apply on one of its GPUs, its owner requested it, its program is never killed, or it may be a
-/// server. `reap` skips kept processes, so they are neither reclaimable nor suspected.
+/// Returns why gpumem keeps a process despite a finding of this kind and rule: an exemption may match on one of its
+/// GPUs, its owner requested it, the program is never killed, or the process may be a server. `reap` skips such a
+/// process, so its memory is not reclaimable, and it is not a suspect.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     (process, process_history): (&Process, Option<&ProcessHistory>),
@@ -153,7 +153,8 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now, keep_rules.longest_keep).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        // Comparing about a hundred names is slow, so skip it if the cached facts exclude a match.
+        // Comparing about a hundred names is slow, so compare them only if the cached facts or the configured names
+        // allow a match.
         let may_be_one = !keep_rules.never.is_empty()
             || process_history
                 .is_none_or(|process_history| process_history.names().is_never_killed);
@@ -167,17 +168,17 @@ pub(super) fn kept_by(
             }
             None => server::serves(process, snapshot),
         };
-        // A server may be ended by rules that `reap` includes only on request.
+        // Only kinds that `reap` includes by default spare servers. Whoever requests another kind may end a server.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 
-/// Returns the processes that may be exempt on any of their GPUs. A parent is included only if the
-/// match is certain, because an unknown fact would otherwise protect nearly every parent.
+/// Returns the processes that may be exempt on any of their GPUs, and the parents that certainly are. If a possible
+/// match were enough for parents, whose facts are mostly unknown, nearly every parent would be listed.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    // Without exemptions, which is the usual case, skip all processes.
+    // Usually there are no exemptions, so no process is examined.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
     let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
     let parents = parents.iter().map(|parent| (parent, true));
@@ -199,8 +200,8 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
     exempt
 }
 
-/// Returns what is known about a process's parent, such as the launcher of a run. The parent is
-/// assumed to have the owner, container and unit of its child.
+/// Returns what is known about a process's parent, such as the launcher of a run. Assumes that parent and child have
+/// the same owner, container and unit.
 fn parent_of(child: &Process) -> Option<Process> {
     let parent = child.parent.as_deref().filter(|parent| child.ppid == Some(parent.pid))?;
     Some(Process {
@@ -231,8 +232,8 @@ pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -
     keeps.any(covers_process)
 }
 
-/// Returns scope inputs for the finding's GPUs and for the process's other GPUs. The flags mark the
-/// finding's GPUs.
+/// Returns the scope inputs for the finding's GPUs, with the flag true, and for the process's other GPUs, with the
+/// flag false.
 fn scope_inputs<'a>(
     finding: &'a Finding,
     process: Option<&'a Process>,
@@ -253,8 +254,8 @@ fn scope_inputs<'a>(
     inputs
 }
 
-/// Returns scope inputs for a process on all of its GPUs except `reported`. If the process uses no
-/// GPU, returns a single input without a GPU.
+/// Returns the scope inputs for a process on all of its GPUs except `reported`. If `reported` is empty and the
+/// process uses no GPU, returns a single input without a GPU.
 fn process_scope_inputs<'a>(
     process: &'a Process,
     reported: &[FindingGpu],
@@ -271,7 +272,7 @@ fn process_scope_inputs<'a>(
                 held_bytes: row.used_bytes,
                 snapshot,
             };
-            // A finding without GPUs applies to all GPUs of the process.
+            // If the finding names no GPU, it is about all GPUs of the process.
             inputs.push((reported.is_empty(), input));
         }
     }

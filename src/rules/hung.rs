@@ -1,29 +1,26 @@
-//! `hung`: a process keeps a GPU fully utilized, but the GPU draws a fraction of the power that it
-//! drew when the same process worked. Examples are a deadlocked collective and a spinning kernel.
+//! `hung`: a process keeps a GPU fully utilized, but the GPU draws much less power than when the same process worked.
+//! Causes are, for example, a deadlocked collective and a kernel that spins.
 //!
-//! The process is compared only with its own past. The process must have worked alone on the GPU
-//! for a few minutes, and must use the GPU alone now. If several processes use the GPU, each one's
-//! share of the power is unknown, so there is no finding. Processes that only hold memory are
-//! ignored.
+//! The process is compared only with its own past: it must have worked alone on the GPU for a few minutes, and it
+//! must be alone on the GPU now. If several processes use a GPU, the power that each of them draws is unknown, so
+//! there is no finding. Processes that hold memory without using the GPU do not count.
 //!
-//! There is no finding, regardless of power, if
+//! Even if the power is low, there is no finding if
 //!
-//! - memory traffic continues, because lighter kernels are still work;
-//! - the power limit was lowered below the former power, and the GPU draws most of the limit;
-//! - the GPU is throttled: it is hot and its clock fell, or its clock is far below the former
-//!   clock;
-//! - another rank of the job works and does not spin. While rank 0 validates for a quarter of an
-//!   hour, the other ranks wait in a collective;
-//! - the kernel was light from the start. A process that hung before gpumem first observed it looks
-//!   the same.
+//! - memory traffic is still high compared with its former value, because lighter kernels are work, too;
+//! - the power limit was lowered below the former power, and the GPU draws most of the new limit;
+//! - the GPU is throttled: it is hot and its clock is lower than before, or its clock is far lower than before;
+//! - another rank of the job works and does not spin. For example, the other ranks wait in a collective while rank 0
+//!   validates for a quarter of an hour;
+//! - the GPU drew little power from the start, because a process that hung before gpumem first observed it looks like
+//!   one that runs light kernels.
 //!
-//! An orphan is reported as `info` if it was observed only at full utilization, below a third of
-//! the power limit and without memory traffic. Ranks in a collective that can never end look like
-//! this, but so does a light kernel under `nohup`.
+//! An orphan is reported as `info` if all observations show full utilization, less than a third of the power limit
+//! and no memory traffic. A rank whose peers have died looks like this, but so does a light kernel under `nohup`.
 //!
-//! A finding begins at the configured thresholds and ends when utilization falls below 90 % or
-//! power rises above half of its former value. By default, gpumem does not end the process, because
-//! only the owner knows what the process waits for.
+//! A finding begins at the configured thresholds. It ends when utilization falls below 90 % or power rises above half
+//! of its former value. By default, gpumem does not end the process, because only the owner knows what the process
+//! waits for.
 
 use std::fmt::Write as _;
 
@@ -70,27 +67,27 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. A single sample can show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
-/// Minimum share of the phase that samples must cover if they are too sparse for [`is_covered`].
-/// With longer gaps, intermittent work could go unnoticed.
+/// Minimum coverage of the low-power phase if samples are lost and only bridging the short gaps between them makes
+/// the phase covered ([`is_covered`]). With lower coverage, intermittent work could go unnoticed.
 const LEAST_OF_LOST: f64 = 0.55;
 /// Like [`LEAST_OF_LOST`], for an active finding.
 const LOST_TO_STAY: f64 = 0.4;
-/// Memory traffic, in percent, below which the GPU may be waiting.
+/// Memory traffic, in percent, below which a process may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;
-/// A GPU that its power limit throttles draws at least this share of the limit.
+/// Minimum share of its power limit that a GPU draws if the limit throttles it.
 const SHARE_OF_LIMIT: f64 = 0.6;
-/// A fully utilized GPU that draws less than this share of its power limit does almost no work.
+/// Share of its power limit below which a fully utilized GPU does almost no work.
 const LIGHT_SHARE: f64 = 0.3;
-/// Minimum CPU use, in percent of a core, of a rank that works.
+/// Minimum CPU use, in percent of a core, of a rank that is working.
 const WORK_CPU_PERCENT: f64 = 20.0;
-/// Minimum temperature, in degrees Celsius, of a GPU that heat throttles.
+/// Minimum temperature, in degrees Celsius, at which heat can throttle a GPU.
 const HOT_CELSIUS: f64 = 80.0;
-/// A hot GPU is throttled if its clock is below this share of its former clock.
+/// A hot GPU is throttled if its clock is below this share of its clock during work.
 const SLOWED_SHARE: f64 = 0.9;
-/// A cooler GPU is throttled if its clock is below this share of its former clock. A kernel that
-/// waits keeps the clock up.
+/// Any GPU is throttled if its clock is below this share of its clock during work. A waiting kernel alone does not
+/// lower the clock.
 const HELD_SHARE: f64 = 0.6;
 
 /// Evidence that a process spins without making progress.
@@ -176,12 +173,12 @@ struct HungGpu {
 }
 
 fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
-    // Orphans and GPUs in a low-power phase are rare, so check these conditions first.
+    // Orphans and GPUs in a low-power phase are rare, so most processes are dismissed here.
     let is_left = input.process_history.abandoned().is_some();
     if !is_left && !input.rule_input.history.has_low_power_phase() {
         return;
     }
-    // The driver attributes the work of MPS clients to the MPS server.
+    // The driver attributes the GPU use of MPS clients to the MPS server.
     if input.process.mps_role(None) == Some("mps server") {
         return;
     }
@@ -266,8 +263,8 @@ fn is_observed_enough(phase: &LowPowerPhase, settings: &Settings, is_active: boo
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-/// Returns evidence that a process is hung on a GPU, or `None` if something else explains the lower
-/// power.
+/// Returns evidence that a process is hung on a GPU, or `None` if the thresholds are not met or something else
+/// explains the lower power.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
@@ -298,7 +295,7 @@ fn evidence(
     })
 }
 
-/// Returns evidence that an orphan spins, although it was never observed working.
+/// Returns evidence that an orphan spins although gpumem never observed it at work.
 fn left_spinning(
     input: ProcessInput<'_>,
     row: &RowHistory,
@@ -348,12 +345,12 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
 fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
     let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
     let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
-    // If the clock is unknown, a hot GPU may be throttled.
+    // If the clock is unknown, assume that heat throttles a hot GPU.
     share.is_some_and(|share| share < HELD_SHARE)
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
-/// Combines the GPUs of a hung process into one finding, with the weakest evidence.
+/// Combines the GPUs of a hung process into one finding with the weakest evidence of all GPUs.
 fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<FindingParts> {
     let severity = hung.iter().map(|hung_gpu| hung_gpu.severity).max()?;
     let since = hung.iter().map(|hung_gpu| hung_gpu.since).max()?;

@@ -1,47 +1,43 @@
 //! `idle`: a process holds memory on a GPU and has not used that GPU for a while.
 //!
-//! All of the following must be known:
+//! A finding requires the following facts:
 //!
 //! - how much memory the process holds;
-//! - that the process did not use the GPU for the duration, with driver samples for three quarters
-//!   of it. If the driver does not attribute use to processes, the whole GPU must be unused;
-//! - that the process used little CPU during this time, and neither allocated nor freed GPU memory;
-//! - for a notebook, that its server reports it as neither busy nor recently active, or that its
-//!   cell has run for hours without a sign of work (`cell`).
+//! - the process did not use the GPU for the duration, and driver samples cover three quarters of the duration. If
+//!   the driver does not attribute GPU use to processes, the whole GPU must be unused;
+//! - the process used little CPU during this time, and neither allocated nor freed GPU memory;
+//! - for a notebook kernel, its server reports it as neither busy nor recently active, or its cell has run for hours
+//!   without a sign of work (`cell`).
 //!
-//! CPU use and files cannot show whether a kernel waits for a network, another process or a person.
-//! Only the notebook server knows. Without the server's report, as for other users' kernels, the
-//! finding is `info` and no action ends the kernel. Kernels without a server, such as those of an
-//! editor, are not ended either. A GPU that draws as much power as a working GPU is not considered
-//! unused. Any unknown fact makes the rule undecided.
+//! Neither CPU use nor files show whether a kernel waits for a network, another process or a person. Only the
+//! notebook server knows. Without the server's report, as for other users' kernels, the finding is `info` and no
+//! action ends the kernel. A kernel without a server, such as an editor's, is not ended either. A GPU that draws as
+//! much power as a working GPU is not considered unused. If a required fact is unknown, the rule is undecided.
 //!
 //! Never idle:
 //!
 //! - graphics processes, because a desktop draws only when something changes;
 //! - an inference server that listens, because waiting for requests is its work (see
 //!   `server-idle`);
-//! - a daemon of the Multi-Process Service, which waits for clients;
-//! - a stopped process (`T`, `t`), because an owner, a scheduler or a debugger intends to resume
-//!   it. The duration starts again when it resumes;
-//! - a zombie or dead process (`Z`, `X`), or a process in uninterruptible sleep (`D`) for two
-//!   minutes, which other kinds report. A shorter `D` is disk I/O;
-//! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU
-//!   process). The driver lists such a program twice, and its environment names a display;
-//! - a process whose descendant uses a GPU. The CPU use of descendants is added to the process's
-//!   own.
+//! - a daemon of the Multi-Process Service (MPS), which waits for clients;
+//! - a stopped process (`T`, `t`), because an owner, a scheduler or a debugger intends to resume it. When the process
+//!   resumes, the duration starts again;
+//! - a zombie or dead process (`Z`, `X`), or a process that has been in uninterruptible sleep (`D`) for two minutes:
+//!   other kinds report them. A shorter `D` is disk I/O;
+//! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU process). The
+//!   driver lists such a program as a graphics and as a compute process, and its environment names a display;
+//! - a process whose descendants use a GPU. The CPU use of descendants is added to that of the process.
 //!
-//! A process that resumed work after a pause, such as a worker that waits for its queue, will
-//! probably resume again. It is idle once the current pause exceeds 1.5 times its longest earlier
-//! pause; until then it is a suspect. If it resumed at least twice, the severity is `info` until
-//! the pause exceeds three times the longest.
+//! A process that resumed work after a pause, such as a worker that waits for its queue, will probably resume again.
+//! It is idle once the current pause exceeds 1.5 times its longest earlier pause; until then, it is a suspect. If it
+//! resumed at least twice, the severity is `info` until the pause exceeds three times the longest earlier pause.
 //!
-//! A process that has not used its GPU since it started may still be preparing, for example
-//! compiling on another machine. It is idle after three times the duration.
+//! A process that has not used its GPU since it started may still be preparing, for example compiling on another
+//! machine. Such a process is idle after three times the duration.
 //!
-//! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends
-//! the process.
+//! One finding covers all idle GPUs of a process. If the process uses another GPU, no action ends the process.
 //!
-//! [`server_idle`](super::server_idle) also uses `judge`.
+//! [`server_idle`](super::server_idle) judges servers with the same function, `judge`.
 
 mod cell;
 mod finding;
@@ -89,7 +85,7 @@ pub(super) const MIN_MEMORY: (&str, &str) = ("min_memory", "minimum memory of a 
 pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU must be unused");
 pub(super) const MAX_CPU_PERCENT: (&str, &str) =
     ("max_cpu_percent", "mean CPU use at which a process is considered working (one core is 100)");
-/// How long a cell can run without a sign of work.
+/// Maximum time for which a running cell without a sign of work protects its kernel.
 pub(super) const MAX_BUSY: &str = "max_busy";
 pub(super) const DEFAULTS: Settings = Settings {
     min_memory: Bytes(GIB),
@@ -99,18 +95,17 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
-/// A process that resumed work is idle once its pause exceeds its longest earlier pause by this
-/// factor.
+/// A process that resumed work earlier is idle once its pause exceeds its longest earlier pause by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// Like [`LONGER_THAN_PAUSES`], but for ending a process that resumed work at least [`OFTEN`]
-/// times.
+/// Like [`LONGER_THAN_PAUSES`], for a process that resumed work at least [`OFTEN`] times. Until then, the finding is
+/// `info`.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// Multiplies the duration for a process that has not used its GPU since it started.
+/// Multiplies the duration if the process has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
-/// A process was observed from its start if its first sample is at most this many seconds later.
+/// Maximum time, in seconds, between the start and the first sample of a process that was observed from its start.
 const FROM_START_SECONDS: f64 = 120.0;
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. One or two samples can show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 fn remark(settings: &Settings) -> Option<String> {
@@ -148,7 +143,7 @@ fn unresolved_row(
 
 pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
-    // On a busy machine, nearly every process returns here, so this check comes first.
+    // On a busy machine, nearly every process uses all of its GPUs, so this check comes first.
     if process_history.rows_summary().uses_all {
         return;
     }
@@ -214,7 +209,7 @@ pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
     output.findings.extend(finding(input, idle));
 }
 
-/// Returns whether a descendant may have used a GPU within the last `seconds`.
+/// Returns whether a descendant may have used a GPU within the last `seconds`. Graphics use does not count.
 pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
     let descendants = process.descendants.as_deref();
     let descendants = descendants.into_iter().flat_map(|descendants| &descendants.listed);
@@ -227,15 +222,15 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
         })
 }
 
-/// Returns whether the process is exempt for a reason that needs no history. The module's
-/// documentation lists the reasons.
+/// Returns whether the rule does not apply to the process, whatever the history of its GPUs. The module documentation
+/// lists the reasons.
 fn is_never_idle(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_for_servers = is_for_servers(input);
     let is_busy = is_for_servers && cell::is_busy(process);
     let is_stopped = matches!(process_history.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(rule_input, process_history);
-    // MPS daemons hold memory for their clients.
+    // MPS daemons hold memory on behalf of their clients.
     let is_mps = process_history.names().has_mps_role;
     is_busy
         || cannot_run
@@ -245,7 +240,7 @@ fn is_never_idle(input: ProcessInput<'_>) -> bool {
             != is_for_servers
 }
 
-/// Returns whether the process may be a server: clients might reach it, but none were observed.
+/// Returns whether the process may be a server: clients could connect to it, but no connection was observed.
 fn may_serve(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     !is_for_servers(input)
@@ -261,7 +256,7 @@ struct IdleCandidate<'a> {
     row: &'a RowHistory,
     index: u32,
     settings: Settings,
-    /// Time of the last sign of work of the notebook's running cell, or `None` if no cell runs.
+    /// Time of the last sign of work in the notebook's running cell, or `None` if no cell is running.
     cell: Option<Time>,
 }
 
@@ -270,7 +265,7 @@ enum IdleAnswer {
     NotYet {
         since: Time,
     },
-    /// The history is too short, and the start of the idle time was not observed.
+    /// The observed idle time is too short, but the GPU may have been idle before the history began.
     TooShort {
         since: Time,
         observed: f64,
@@ -294,9 +289,8 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Returns whether the process was observed from its start and has not used the GPU yet. Always
-    /// returns false for a duration of less than a minute, because users set such durations to get
-    /// findings immediately.
+    /// Returns whether the process was observed from its start and has not used the GPU yet. For durations of less
+    /// than a minute, always returns false, because users who set such a duration want findings immediately.
     fn is_starting(&self) -> bool {
         if self.settings.duration.seconds() < 60.0 {
             return false;
@@ -319,15 +313,16 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // A row that is not in the snapshot has just disappeared, or the function `gpu`
-                // reports the reason.
+                // A row that is missing from the snapshot needs no reason: it has just disappeared, or `gpu` reports
+                // why the GPU has no rows.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
                 _ => IdleAnswer::No,
             };
         };
-        // A stopped process cannot work, and a process that allocates or frees memory works.
+        // Do not count time in which the process was stopped, allocated or freed memory, or its cell showed a sign of
+        // work.
         let since = [process_history.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
@@ -338,7 +333,7 @@ impl IdleCandidate<'_> {
         }
         if seconds < needed {
             return match run.began {
-                // A running cell protects the process until `max_busy` has passed.
+                // A running cell protects the kernel until `max_busy` has passed, so the process is not a suspect.
                 _ if self.cell.is_some() => IdleAnswer::No,
                 _ if since > run.since => IdleAnswer::NotYet { since },
                 Began::Witnessed => IdleAnswer::NotYet { since },
@@ -405,7 +400,7 @@ impl IdleCandidate<'_> {
         }
     }
 
-    /// Returns whether the kernel has a server that does not report the kernel's state.
+    /// Returns whether the kernel's server exists but does not report the kernel's state.
     fn is_kernel_unknown(&self) -> bool {
         let kernel = self.input.process.jupyter.as_deref();
         kernel.is_some_and(|kernel| kernel.may_be_restarted() && kernel.execution_state.is_none())

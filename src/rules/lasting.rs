@@ -6,25 +6,24 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::finding::FindingGpu;
 
-/// Minimum share of an unused period that samples must cover. Less than 1, because some samples are
-/// lost.
+/// Minimum share of an unused period that samples must cover. Some samples are always lost, so the share is below 1.
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
 /// Like [`LEAST_COVERAGE`], for an active finding.
 const COVERAGE_TO_STAY: f64 = 0.5;
-/// Maximum age, in seconds, of a usable CPU reading.
+/// Maximum age, in seconds, at which a CPU reading is still usable.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// Minimum share of the duration with known CPU use.
+/// Minimum share of the duration for which CPU use must be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
-/// Window, in seconds, for a process's current activity.
+/// Length, in seconds, of the window that shows whether a process is active now.
 pub(super) const NOW_SECONDS: f64 = 90.0;
-/// Minimum window, in seconds, for an I/O rate, because I/O is read only twice a minute.
+/// Minimum window, in seconds, for an I/O rate. I/O counters are read only twice a minute.
 const LEAST_IO_SECONDS: f64 = 60.0;
-/// Minimum I/O rate, in bytes per second, of a working process, for example during a download.
+/// I/O rate, in bytes per second, from which a process is considered working, for example downloading data.
 const WORK_BYTES_PER_SECOND: f64 = 2e5;
 
-/// Returns whether a process works although its GPU is idle: it uses the CPU now, or does I/O now
-/// or over the rule's duration. The caller checks the mean CPU use over the duration.
+/// Returns whether a process works although its GPU is idle: it uses the CPU now, or does I/O now or over `needed`
+/// seconds. The caller checks the mean CPU use over the duration.
 pub(super) fn is_working(
     process_history: &ProcessHistory,
     max_cpu_percent: f64,
@@ -43,8 +42,8 @@ pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
     coverage >= min_coverage
 }
 
-/// Returns the process's GPUs with rows that the rule covers and `counts` accepts, sorted by index,
-/// and the most severe settings. Returns `None` if there is no such row.
+/// Returns the GPUs of the process's rows that the rule covers and `counts` accepts, and the settings of the row with
+/// the highest severity. Returns `None` if there is no such row.
 pub(super) fn held_gpus(
     input: ProcessInput<'_>,
     counts: impl Fn(&Settings, &RowHistory) -> bool,
@@ -63,15 +62,15 @@ pub(super) fn held_gpus(
     Some((worst?, subject::merge_rows(gpus.into_iter())))
 }
 
-/// Returns whether the snapshot contains the row. A row on a GPU that does not answer also counts
-/// if the finding is active.
+/// Returns whether the snapshot contains the row. If the row's GPU does not answer, returns whether the finding is
+/// active.
 pub(super) fn is_listed(input: ProcessInput<'_>, row: &RowHistory) -> bool {
     row.last_seen() == input.rule_input.snapshot.time
         || (!input.rule_input.history.is_listed(row) && input.is_active())
 }
 
-/// Reports a condition that has not lasted long enough yet. If the start of the condition was not
-/// observed, it may already have lasted long enough, so the rule is undecided.
+/// Reports a condition that has not lasted long enough yet as pending. If the start of the condition was not
+/// observed, reports instead that the rule is undecided, because the condition may already have lasted long enough.
 pub(super) fn report_wait(
     (input, pid): (RuleInput<'_>, u32),
     gpu: u32,

@@ -1,19 +1,18 @@
 //! `leak`: a process's memory on a GPU grows and does not level off.
 //!
-//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. If the
-//! GPU's free memory is known and the growth rate is positive, dividing the memory by the rate
-//! gives the forecast.
+//! [`crate::history::growth`] detects growth of the lower envelope over at least 15 minutes. The forecast is the time
+//! until the GPU's free memory is used up at the current rate of growth.
 //!
-//! If memory has not grown for five minutes, or until after the forecast time, the forecast is
-//! withdrawn and the severity becomes `info`. The finding then reports for a while that growth has
-//! stopped. If growth resumes during that time, the finding continues.
+//! If memory has not grown for five minutes, or the forecast time has passed without growth, the forecast is
+//! withdrawn and the severity becomes `info`. The finding then states for a while that the growth has stopped. If
+//! growth resumes during that time, the finding continues.
 //!
-//! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full,
-//! growth of graphics rows except desktops, and growth of a GPU's total. By default, gpumem does
-//! not end the process, because only the owner can decide to lose a training run.
+//! Never a leak: growth that slows down steadily, growth on a GPU that was already 95 % full, growth of graphics
+//! processes other than desktops, and growth of a GPU's total memory use. By default, gpumem does not end the
+//! process, because only the owner can decide to lose a training run.
 //!
-//! One finding covers all leaking GPUs of a process. The evidence and the forecast are for the GPU
-//! that fills first.
+//! One finding covers all leaking GPUs of a process. Evidence and forecast describe the most severe leak, which is
+//! the one that fills its GPU first.
 
 use std::fmt::Write as _;
 
@@ -31,14 +30,14 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
 
-/// Minimum free share of a GPU's memory when growth begins. A leak on a fuller GPU has no room to
-/// grow.
+/// Minimum free share of a GPU's memory when growth begins. On a fuller GPU, a program that reserves all memory looks
+/// like a leak.
 const PINNED_SHARE: f64 = 0.05;
-/// Minimum time, in seconds, after which a forecast can be refuted. Samples can be this far apart.
+/// Minimum time, in seconds, without growth before a forecast is withdrawn, because samples can be this far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// Maximum forecast, in seconds. Longer forecasts are meaningless.
+/// Maximum forecast, in seconds. Growth will hardly stay constant for longer.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
-/// Minimum window, in seconds; see [`crate::history::growth`].
+/// Minimum length, in seconds, of the window; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
 /// Evidence that a process's memory keeps growing.
@@ -79,7 +78,7 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// Multiplies `min_growth` for desktops, whose memory grows when windows open.
+/// Multiplies `min_growth` for desktops, whose memory grows whenever a window opens.
 const DISPLAY_FACTOR: u64 = 16;
 const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
 
@@ -160,8 +159,8 @@ impl LeakingGpu {
     }
 }
 
-/// Returns the seconds until the GPU is full, or `None` if growth is uncertain or too slow to
-/// forecast.
+/// Returns the seconds until the GPU is full, or `None` if the growth rate may be zero or the GPU would not fill
+/// within [`LONGEST_FORECAST_SECONDS`].
 fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
     let until_full = |rate: f64| free_bytes as f64 / rate;
     let latest = until_full(trend.bytes_per_second_low);
@@ -179,7 +178,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         }
         return None;
     };
-    // Nearly every row returns here, so look up its settings, which is slower, only afterwards.
+    // Nearly every row returns here, before the slower lookup of its settings.
     if !row.growth().has_moved() {
         return None;
     }
@@ -188,7 +187,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
         true => settings.min_growth.0.saturating_mul(DISPLAY_FACTOR),
         false => settings.min_growth.0,
     };
-    // To avoid flicker, a finding ends at three quarters of the threshold.
+    // To avoid flicker, an active finding stays until growth falls below three quarters of the threshold.
     let min_bytes = if input.is_active() { growth - growth / 4 } else { growth };
     let demand = Demand { bytes: min_bytes, seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
@@ -220,7 +219,7 @@ fn judge(input: ProcessInput<'_>, row: &RowHistory, output: &mut RuleOutput) -> 
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
     let forecast = free_bytes.and_then(|free| forecast(&trend, free));
-    // The forecast time has passed without growth.
+    // The forecast is refuted if the forecast time has passed without growth.
     let is_refuted = forecast
         .is_some_and(|seconds| trend.is_quiet_for(seconds.max(SHORTEST_REFUTATION_SECONDS)));
     let has_stopped = has_stopped || is_refuted;
@@ -323,7 +322,7 @@ fn message(process: &Process, first: &LeakingGpu, leaks: usize, seconds: f64) ->
     message
 }
 
-/// Returns advice on where to look for the leak. Freeing memory (`crate::advice`) does not stop a
+/// Returns advice on where to look for the leak. The advice on freeing memory (`crate::advice`) would not stop a
 /// leak.
 fn advice(process: &Process) -> Vec<String> {
     let lines: &[&str] = match process.framework.as_deref() {

@@ -1,13 +1,11 @@
 //! Decides whether clients use a listening process.
 //!
-//! Training jobs also listen: the ranks of a run meet at a port, a debugger waits for its editor,
-//! and Python's `multiprocessing` shares files through a socket. `listeners.toml` lists such
-//! sockets.
+//! Training jobs also listen: the ranks of a distributed run meet at a port, a debugger waits for its editor, and
+//! Python's `multiprocessing` passes files through a socket. `listeners.toml` lists such sockets.
 //!
-//! Clients use any other socket if a process outside the job was connected to it
-//! ([`Process::client_addresses`]). Without such a connection, a loopback port serves only the job.
-//! An address that other machines can reach, or that the command line names, may have clients at
-//! other times.
+//! Any other socket has clients if a process outside the job was connected to it ([`Process::client_addresses`]).
+//! Without an observed connection, a socket on a loopback port has no clients unless the command line names the port.
+//! Whether any other socket has clients is unknown.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,10 +19,10 @@ use crate::model::program::file_name;
 use crate::model::server_name::{is_kernel_command, is_server_command};
 use crate::model::{Process, Snapshot};
 
-/// First ephemeral port (`ip_local_port_range`). JAX on Slurm also chooses ports above it.
+/// First port of the default `ip_local_port_range`, from which the kernel chooses ephemeral ports. JAX on Slurm also
+/// chooses ports above it.
 const FIRST_CHOSEN_PORT: u16 = 32_768;
-/// Number of leading words of the command line that can contain the program's name, as in `python
-/// -m debugpy`.
+/// Number of leading words of a command line among which the program's name is searched, as in `python -m debugpy`.
 const NAME_WORDS: usize = 4;
 
 #[derive(Default, Deserialize)]
@@ -60,16 +58,16 @@ struct ProgramSockets {
     chosen: bool,
 }
 
-/// A test checks that the table parses, so the default is never used.
+/// A test checks that the table parses, so the default is never used in practice.
 static LISTENERS: LazyLock<Listeners> = LazyLock::new(|| parse().unwrap_or_default());
 
 fn parse() -> Result<Listeners, toml::de::Error> {
     toml::from_str(include_str!("listeners.toml"))
 }
 
-/// Returns whether clients use a socket of the process, or `None` if clients are possible but were
-/// not observed. An old recording may only say that the process listens. The result is then `None`
-/// if an option names a port, otherwise `Some(false)`.
+/// Returns whether clients use a socket of the process, or `None` if clients are possible but were not observed. An
+/// old recording can contain only the fact that the process listens. The result is then `None` if an option names a
+/// port, otherwise `Some(false)`.
 pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     let command = process.command.as_deref().unwrap_or_default();
     match addresses_for_others(process, snapshot) {
@@ -86,14 +84,14 @@ pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool
     addresses.is_none_or(|addresses| !addresses.is_empty())
 }
 
-/// Returns the addresses of sockets that may have clients outside the process's job. Returns `None`
-/// if an old recording shows only that some socket listens.
+/// Returns the addresses of the process's sockets that may have clients outside its job. Returns `None` if an old
+/// recording contains only the fact that the process listens.
 fn addresses_for_others<'a>(
     process: &'a Process,
     snapshot: &Snapshot,
 ) -> Option<Vec<&'a Arc<str>>> {
     let command = process.command.as_deref().unwrap_or_default();
-    // A process can forge its title, but here the title can only exclude a server.
+    // Any process can set its title, but this check can only rule out a server.
     let pool = process.pool().or_else(|| pool::named(command));
     if process.listening != Some(true) || pool.is_some_and(|pool| pool.listens_for_itself) {
         return Some(Vec::new());
@@ -105,8 +103,8 @@ fn addresses_for_others<'a>(
     Some(addresses.iter().filter(|address| !run.explains(address, command)).collect())
 }
 
-/// Returns whether clients use one of the process's listening relatives, or `None` if clients are
-/// possible but were not observed. A relative with a server's name has clients.
+/// Returns whether clients use a listening relative of the process, or `None` if clients are possible but were not
+/// observed. A relative with a server's name is assumed to have clients.
 pub(super) fn family_has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     if relatives.is_empty() {
@@ -125,7 +123,8 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
         return Some(false);
     }
     let addresses = relative.listening_on.iter();
-    // Only workers can know a loopback port that the kernel chose, so clients cannot use it.
+    // On a loopback address, only the process's workers know a port that the kernel chose, so the socket has no
+    // clients.
     let mut addresses = addresses
         .filter(|address| !is_chosen_loopback(address) && !run.explains(address, command))
         .peekable();
@@ -135,8 +134,8 @@ fn relative_has_clients(relative: &Relative, run: &DistributedRun) -> Option<boo
     are_used(addresses, relative.client_addresses.as_deref(), command)
 }
 
-/// Returns whether clients use any of these addresses of a process with this command. `clients`
-/// lists the addresses with observed connections, or is `None` if connections could not be read.
+/// Returns whether clients use any of these addresses of a process with this command line. `clients` lists the
+/// addresses with observed connections, or is `None` if connections could not be read.
 fn are_used<'a>(
     addresses: impl Iterator<Item = &'a Arc<str>>,
     clients: Option<&[Arc<str>]>,
@@ -162,14 +161,13 @@ fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     answers.max_by_key(order).unwrap_or(Some(false))
 }
 
-/// Returns whether the program is known to provide access, or to monitor or supervise other
-/// programs.
+/// Returns whether the program is known to provide access to a machine, or to monitor or supervise other programs.
 fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name) || is_owners_program(name);
-    // A process title begins with the program's name, as in `sshd: ann@pts/1` and
+    // A process title begins with the program's name and a delimiter, as in `sshd: ann@pts/1` and
     // `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     is_known(file_name(title))
@@ -198,7 +196,7 @@ impl ProgramSockets {
         }) || arguments.any(|word| self.contains.iter().any(|text| word.contains(&**text)))
     }
 
-    /// Returns whether the socket at this port has a purpose other than clients.
+    /// Returns whether the entry explains the socket at this port, which therefore has no clients.
     fn explains<T: AsRef<str>>(&self, port: u16, command: &[T]) -> bool {
         if self.is_anyones() {
             return self.ports.contains(&port);
@@ -241,8 +239,8 @@ impl DistributedRun {
         Self { is_one: meets || has_run_variables(process), ports }
     }
 
-    /// Returns whether a socket at this address, of a process with this command, has a known
-    /// purpose other than clients.
+    /// Returns whether the socket at this address is explained by the run or by the process's program, and therefore
+    /// has no clients.
     fn explains<T: AsRef<str>>(&self, address: &str, command: &[T]) -> bool {
         if let Some(name) = address.strip_prefix("unix:") {
             return LISTENERS.libraries.sockets.iter().any(|pattern| matches(pattern, name))
@@ -258,7 +256,7 @@ impl DistributedRun {
         if self.ports.contains(&port) || by_program() {
             return true;
         }
-        // A port that the command line names is meant for clients.
+        // A port in the command line is usually meant for clients.
         if names_port(port, command) {
             return false;
         }
@@ -293,7 +291,7 @@ fn has_run_variables(process: &Process) -> bool {
     })
 }
 
-/// Returns the process's parent, its children and the members of its process group.
+/// Returns the process's parent, its children and the members of its process group, if they have the same user.
 fn family<'a>(process: &'a Process, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Process> {
     snapshot.processes.iter().filter(move |other| {
         other.pid != process.pid
@@ -324,7 +322,7 @@ fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     named_ports(command, is_address)
 }
 
-/// Returns the ports in options with these names: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+/// Returns the ports in the options whose names `is_wanted` accepts: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
 fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,
@@ -425,7 +423,7 @@ mod tests {
             ("python app.py", "tcp:[::]:41234"),
             ("python", "tcp:127.0.0.1:7860"),
             ("/opt/engine", "tcp:10.0.0.1:9000"),
-            // The command line names these ports, although distributed runs use them by default.
+            // The command line names these ports, so they have clients although distributed runs use them by default.
             ("python app.py --port 29500", "tcp:0.0.0.0:29500"),
             ("python app.py --bind=0.0.0.0:29400", "tcp:0.0.0.0:29400"),
         ] {
@@ -492,8 +490,8 @@ mod tests {
         ] {
             assert!(none(process(command, &[address])), "{command} {address}");
         }
-        // A rank's sockets: those of NCCL and Gloo, the run's meeting point, and an unknown socket
-        // of a sibling.
+        // The sockets of a rank: one opened by NCCL or Gloo, the run's rendezvous, and an unknown socket explained
+        // only by a sibling.
         assert!(none(rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
         assert!(none(process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
         let mut snapshot = empty();
@@ -501,7 +499,7 @@ mod tests {
         let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
         assert_eq!(has_clients(&first, &snapshot), Some(false));
         assert_eq!(has_clients(&first, &empty()), None, "the purpose of the port is unknown");
-        // The debugged program, not the debugger, has the option that names the port.
+        // The option `--port` belongs to the debugged program, so the port is not the debugger's.
         let debugged =
             process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
         assert_eq!(has_clients(&with_clients(debugged), &empty()), Some(true));

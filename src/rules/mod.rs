@@ -1,16 +1,16 @@
-//! One file for each kind of finding, and the engine that runs them.
+//! The rules, one module for each kind of finding, and the engine that runs them.
 //!
-//! A kind's file contains its thresholds and defaults, the pure functions that turn observations
-//! into findings, the messages, and tests. [`KINDS`] lists the kinds.
+//! A kind's module contains its thresholds and defaults, the pure functions that turn observations into findings, its
+//! messages, and its tests. [`KINDS`] lists the kinds.
 //!
-//! [`rule`] defines the building blocks and [`setting`] parses settings. [`scope`] selects the
-//! processes of a rule or override, and [`exemption`] handles exemptions. [`undecided_reason`]
-//! lists the reasons why a rule can be undecided. [`Engine`] feeds snapshots to the history, runs
-//! every rule, and merges findings on the same process. A process that looks like waste but is not
-//! yet proven to be waste is a suspect ([`suspect`]), never a finding.
+//! [`rule`] defines kinds, rules and their inputs, and [`setting`] parses settings. [`scope`] selects the processes
+//! of a rule, override or exemption, and [`exemption`] decides which findings an exemption covers.
+//! [`undecided_reason`] lists the reasons why a rule can be undecided. [`Engine`] feeds snapshots to the history,
+//! runs every rule, and merges findings on the same process. A process that looks like waste but is not yet proven to
+//! be waste is a suspect ([`suspect`]), not a finding.
 //!
-//! Rules report only on evidence. An unknown fact makes a rule undecided, and gpumem reports that
-//! it is undecided. This module reads no clock and no file, and takes no action.
+//! Rules report only what they can prove. If a required fact is unknown, the rule is undecided, and gpumem says so.
+//! This module reads no clock and no file, and takes no action.
 
 pub mod dead;
 mod engine;
@@ -77,7 +77,7 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// How long `GPUMEM_KEEP` can protect a process; `None` if unlimited.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     pub longest_keep: Option<Span>,
 }
 
@@ -116,8 +116,7 @@ impl RuleSet {
             base.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
-            // `max_busy` applies only to notebooks with a running cell, and other processes need
-            // less history.
+            // Do not wait for `max_busy`, because only notebooks with a running cell need so much history.
             let span: Span = value.try_into().ok()?;
             (name != idle::MAX_BUSY).then_some(span.0)
         });

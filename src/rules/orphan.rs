@@ -1,32 +1,29 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
-//! An example is a DataLoader worker whose trainer was killed: a reaper adopted it, the leader of
-//! its process group is gone, and it waits for work forever. The following must be known, and must
-//! all hold for the duration:
+//! An example is a DataLoader worker whose trainer was killed: a reaper adopted the worker, the leader of its process
+//! group is gone, and it waits for work forever. The following must be known, and must all hold for the duration:
 //!
-//! - The parent is a reaper and the leader of the process group is gone. A notebook kernel leads
-//!   its own group, so its server must be gone instead (proven by `host::jupyter`). For workers of
-//!   inference servers and of Python's `multiprocessing`, it is sufficient that the parent is a
-//!   reaper.
-//! - The process used none of the GPUs that list it, according to the driver's samples for the
-//!   process or for the whole GPU. If no GPU lists it, the process must have the device file of a
-//!   GPU with unattributed memory open: at least 1 GiB, or memory listed for the dead leader. That
-//!   GPU must be unused, or the process must use no CPU time.
-//! - The process and its descendants used little CPU. This condition excludes spinning orphans,
-//!   because a `nohup` job that prepares data after its shell exited looks the same.
+//! - The parent is a reaper and the leader of the process group is gone. A notebook kernel leads its own group, so
+//!   its server must be gone instead (`host::jupyter` proves this). A worker of an inference server or of Python's
+//!   `multiprocessing` only needs a reaper as its parent.
+//! - According to the driver's samples for the process or the whole GPU, the process used none of the GPUs that list
+//!   it. If no GPU lists it, the process must have the device file of a GPU open that has at least 1 GiB of
+//!   unattributed memory, or memory listed for the dead leader. That GPU must be unused, or the process must use no
+//!   CPU time.
+//! - The process and its descendants used little CPU. A spinning orphan is therefore not reported, because a `nohup`
+//!   job that prepares data after its shell exited looks the same.
 //!
 //! Never an orphan:
 //!
-//! - a leader of its own process group, such as a process started by `nohup`, `setsid`, tmux or a
-//!   notebook server, unless that server is known to be gone;
+//! - the leader of a process group, such as a process started by `nohup`, `setsid`, tmux or a notebook server, unless
+//!   that server is known to be gone;
 //! - monitors, the driver's daemons, display servers (`model::program`), and graphics processes;
-//! - a daemon of a systemd service, which forks twice and so loses its parent and leader.
-//!   Exceptions are processes left by a service that runs other users' programs (slurmd, cron, a
-//!   job runner, JupyterHub; `model::unit`), processes older than the unit's main process, and
-//!   processes in login sessions;
+//! - a daemon of a systemd service, which has lost its parent and its group leader because it forked twice. Still
+//!   orphans can be: processes left by a service that runs other users' programs (slurmd, cron, a job runner,
+//!   JupyterHub; `model::unit`), processes older than the unit's main process, and processes in login sessions;
 //! - an inference server that listens, and its workers;
 //! - a notebook kernel that is busy, connected or recently active;
-//! - a process that cannot be ended (`Z`, `X`, long in `D`) or is being debugged (`t`).
+//! - a process that cannot be ended (`Z`, `X`, or `D` for two minutes) or is being debugged (`t`).
 //!
 //! A stopped process (`T`) may be an orphan, but no action ends it.
 
@@ -63,7 +60,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. One or two samples can show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
 
 /// Evidence that a process outlived its job.
@@ -120,7 +117,7 @@ impl KindEvidence for OrphanEvidence {
 
 fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let ProcessInput { rule_input, process, process_history } = input;
-    // Nearly every process has a living parent or leads its own group, so this check comes first.
+    // Nearly every process has a living parent or leads its own group, so most processes are dismissed here.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
         _ if process.has_lost_starter() => process_history.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
@@ -196,7 +193,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let is_adopted = process.parent_is_reaper == Some(true);
     let evidence = OrphanEvidence {
         ppid: process.ppid.filter(|_| is_adopted),
-        // If the starter is gone, the leader of the process group may still be alive.
+        // The evidence names the process group only if the death of its leader is the reason.
         process_group: process.process_group.filter(|_| !starter_gone),
         starter_gone,
         session_leader_alive: process.session_leader_alive,
@@ -222,7 +219,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     output.add_finding(finding);
 }
 
-/// GPUs that hold memory of a process, and a period without use of any of these GPUs.
+/// GPUs on which a process holds memory, and the period in which it used none of them.
 struct Unused {
     settings: Settings,
     gpus: Vec<FindingGpu>,
@@ -238,7 +235,7 @@ impl Unused {
         self.until.seconds_since(self.since)
     }
 
-    /// Adds a GPU. The period starts after the last use of any GPU.
+    /// Adds a GPU. The period begins when the last of the GPUs became unused.
     fn add(&mut self, gpu: FindingGpu, (since, until): (Time, Time), began: Began, samples: u64) {
         self.gpus.push(gpu);
         if since > self.since || self.gpus.len() == 1 {
@@ -249,8 +246,8 @@ impl Unused {
     }
 }
 
-/// Returns `None` if the process uses a GPU or holds no memory. If that is unknown, also reports
-/// that the rule is undecided.
+/// Returns `None` if the process uses a GPU, holds no memory, or its GPU use is unknown. In the last case, also
+/// reports that the rule is undecided if the process would otherwise be an orphan.
 fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
     let ProcessInput { rule_input, process, process_history } = input;
     let mut unused = Unused {
@@ -299,8 +296,8 @@ fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
         let Some(settings) = rule_input.settings_on(Some(process), gpu) else {
             continue;
         };
-        // If another GPU lists the process, a GPU with unattributed memory must not shorten the
-        // period.
+        // Another GPU lists the process, so there is enough evidence without this GPU. Adding it would only shorten
+        // the period.
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
@@ -335,10 +332,9 @@ fn is_never_orphan(input: ProcessInput<'_>, needed: f64) -> bool {
         || server::is_server(process, process_history, rule_input.snapshot) != Some(false)
 }
 
-/// Returns whether a process may be a daemon of its systemd unit. A daemon that forks twice looks
-/// like an orphan. Any process of a unit may be such a daemon, unless the unit runs other users'
-/// programs, the process has lost its starter, or the process is older than the unit's main
-/// process.
+/// Returns whether a process may be a daemon of its systemd unit, which looks like an orphan if it forked twice. Any
+/// process of a unit may be such a daemon, unless the unit runs other users' programs, the process has lost its
+/// starter, or the process is older than the unit's main process.
 fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
     let Some(unit) = process.systemd_unit.as_deref() else {
         return false;
@@ -372,8 +368,7 @@ fn advice_lines(process: &Process) -> Vec<String> {
         return lines;
     }
     if process.has_lost_server() {
-        // Jupyter's menu is gone with the server, and the kernel's process group contains only the
-        // kernel.
+        // The kernel can no longer be shut down from Jupyter's menu, and its process group contains no other process.
         return advice::place_lines(process);
     }
     if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
@@ -381,12 +376,13 @@ fn advice_lines(process: &Process) -> Vec<String> {
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!("its Slurm job{job} is over; no step of it is left on this machine"));
     }
-    // If the leader is alive, most of the group belongs to a living job.
+    // If the leader is alive, most of the group belongs to a running job.
     let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // Nobody can type into the process anymore, so only the advice on ending it helps.
+    // Nobody can type into the process anymore, so of the remaining advice only the last line, on ending the process,
+    // applies.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

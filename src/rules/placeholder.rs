@@ -1,11 +1,10 @@
 //! `placeholder`: a program occupies a GPU to keep other users off it.
 //!
-//! Programs published for this purpose are recognised by name (`Process::placeholder`). A finding
-//! requires that the program holds GPU memory and has run for the duration, which excludes short
-//! burn-in tests.
+//! Programs published for this purpose are recognised by name (`Process::placeholder`). The program must hold GPU
+//! memory and have run for the duration, so that short burn-in tests are not reported.
 //!
-//! The owner must be asked first, so gpumem ends a placeholder only if the kind is requested.
-//! `reclaim::select` applies this condition to other findings on a placeholder, too.
+//! Only the owner knows whether the GPU is still needed, so gpumem ends a placeholder only if the user requests this
+//! kind. `reclaim::select` also requires this for findings of other kinds on a placeholder.
 
 use std::sync::Arc;
 
@@ -56,7 +55,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let now = input.rule_input.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
-    // Assume that a placeholder has held its memory since it started.
+    // Assume that a placeholder has held its memory since the process started.
     let began = input.process.start_time.filter(|start| *start <= now);
     let first_seen = || input.process_history.rows().iter().map(RowHistory::first_seen).min();
     let Some(since) = began.or_else(first_seen) else {
@@ -152,13 +151,13 @@ mod tests {
     #[test]
     fn similar_names_are_not_placeholders() {
         for command in [
-            // Commands of `nvertake` that run another program.
+            // `nvertake` commands that run another program.
             "python /v/bin/nvertake run train.py",
             "python /v/bin/nvertake --filled 0.95 run train.py --epochs 9",
             "python /v/bin/nvertake -f 0.9 exec torchrun train.py",
             "python /v/bin/nvertake --filled 0.9 --new-option 3",
             "python /v/bin/nvertake info",
-            // A placeholder's name in arguments, paths and longer names, and users' scripts.
+            // Names of placeholders in arguments, in paths and as parts of longer names, and users' scripts.
             "python train.py --callback keep-gpu",
             "python train_gpu_burn.py",
             "python keep_gpu.py",
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(count(&engine, Kind::Placeholder), 0);
         engine.observe(unknown.step());
         assert_eq!(count(&engine, Kind::Placeholder), 1);
-        // A start time in the future shows that the clock was changed.
+        // A start time in the future means that the clock was set back.
         let future = judge(&mut scene("doma", -HOUR), 60.0);
         assert_eq!(count(&future, Kind::Placeholder), 0);
     }

@@ -1,12 +1,10 @@
 //! `pressure`: a GPU has less free memory than a threshold.
 //!
-//! A full GPU is not a fault: TensorFlow, JAX and vLLM reserve all memory by design. The severity
-//! is therefore `info`. Administrators who want a warning set `min_free_warning`, which defaults to
-//! 0 (never).
+//! A full GPU is not a fault: TensorFlow, JAX and vLLM reserve nearly all memory by design. The severity is therefore
+//! `info`. Administrators who want a warning set `min_free_warning`, whose default of 0 means never.
 //!
-//! The rule does not apply under MIG, where an instance can be full while the GPU is not, or if GPU
-//! and system share memory. A finding begins below the threshold and ends at 1.25 times the
-//! threshold.
+//! The rule does not apply under MIG, where an instance can be full while the GPU is not, or if the GPU shares memory
+//! with the system. A finding begins below the threshold and ends at 1.25 times the threshold.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -40,7 +38,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. A single sample can show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 
 /// Evidence that a GPU is nearly full.
@@ -100,7 +98,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         return;
     }
     let Some(memory) = gpu.memory else {
-        // While the value is unknown, an earlier finding stays until the gap is too long.
+        // While the reading is missing, an earlier finding stays until the gap becomes too long.
         output.findings.extend(active.cloned());
         return;
     };

@@ -1,16 +1,15 @@
 //! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
-//! No process may use the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the
-//! whole duration, which starts with the job. Samples must be at most about a minute apart. A job
-//! that has just begun, a job between two steps, and a shell that used its GPU recently are
-//! therefore not reported.
+//! No process may use the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole duration,
+//! which starts no earlier than the job. The mean interval between samples must not exceed 75 s. A job that has just
+//! begun, a job between two steps, and an interactive shell that used its GPU recently are therefore not reported.
 //!
-//! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none`
-//! reserve nothing. If the reserved GPU is unknown, there is no finding.
+//! Reservations are read from the environments of processes ([`Reservation`]). `all` and `none` in a variable reserve
+//! nothing. If it is unknown which GPU is reserved, there is no finding.
 //!
-//! The rule does not apply under MIG, where parts of a GPU are allocated, or in a container, which
-//! does not show all processes on a GPU. No action ends the job, because only its owner knows what
-//! it waits for. Snapshots without `reservations` produce no findings and no undecided rule.
+//! The rule does not apply under MIG, where parts of a GPU are allocated, or in a container, where not all processes
+//! on a GPU are visible. No action ends the job, because only its owner knows what it waits for. A snapshot without
+//! `reservations` produces no finding, and the rule is not undecided either.
 
 use std::sync::Arc;
 
@@ -40,7 +39,7 @@ pub static KIND: RuleKind = RuleKind {
 /// Maximum mean interval between samples, in seconds: one sample per minute, with some samples late
 /// or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. Few samples can show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;
 
 /// Evidence that a GPU is allocated to a job or container that runs nothing on it.
@@ -85,7 +84,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         let mut indices = reservation.places(gpus).into_iter();
         indices.any(|index| gpus[index].index == gpu.index)
     };
-    // If several processes reserve the GPU, report the earliest reservation.
+    // If several jobs reserve the GPU, report the earliest reservation.
     let holder = reservations
         .iter()
         .filter(names)
@@ -102,7 +101,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         input.add_pending_on(gpu, unused.since.max(allocated_at), needed, output);
         return;
     }
-    // A single finding covers all unused GPUs of the holder, so report only for the first GPU.
+    // A single finding covers all unused GPUs of the holder and is reported with the first of them.
     let unused: Vec<(&Gpu, &Streak)> = holder
         .places(gpus)
         .into_iter()
@@ -177,7 +176,7 @@ fn finding_parts(
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();
-        // The GPUs are allocated to the job, so the advice must not name a step.
+        // The GPUs are allocated to the whole job, so the advice must not end only a step.
         job.step_id = None;
         job.into()
     });
@@ -271,8 +270,7 @@ mod tests {
         assert_eq!(finding.actions, [Action::Notify]);
         assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
-        // The job uses GPU 0, so the finding is about GPU 1. When the job also uses GPU 1, the
-        // finding ends.
+        // When the job uses GPU 0, the finding covers only GPU 1. When the job also uses GPU 1, the finding ends.
         scene.holder(PID, &[0], 20 * GIB);
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Reserved);

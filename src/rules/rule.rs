@@ -1,7 +1,7 @@
-//! Building blocks of kinds and rules.
+//! Defines kinds, rules, and the inputs and outputs of their callbacks.
 //!
-//! A [`RuleKind`] defines thresholds, functions and messages. A [`Rule`] is a kind with a name, settings, and
-//! overrides for some processes.
+//! A [`RuleKind`] defines defaults, callbacks and messages. A [`Rule`] is a kind with a name, settings, and overrides
+//! for some processes.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Values for settings that a kind does not use.
+    /// Values of the settings that a kind does not use.
     pub(super) const NONE: Self = Self {
         enabled: true,
         min_memory: Bytes(0),
@@ -72,10 +72,10 @@ const ENABLED: (&str, &str) = ("enabled", "whether the rule is applied");
 pub(super) const SEVERITY: (&str, &str) =
     ("severity", "severity of a finding: info, warning or critical");
 
-/// A kind of rule: pure functions that compute findings from the history and the snapshot.
+/// A kind of rule: pure callbacks that compute findings from the history and the snapshot.
 ///
-/// The engine calls every rule for each process, then for each GPU, then for each row whose process
-/// is uncertain. A kind implements only the functions that it needs.
+/// The engine calls each rule for each process, then for each GPU, then for each row whose process is uncertain. A
+/// kind implements only the callbacks that it needs.
 #[derive(Debug)]
 pub struct RuleKind {
     pub kind: Kind,
@@ -83,16 +83,15 @@ pub struct RuleKind {
     pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) defaults: Settings,
     pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
-    /// Returns how to correct contradictory settings, or `None` if the settings are consistent.
+    /// Describes how to correct contradictory settings. Returns `None` if the settings are consistent.
     pub(super) contradiction: fn(&Settings) -> Option<String>,
-    /// Returns a description of settings without effect, or `None` if all settings take effect.
+    /// Describes a setting without effect. Returns `None` if all settings have an effect.
     pub(super) remark: fn(&Settings) -> Option<String>,
-    /// Called for each process whose identity is certain.
+    /// Called for each process that has a history.
     pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
     pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
-    /// Called for each row whose process is uncertain: /proc does not list the pid, or the entry
-    /// may belong to another process. The process argument is the snapshot's entry, if any. Not
-    /// called for GPUs that did not answer.
+    /// Called for each row whose process is uncertain: /proc does not list the pid, or the process in /proc may be a
+    /// different one. The process argument is the snapshot's entry, if any. Not called for GPUs that did not answer.
     pub(super) unresolved_row:
         fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
 }
@@ -104,7 +103,8 @@ impl PartialEq for RuleKind {
 }
 
 impl RuleKind {
-    /// Creates a kind with evidence of type `E` and no functions.
+    /// Creates a kind whose callbacks do nothing and whose evidence has type `E`. Override the callbacks with struct
+    /// update syntax.
     pub(super) const fn new<E: JsonSchema>(
         kind: Kind,
         meaning: &'static str,
@@ -142,7 +142,7 @@ pub struct Override {
 
 impl Override {
     fn apply_to(&self, settings: Settings) -> Settings {
-        // Changes were validated when they were added.
+        // The changes were validated when they were added, so applying them does not fail.
         setting::changed(&settings, self.changes.clone()).unwrap_or(settings)
     }
 }
@@ -172,7 +172,7 @@ impl Rule {
         self.made_of.kind
     }
 
-    /// Returns whether the rule has the name of its kind.
+    /// Returns whether this is the built-in rule of its kind, which has the kind's name.
     pub fn is_own(&self) -> bool {
         *self.name == *self.kind().name()
     }
@@ -195,8 +195,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Returns how to correct contradictory settings. Checks the settings alone and with each
-    /// override.
+    /// Describes how to correct contradictory settings, or returns `None` if the settings are consistent, both alone
+    /// and with each override.
     pub fn contradiction(&self) -> Option<String> {
         let changed = self.overrides.iter().map(|change| change.apply_to(self.settings));
         [self.settings]
@@ -209,7 +209,7 @@ impl Rule {
         let remark = |settings: &Settings| (self.made_of.remark)(settings);
         let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
         for change in &self.overrides {
-            // Do not repeat a remark on the base settings for each override.
+            // Report a remark that also applies to the base settings only once.
             if let Some(remark) = remark(&change.apply_to(self.settings))
                 && !remarks.iter().any(|earlier| earlier.ends_with(&*remark))
             {
@@ -219,7 +219,7 @@ impl Rule {
         remarks
     }
 
-    /// Returns whether the rule is enabled for any process.
+    /// Returns whether the rule is enabled, at least for some processes.
     pub fn is_run(&self) -> bool {
         let switches_on = |change: &Override| {
             change.changes.get("enabled").and_then(Value::as_bool) == Some(true)
@@ -227,8 +227,8 @@ impl Rule {
         self.settings.enabled || self.overrides.iter().any(switches_on)
     }
 
-    /// Returns the settings for a process on a GPU, or `None` if the rule is disabled or does not
-    /// apply to the process. Every matching override is applied in order, so the last one wins.
+    /// Returns the settings for a process on a GPU, or `None` if the rule is disabled or does not apply to the
+    /// process. All matching overrides are applied in order, so the last one takes precedence.
     pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Settings> {
         if !self.scope.fits(input) {
             return None;
@@ -245,13 +245,13 @@ pub struct RuleInput<'a> {
     pub history: &'a History,
     pub snapshot: &'a Snapshot,
     pub(super) active: &'a ActiveFindings,
-    /// Created when a rule first needs it.
+    /// Computed when a rule first needs the unused jobs.
     pub(super) jobs: &'a OnceCell<UnusedJobs>,
 }
 
 impl<'a> RuleInput<'a> {
-    /// Returns the rule's finding on a process in the previous snapshot. Rules compare an active
-    /// finding with a lower threshold than a new one.
+    /// Returns the rule's finding on a process in the previous snapshot. To avoid flicker, rules require less to keep
+    /// an active finding than to begin one.
     pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
         let active = self.active.of_process(&self.rule.name, process);
         active.filter(|finding| self.is_remembered(finding))
@@ -262,8 +262,8 @@ impl<'a> RuleInput<'a> {
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// Like [`active_finding_on`](Self::active_finding_on), but returns the finding only if the
-    /// condition has held since then without a gap in the samples.
+    /// Like [`active_finding_on`](Self::active_finding_on), but returns `None` if the samples of the condition have a
+    /// gap after the end of the finding.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
@@ -271,13 +271,14 @@ impl<'a> RuleInput<'a> {
         })
     }
 
-    /// Returns whether the history reaches back to the finding's start. An older finding dates from
-    /// before a reboot, a suspend or a clock change.
+    /// Returns whether the history reaches back to the finding's start. If not, the machine rebooted or suspended, or
+    /// the clock changed, since the finding began.
     fn is_remembered(self, finding: &Finding) -> bool {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
-    /// Returns the settings for a GPU, or for a process on it whose memory is unknown.
+    /// Returns the settings for a GPU or, if `process` is given, for that process on the GPU. The process's memory is
+    /// treated as unknown.
     pub fn settings_on(self, process: Option<&Process>, gpu: &Gpu) -> Option<Settings> {
         self.rule.settings_for(&self.scope_on(process, gpu))
     }
@@ -289,15 +290,14 @@ impl<'a> RuleInput<'a> {
         ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
     }
 
-    /// Creates a pending finding that becomes active `needed` seconds after `since` if nothing
-    /// changes.
+    /// Creates a pending finding, which becomes active `needed` seconds after `since` if nothing changes.
     pub fn pending(self, pid: Option<u32>, gpu: u32, since: Time, needed: f64) -> Pending {
         let due = since.plus_seconds(needed);
         Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
     }
 
-    /// Reports a pending finding on a GPU. Also reports that the rule is undecided if the condition
-    /// may have begun before the history.
+    /// Reports a pending finding on a GPU. If the condition held in the first sample of the history, also reports
+    /// that the rule is undecided, because the condition may have begun earlier.
     pub fn add_pending_on(self, gpu: &Gpu, since: Time, needed: f64, output: &mut RuleOutput) {
         if Some(since) <= self.history.first_time() {
             let observed = self.snapshot.time.seconds_since(since);
@@ -306,8 +306,8 @@ impl<'a> RuleInput<'a> {
         output.add_pending(self.pending(None, gpu.index, since, needed));
     }
 
-    /// Creates a finding about a process or, if `process` is `None`, about the first GPU. The only
-    /// action is to notify the owner.
+    /// Creates a finding on a process or, if `process` is `None`, on the first GPU. Its only action is to notify the
+    /// owner.
     pub(super) fn finding(self, process: Option<&Process>, parts: FindingParts) -> Finding {
         Finding {
             id: subject::finding_id(&self.rule.name, &parts.gpus, process),
@@ -321,8 +321,7 @@ impl<'a> RuleInput<'a> {
             gpus: parts.gpus,
             process: process.map(FindingProcess::of),
             evidence: parts.evidence,
-            // Emails contain the message without further escaping, and the message contains
-            // untrusted names.
+            // The message contains names that processes control, and emails show it without further escaping.
             message: escape(&parts.message).into_owned(),
             advice: parts.advice,
             actions: vec![Action::Notify],
@@ -370,10 +369,9 @@ impl<'a> ProcessInput<'a> {
         })
     }
 
-    /// Returns whether the process holds enough memory on a row's GPU, or `None` if the driver does
-    /// not report the memory. If the process's job has used no GPU for the settings' duration, the
-    /// memory of the whole job is compared. A finding ends at three quarters of the threshold, so
-    /// that it does not flicker.
+    /// Returns whether the process holds enough memory on a row's GPU, or `None` if the driver does not report the
+    /// memory. If the process's job has used no GPU for the settings' duration, the memory of the whole job counts.
+    /// To avoid flicker, three quarters of the threshold are enough for an active finding.
     pub(super) fn holds_enough(self, row: &RowHistory, settings: &Settings) -> Option<bool> {
         let bytes = row.used_bytes()?;
         let min_bytes = settings.min_memory.0;
@@ -386,7 +384,7 @@ impl<'a> ProcessInput<'a> {
             let jobs = jobs.get_or_init(|| UnusedJobs::new(snapshot, history));
             reaches(jobs.bytes(self.process.pid, history.gpu_index(row), seconds))
         };
-        // Computing families is slow, so check first that the process is unused.
+        // Computing families is slow, so this comes last and only for unused processes.
         let is_unused = || row.run().is_some_and(|run| run.seconds() >= seconds);
         Some(bytes > 0 && (reaches(bytes) || (is_unused() && job_reaches())))
     }
@@ -403,8 +401,7 @@ impl<'a> ProcessInput<'a> {
         output.add_pending(self.rule_input.pending(Some(self.process.pid), gpu, since, needed));
     }
 
-    /// Creates a candidate, which meets all conditions of the rule on these GPUs except the
-    /// duration.
+    /// Creates a candidate: the process meets all conditions of the rule on these GPUs except the duration.
     pub(super) fn candidate(
         self,
         gpus: Vec<FindingGpu>,
@@ -445,8 +442,8 @@ impl RuleOutput {
         self.pending.push(pending);
     }
 
-    /// Reports a candidate. Only kinds that `reap` includes by default have suspects, so other
-    /// candidates are dropped.
+    /// Adds a candidate. Drops candidates of kinds that `reap` does not include by default, because these kinds have
+    /// no suspects.
     pub(super) fn add_candidate(&mut self, candidate: Candidate) {
         if candidate.kind.ends() == Ends::Always {
             self.candidates.push(candidate);

@@ -1,7 +1,7 @@
 //! Selects the processes of a rule, override or exemption.
 //!
-//! A match can be certain, excluded or unknown. Rules and overrides apply only if the match is
-//! certain. Exemptions also apply if the match is unknown; see [`exemption`](super::exemption).
+//! The result of a match is yes, no or unknown. Rules and overrides require a yes. Exemptions also apply if the
+//! result is unknown; see [`exemption`](super::exemption).
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
-/// Fields that identify an owner. A scope must give the complete value, not a substring.
+/// Fields that identify an owner. A scope must give their complete values, not substrings.
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
-    /// Has the syntax of `--where`, but is evaluated on a single snapshot.
+    /// Selector with the syntax of `--where`. It is evaluated on a single snapshot, without history.
     pub selector: Option<Selector>,
 }
 
@@ -32,8 +32,7 @@ impl<'de> Deserialize<'de> for Scope {
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that is not a field")),
-                // Rules compute `idle` and `finding`, and `is` depends on the user who runs the
-                // query.
+                // Rules compute `idle` and `finding`, and `is` depends on who runs the query.
                 Some(Field::Idle | Field::Finding | Field::Is) => {
                     return Err(wrong(
                         "uses idle, finding or is, which are allowed only in filters",
@@ -42,7 +41,7 @@ impl<'de> Deserialize<'de> for Scope {
                 Some(_) => {}
             }
         }
-        // If substrings were allowed, an action for ann's processes would also affect hannah's.
+        // If substrings were allowed, a rule for ann's processes would also apply to hannah's.
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
@@ -60,7 +59,7 @@ impl Scope {
         self.selector.is_none()
     }
 
-    /// Returns whether the scope can match only processes, and so never a finding about a GPU.
+    /// Returns whether the scope only matches processes, so that findings on a GPU never match.
     pub fn is_of_processes(&self) -> bool {
         self.selector.as_ref().is_some_and(|selector| !selector.is_of_gpus())
     }
@@ -71,7 +70,7 @@ impl Scope {
 
     /// Returns whether the scope matches, or `None` if that is unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
-        // `is:mine` is rejected above, so the user does not matter.
+        // The result does not depend on the user who asks, because scopes cannot contain `is`.
         let matches =
             |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
         self.selector.as_ref().map_or(Some(true), matches)
@@ -91,7 +90,7 @@ impl fmt::Display for Scope {
 pub struct ScopeInput<'a> {
     pub process: Option<&'a Process>,
     pub index: u32,
-    /// Memory that the process holds on the GPU, in bytes.
+    /// Memory that the process holds on the GPU, in bytes, or `None` if unknown.
     pub held_bytes: Option<u64>,
     pub snapshot: &'a Snapshot,
 }
@@ -103,7 +102,7 @@ impl ScopeInput<'_> {
         let is_own =
             |entry: &&GpuProcess| self.process.is_some_and(|process| process.pid == entry.pid);
         let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
-        // A process can have several entries on one GPU, so prefer the entry with the same size.
+        // A process can have several entries on a GPU, so prefer the entry that holds `held_bytes`.
         let has_size = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
         let entry = entries().find(has_size).or_else(|| entries().find(is_own));
         let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });
@@ -164,7 +163,7 @@ mod tests {
         let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
         const YES: Option<bool> = Some(true);
         const NO: Option<bool> = Some(false);
-        // Each row: a process with all facts, a process with few facts, a process outside a
+        // The four expected values are for a process with all facts, a process with few facts, a process outside a
         // notebook, and a GPU.
         for (text, expected) in [
             ("user:ANN", [YES, None, None, None]),
@@ -173,8 +172,7 @@ mod tests {
             ("user:1000,bob", [YES, None, YES, None]),
             ("notebook:course/", [YES, None, NO, None]),
             ("framework:jax", [NO, None, None, None]),
-            // The process has two entries on GPU 3, of 5 GiB and of 2 GiB. The input is about the
-            // smaller entry.
+            // The process has entries of 5 GiB and of 2 GiB on GPU 3. The input is about the smaller entry.
             ("mem<4GiB", [YES, None, None, None]),
             ("gpu:3 user:bob", [NO, None, None, None]),
             ("gpu:0", [NO, NO, NO, NO]),

@@ -1,12 +1,11 @@
 //! Decides whether a process is an inference server, for which waiting is part of the work.
 //!
-//! A process is a server if it has a server's name and may listen, if clients use it
-//! ([`listening`]), or if it works for another server. Names are compared by whole words:
-//! `reserve.py` does not serve. The main process of an administrator's service is a server
-//! regardless of its program, unless it is known not to listen.
+//! A process is a server if it has a server's name and may listen, if clients use it ([`listening`]), or if it is a
+//! worker of another server. Names are compared by whole words, so `reserve.py` is not a server. The main process of
+//! an administrator's systemd service is a server whatever its program, unless it is known not to listen.
 //!
-//! A worker that a notebook kernel started works only for the notebook. For any other listening
-//! process, the answer is unknown, so no rule reports the process as idle or as a server.
+//! A worker that a notebook kernel started works only for the notebook. If a process listens and none of this
+//! applies, the answer is unknown, and no rule reports the process as idle or as an idle server.
 
 use super::listening;
 use crate::advice;
@@ -16,14 +15,13 @@ use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
 
-/// Returns whether the process serves or may serve. No rule may end such a process for being
-/// unused.
+/// Returns whether the process is or may be a server. No rule may end a server merely because it is unused.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Like [`serves`], but uses the cached facts about the process's names. Returns `None` if the
-/// process may serve.
+/// Like [`serves`], but returns `None` if the process only may be a server, and uses the cached facts about the
+/// process's names.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,
@@ -33,19 +31,18 @@ pub(super) fn is_server(
 }
 
 fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Option<bool> {
-    // A kernel listens only for its own server, regardless of the libraries that it has loaded.
+    // Only the notebook server connects to a kernel, whatever libraries the kernel has loaded.
     if process.jupyter.is_some() || names.is_kernel {
         return Some(false);
     }
-    // Clients connect to the front end that started the worker. Only other workers connect to a
-    // worker.
+    // An abandoned worker has no clients: they connect to the front end that started it, which is gone.
     if process.has_lost_starter() {
         return Some(false);
     }
     let is_worker = names.is_worker_of_a_server;
     let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
     let mut family_clients = listening::family_has_clients(process, snapshot);
-    // The workers of such a pool, their starter and their driver listen only for each other.
+    // In such a pool, the workers, their starter and their driver listen only for each other.
     if names.pool.is_some_and(|pool| pool.listens_for_itself) {
         family_clients = family_clients.or(Some(false));
     }
@@ -83,16 +80,15 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Returns whether a notebook kernel started the process, even if the kernel is not in the
-/// snapshot.
+/// Returns whether a notebook kernel started the process. The kernel need not be in the snapshot.
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
         || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
-/// Returns whether the process that started an apparent worker is known not to be a server. Any
-/// process can set the title of a worker.
+/// Returns whether the process that started an apparent worker of a server is known not to be a server. The check is
+/// necessary because any process can set its title to that of a worker.
 fn has_other_starter(process: &Process) -> bool {
     let Some(parent) = process.parent.as_deref() else {
         return false;
@@ -102,11 +98,11 @@ fn has_other_starter(process: &Process) -> bool {
         command: parent.command.clone(),
         ..Process::default()
     };
-    // A raylet starts Ray Serve's replicas.
+    // Ray Serve's replicas are started by a raylet, which is not a server itself.
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Returns whether the process is the main process of a systemd unit.
+/// Returns whether the process is the main process of a systemd unit that does its own work.
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)

@@ -1,13 +1,13 @@
-//! `server-idle`: an inference server holds memory on a GPU, but no requests arrive.
+//! `server-idle`: an inference server holds memory on a GPU and receives no requests.
 //!
-//! The conditions are those of [`idle`], which skips servers and their workers (see `server`). The
-//! server may be needed, so gpumem ends it only if the kind is requested.
+//! The conditions are those of [`idle`], which skips servers and their workers (see `server`). Somebody may need the
+//! server, so gpumem ends it only if the user requests this kind.
 
 use super::idle::{self, DEFAULTS, DURATION, IdleEvidence, MAX_CPU_PERCENT, MIN_MEMORY};
 use super::rule::{RuleKind, SEVERITY, Settings};
 use crate::model::finding::{Kind, Severity};
 
-/// There is no `max_busy`, because notebooks are not servers.
+/// The setting `max_busy` is missing, because it applies only to notebooks.
 pub static KIND: RuleKind = RuleKind {
     process: idle::judge,
     ..RuleKind::new::<IdleEvidence>(
@@ -56,7 +56,7 @@ mod tests {
             ("works on the CPU", Nothing, |scene| scene.process(PID).cpu_percent = Some(80.0)),
             ("stopped", Nothing, |scene| scene.process(PID).state = Some('T')),
             ("little memory", Nothing, |scene| scene.row(0, PID).used_bytes = Some(GIB - 1)),
-            // `idle` judges a process that does not listen.
+            // A process that does not listen is not a server, so `idle` judges it.
             ("listens on nothing", Nothing, |scene| scene.process(PID).listening = Some(false)),
         ];
         check_cases(Kind::ServerIdle, server, 700.0, cases);

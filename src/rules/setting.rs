@@ -1,7 +1,7 @@
-//! Parses settings from TOML, and formats them for messages.
+//! Parses settings from TOML and formats them for messages.
 //!
-//! If a size, duration or percentage is invalid, the error shows the value and an example. serde
-//! and `toml` report all other errors.
+//! For an invalid size, duration or percentage, the error shows the value and an example. All other errors are those
+//! of serde and `toml`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::units::{Bytes, Percent, Span};
 ///
 /// # Errors
 ///
-/// Returns an error if a value is invalid.
+/// Returns an error if a changed value is invalid.
 pub fn changed<T: DeserializeOwned + Serialize>(
     settings: &T,
     changes: Table,
@@ -30,7 +30,7 @@ pub fn changed<T: DeserializeOwned + Serialize>(
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
-        // `toml` parses numbers that are too large as infinity.
+        // `toml` turns numbers that are too large into infinity.
         Value::Float(number) if number.is_infinite() => "the number".to_owned(),
         Value::Datetime(_) => "the date".to_owned(),
         Value::Array(_) => "the list".to_owned(),
@@ -39,11 +39,11 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// Parses a value in the form of `example`.
+/// Parses a value of the kind shown by `example`.
 ///
 /// # Errors
 ///
-/// Returns an error if the value does not have this form.
+/// Returns an error with `example` if `parse` rejects the value.
 pub fn parsed<'de, T, D: Deserializer<'de>>(
     deserializer: D,
     example: &str,
@@ -103,7 +103,7 @@ impl Serialize for Span {
 
 impl Serialize for Percent {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // Write 20, not 20.0.
+        // Writes 20 rather than 20.0.
         match self.0 as i64 {
             whole if whole as f64 == self.0 => to.serialize_i64(whole),
             _ => to.serialize_f64(self.0),

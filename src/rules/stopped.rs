@@ -1,12 +1,11 @@
 //! `stopped`: a process that holds memory on a GPU was stopped (`T`) by a signal or its terminal.
 //!
-//! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen
-//! cgroup (`docker pause`). Every sample of the duration must show the state `T`; any other state
-//! restarts the duration.
+//! Causes are Ctrl-Z, a background job that reads from the terminal, `kill -STOP`, and a frozen cgroup (`docker
+//! pause`). All samples of the duration must show the state `T`. In any other state, the duration starts again.
 //!
-//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or
-//! uses it only for graphics. The finding offers no action, because the owner or scheduler of the
-//! process may resume it, but `gpumem reap` includes the process by default.
+//! Never stopped: a process under a debugger (`t`), and a process that holds no memory on a GPU or uses it only for
+//! graphics. The finding offers no action, because the owner or a scheduler may resume the process. `gpumem reap`
+//! nevertheless includes the process by default.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     let Some(('T', streak)) = input.process_history.state() else {
         return;
     };
-    // Assume that a process whose memory is unknown holds enough memory.
+    // If the memory of a process is unknown, assume that it holds enough.
     let counts = |settings: &Settings, row: &RowHistory| {
         row.kind() != ProcessType::Graphics && input.holds_enough(row, settings) != Some(false)
     };
@@ -140,7 +139,7 @@ mod tests {
     };
     use crate::units::{Bytes, GIB};
 
-    /// Returns a scene with `python train.py`, which holds 1 GiB and is stopped from the start.
+    /// Returns a scene with `python train.py`, which holds 1 GiB and is stopped in every sample.
     fn all_along() -> Scene {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], GIB);
@@ -148,8 +147,8 @@ mod tests {
         scene
     }
 
-    /// Plays a minute of `python train.py` on GPU 0, stops the process, and plays `seconds` more,
-    /// sampled every 10 s.
+    /// Plays a minute in which `python train.py` runs on GPU 0, stops the process, and plays `seconds` more, sampled
+    /// every 10 s.
     fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
         let mut scene = Scene::new(1, 10.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -272,7 +271,7 @@ mod tests {
         assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
     }
 
-    /// Emails and logs contain messages without further escaping.
+    /// Emails and logs show messages without further escaping.
     #[test]
     fn messages_contain_no_control_characters() {
         let mut dice = Dice::new(7);

@@ -1,15 +1,14 @@
 //! `stuck`: a process holds memory on a GPU and stays in uninterruptible sleep (`D`).
 //!
-//! The process waits inside the kernel, nearly always in a driver, and receives no signal. Every
-//! sample of the duration must show `D`, and the CPU time must not advance. A process that reads a
-//! slow disk can be in `D` in every sample, but its CPU time advances between samples. If the CPU
-//! time is unknown, more samples are required.
+//! The process waits inside the kernel, nearly always in a driver, and does not react to signals. In all samples of
+//! the duration, it must be in `D`, and its CPU time must not advance. A process that reads a slow disk can be in `D`
+//! in every sample, but its CPU time advances between samples. If the CPU time is unknown, more samples are required.
 //!
-//! If the first thread has exited (`Z`) and all other threads are in `D`, the process is treated as
-//! in `D`: it was killed, but a waiting thread still holds all memory.
+//! If the first thread has exited (`Z`) and all other threads are in `D`, the process is treated as if it were in
+//! `D`: the process was killed, but a waiting thread still holds all of its memory.
 //!
-//! Never stuck: a process that holds no memory on a GPU, is only briefly in `D`, or uses CPU time.
-//! No action ends the process, because no signal reaches it.
+//! Never stuck: a process that holds no memory on a GPU, is only briefly in `D`, or uses CPU time. No action ends a
+//! stuck process, because it does not react to signals.
 
 use std::sync::Arc;
 
@@ -40,8 +39,7 @@ pub static KIND: RuleKind = RuleKind {
 const LEAST_SAMPLES: u64 = 3;
 /// Minimum number of samples if the CPU time is unknown.
 const LEAST_SAMPLES_WITHOUT_CPU: u64 = 5;
-/// A process that is in uninterruptible sleep for this many seconds is assumed to receive no
-/// signals.
+/// Time, in seconds, after which a process in uninterruptible sleep is assumed not to react to signals.
 const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 
 /// Evidence that a process is blocked in the kernel.
@@ -110,17 +108,17 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     output.add_finding(input.rule_input.finding(Some(process), parts));
 }
 
-/// Shortens the streak to the time since the CPU time last advanced, if known.
+/// Shortens the streak to the time since the CPU time last advanced, if that is known and later.
 fn limit_to_unchanged_cpu_time(streak: Streak, process_history: &ProcessHistory) -> Streak {
     match process_history.still_since() {
-        // The CPU time of the first sample in `D` was used before that sample.
+        // The CPU time in the first sample that shows `D` was used before that sample.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
 }
 
-/// Returns whether no signal reaches a process, because it is dead or has been in uninterruptible
-/// sleep for two minutes.
+/// Returns whether no signal can end a process, because it is dead or has been in uninterruptible sleep for two
+/// minutes.
 pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessHistory) -> bool {
     process_history.state().is_some_and(|(state, streak)| match state {
         'Z' | 'X' => true,
@@ -129,7 +127,7 @@ pub(super) fn is_beyond_signals(input: RuleInput<'_>, process_history: &ProcessH
     })
 }
 
-/// Advice for a process that waits in a kernel function, by the prefix of the function's name.
+/// Advice for a process that waits in a kernel function, by the prefix of that function's name.
 const WAITS: [(&str, &str); 4] =
     [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
 
@@ -171,7 +169,7 @@ mod tests {
     };
     use crate::units::GIB;
 
-    /// Returns a scene with `python train.py`, which is in `D` from the start.
+    /// Returns a scene with `python train.py`, which is in `D` in every sample.
     fn all_along(interval: f64) -> Scene {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);
@@ -283,9 +281,9 @@ mod tests {
     fn other_threads_decide_after_the_first_one_exits() {
         for (left_thread_state, percent, found) in [
             (Some('D'), 0.0, 1),
-            // If the other threads' states are unknown, the CPU time decides.
+            // If the states of the other threads are unknown, the CPU time decides.
             (None, 0.0, 1),
-            // The main thread has exited through `pthread_exit`.
+            // The main thread called `pthread_exit`, and the other threads go on.
             (Some('S'), 0.0, 0),
             (Some('R'), 90.0, 0),
             (None, 90.0, 0),

@@ -1,6 +1,6 @@
-//! Formats the subject of a finding: its id, GPUs and memory.
+//! Formats the subject of a finding, such as its id, its GPUs and its memory.
 //!
-//! Processes control their names, so the writers of reports must escape them.
+//! The subject can contain names that processes control, so writers of reports must escape it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::model::finding::FindingGpu;
 use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
-/// Maximum number of GPUs that a message names. For more GPUs, the message states only the number.
+/// Maximum number of GPUs that a message names. If there are more, the message gives only their number.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// Returns `rule:uuid:pid:start` with the UUID of the lowest GPU, or `rule:uuid` for a finding
-/// about a GPU.
+/// Returns `rule:uuid:pid:start` for a finding on a process, with the UUID of the GPU with the lowest index, or
+/// `rule:uuid` for a finding on a GPU. An unknown UUID is replaced with the index.
 pub(super) fn finding_id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
@@ -46,7 +46,7 @@ pub(super) fn gpus(gpus: &[FindingGpu]) -> String {
     }
 }
 
-/// Merges rows into one entry per GPU. Under MIG, a process can have several rows on one GPU.
+/// Merges rows on the same GPU. Under MIG, a process can have several rows on one GPU.
 pub(super) fn merge_rows(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> {
     let mut gpus: Vec<FindingGpu> = Vec::with_capacity(rows.size_hint().1.unwrap_or(0));
     for row in rows {
@@ -67,7 +67,7 @@ pub(super) fn total_bytes(gpus: &[FindingGpu]) -> Option<u64> {
     gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }
 
-/// Formats memory as `20.0 GiB on GPU 0`, or as `memory on GPU 0` if the size is unknown.
+/// Formats the held memory as `20.0 GiB on GPU 0`, or as `memory on GPU 0` if the size is unknown.
 pub(super) fn describe_memory(gpus_held: &[FindingGpu]) -> String {
     match total_bytes(gpus_held) {
         Some(bytes) => format!("{} on {}", Bytes(bytes), gpus(gpus_held)),

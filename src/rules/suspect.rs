@@ -1,20 +1,17 @@
-//! Suspects: processes that look like waste before a rule can prove it.
+//! Finds suspects: processes that look like waste before a rule can prove it.
 //!
-//! Rules report candidates, which meet all conditions except the duration. A candidate becomes a
-//! suspect if at least one of these facts supports the suspicion:
+//! The candidates are processes that meet all conditions of a rule except the duration. A candidate becomes a suspect
+//! if at least one fact supports the suspicion:
 //!
-//! - the server of a notebook reports it as idle for longer than the duration;
-//! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's
-//!   accounting;
+//! - the notebook server has reported the kernel as idle for longer than the duration;
+//! - the process used almost no CPU in its lifetime, or almost no GPU according to the driver's accounting;
 //! - the process is stopped, or was observed unused for a few seconds.
 //!
-//! A process that was observed working shortly before, or used a GPU for most of its lifetime, must
-//! be unused for a tenth of the duration. A process that resumed work after a pause must be unused
-//! for longer than that pause.
+//! A process that was observed working, or that used a GPU for most of its lifetime, must be unused for a tenth of
+//! the duration. A process that resumed work after a pause must be unused for longer than that pause.
 //!
-//! Never a suspect: a process that has a finding, is kept, or is busy now on any GPU or the CPU.
-//! Unknown facts never support a suspicion. Only kinds that `reap` includes by default have
-//! suspects.
+//! Never a suspect: a process that has a finding, is kept, or currently uses a GPU or the CPU. Unknown facts never
+//! support a suspicion. Only kinds that `reap` includes by default have suspects.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -33,22 +30,20 @@ use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// A process with less lifetime CPU use than this, in percent of a core, has done almost no work.
+/// Lifetime CPU use, in percent of a core, below which a process has done almost no work.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
-/// Maximum lifetime GPU use, in percent as rounded by the driver, of a process that has barely used
-/// its GPUs.
+/// Maximum lifetime GPU use, in percent, of a process that has barely used its GPUs. The driver rounds the value.
 const LITTLE_GPU_PERCENT: u32 = 5;
-/// A process with more lifetime GPU use than this, in percent, works mostly on the GPU.
+/// Lifetime GPU use, in percent, above which a process works mostly on the GPU.
 const MUCH_GPU_PERCENT: u32 = 50;
-/// Minimum unused time, in seconds, of a suspect.
+/// Time, in seconds, for which a suspect must be unused.
 const LEAST_SECONDS: f64 = 10.0;
-/// Minimum unused time of a process that was observed working shortly before, as a share of the
-/// duration.
+/// Time for which a process that was observed working must be unused, as a share of the duration.
 const LEAST_SHARE: f64 = 0.1;
-/// Maximum age, in seconds, of a usable CPU reading.
+/// Maximum age, in seconds, at which a CPU reading is still usable.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// Extra length, in seconds, of the suggested `gpumem check --window`, which must contain the whole
-/// duration.
+/// Time, in seconds, that the suggested `gpumem check --window` is longer than the duration, which must fit into the
+/// window.
 const MARGIN_SECONDS: f64 = 5.0;
 
 /// A process that meets all conditions of a rule except the duration.
@@ -62,16 +57,14 @@ pub(super) struct Candidate {
     pub(super) began: Began,
     pub(super) samples: u64,
     pub(super) needed: f64,
-    /// Minimum CPU use, in percent of a core, of a working process.
+    /// CPU use, in percent of a core, from which the process is considered working.
     pub(super) max_cpu_percent: f64,
-    /// Longest pause, in seconds, after which the process resumed work, or 0 if no such pause was
-    /// observed.
+    /// Longest pause, in seconds, after which the process resumed work, or 0 if it was never observed to resume.
     pub(super) longest_pause: f64,
 }
 
 impl Candidate {
-    /// Merges a rule's candidates for the same process. The result has the latest start and the
-    /// strictest limits.
+    /// Merges one rule's candidates for a process. The result has the latest start and the strictest limits.
     fn merge(same_process: &[Self]) -> Option<Self> {
         let mut merged = same_process.iter().max_by_key(|candidate| candidate.since)?.clone();
         merged.gpus = subject::merge_rows(
@@ -87,8 +80,8 @@ impl Candidate {
     }
 }
 
-/// Returns the suspects among the candidates, at most one per process, largest first. Skips the
-/// processes in `found`, which have findings.
+/// Returns the suspects among the candidates, at most one per process, largest first. Skips the processes in `found`,
+/// which already have findings.
 pub(super) fn suspects(
     (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
     found: &HashSet<Identity>,
@@ -96,7 +89,7 @@ pub(super) fn suspects(
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
     candidates.retain(|candidate| !found.contains(&candidate.process));
-    // If a process has several candidates, the first kind is used.
+    // If several kinds have candidates for a process, the first kind is reported.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
@@ -138,7 +131,7 @@ pub(super) fn suspects(
 
 #[derive(Clone, Copy)]
 struct GpuLife {
-    /// Use of the most used GPU, in percent.
+    /// Use of the most heavily used GPU, in percent.
     percent: u32,
     since: Time,
     /// Whether the driver's accounting covers the process on all of its GPUs.
@@ -169,7 +162,7 @@ impl SuspectInput<'_> {
     }
 
     fn is_suspect(&self) -> bool {
-        // A stopped process does not work, even if it worked before.
+        // A stopped process does not work now, even if it worked before.
         if self.candidate.kind == Kind::Stopped {
             return true;
         }
@@ -177,8 +170,8 @@ impl SuspectInput<'_> {
         self.is_quiet(mean) && (self.is_known_quiet() || self.was_observed_quiet(mean.is_some()))
     }
 
-    /// Returns whether the process is known to use neither a GPU nor the CPU. `mean` is the CPU use
-    /// over the duration.
+    /// Returns whether the process is known to use neither its GPUs nor the CPU now. `mean` is the CPU use over the
+    /// duration, if known.
     fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
@@ -202,7 +195,8 @@ impl SuspectInput<'_> {
             && last.is_none_or(|percent| percent < max_percent)
     }
 
-    /// Returns whether facts that need no history show that the process waits.
+    /// Returns whether facts from outside the history (the notebook server, CPU time and accounting) show that the
+    /// process waits.
     fn is_known_quiet(&self) -> bool {
         let needed = self.candidate.needed;
         if let Some(seconds) = self.inactive_seconds() {
@@ -211,7 +205,7 @@ impl SuspectInput<'_> {
         let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
             return false;
         };
-        // If the driver's accounting shows little GPU use, allow as much CPU use as the rule does.
+        // If the accounting shows little GPU use, the CPU limit of the rule applies instead of the lower one.
         let most_cpu = match self.life {
             None => LITTLE_CPU_PERCENT,
             Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,
@@ -227,7 +221,7 @@ impl SuspectInput<'_> {
         self.life.is_some_and(|life| life.percent > MUCH_GPU_PERCENT)
     }
 
-    /// Returns whether the process was observed waiting for long enough and did not start recently.
+    /// Returns whether the process was observed unused for long enough and did not start recently.
     fn was_observed_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
@@ -236,14 +230,14 @@ impl SuspectInput<'_> {
             Began::Unwitnessed | Began::Witnessed | Began::AfterDeviceUse => share,
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
-        // CPU use is known only after the second sample.
+        // CPU use is known only from the second sample on.
         is_settled
             && has_cpu
             && self.observed_seconds() >= min_seconds.max(self.candidate.longest_pause)
     }
 
-    /// Returns for how many seconds the process was observed unused, including driver samples from
-    /// before the first snapshot.
+    /// Returns for how many seconds the process was observed unused, including the time before the first snapshot
+    /// that the driver's samples cover.
     fn observed_seconds(&self) -> f64 {
         let before = || {
             let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
@@ -264,8 +258,8 @@ impl SuspectInput<'_> {
         }
     }
 
-    /// Returns the CPU time of the process and its descendants, and the age of the process, both in
-    /// seconds.
+    /// Returns the CPU time of the process and its descendants, and the age of the process, both in seconds. Returns
+    /// `None` if either is unknown.
     fn lifetime(&self) -> Option<(f64, f64)> {
         let own_seconds = self.process.cpu_seconds?;
         let cpu = match self.process.descendants.as_deref() {
@@ -280,8 +274,8 @@ impl SuspectInput<'_> {
         (age >= 0.0).then_some(age)
     }
 
-    /// Returns the seconds since a notebook was last active, or `None` unless its server reports it
-    /// as idle.
+    /// Returns the seconds since a notebook kernel was last active, or `None` if its server does not report it as
+    /// idle.
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");

@@ -1,4 +1,4 @@
-//! Test helpers that evaluate a scene with the rules and read the result.
+//! Test helpers that apply the rules to a scene and inspect the result.
 
 use std::borrow::Borrow;
 
@@ -54,7 +54,7 @@ pub(super) fn set_executable(scene: &mut Scene, executable: &str) {
 
 pub(super) type Case = (&'static str, Expected, Change);
 
-/// Applies each case's change to a new scene, plays the scene for `seconds`, and checks the result.
+/// Plays a new scene for each case, with the case's change, and checks the result.
 #[track_caller]
 pub(super) fn check_cases(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
     for (case, expected, change) in cases {

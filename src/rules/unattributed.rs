@@ -1,14 +1,13 @@
-//! `unattributed`: a GPU has used memory that no listed process holds.
+//! `unattributed`: a GPU has memory in use that no listed process holds.
 //!
-//! Possible causes are a worker that outlived the process whose context it inherited, a client in
-//! another pid namespace, and managed memory (`cudaMallocManaged`), which NVML attributes to no
-//! process. The finding reports the amount, and the unlisted processes that have the GPU's device
-//! file open.
+//! Possible causes are a worker that outlived the process whose context it inherited, a client in another pid
+//! namespace, and managed memory (`cudaMallocManaged`), which NVML attributes to no process. The finding reports the
+//! amount, and the unlisted processes that have the GPU's device file open.
 //!
-//! The rule requires the host's pid namespace, a complete process list and known memory. It does
-//! not apply under MIG, where memory is reported per instance; under WSL, which lists no Windows
-//! process; or if GPU and system share memory (Grace, GB10, Jetson), because the kernel puts other
-//! pages there. Memory of a dead process counts as attributed while NVML lists its pid.
+//! The rule requires the host's pid namespace, a complete process list and known memory. The rule does not apply
+//! under MIG, where memory is reported per instance, and under WSL, where Windows processes are not listed. It does
+//! not apply either if the GPU shares memory with the system (Grace, GB10, Jetson), because the kernel puts other
+//! pages there. While NVML lists the pid of a dead process, its memory is attributed.
 //!
 //! A finding begins at the threshold and ends below three quarters of the threshold.
 
@@ -40,14 +39,13 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Allowance for the driver's reserve, which memory info v1 includes in used memory. An idle GPU
-/// then shows 300 to 900 MiB.
+/// Allowance for the driver's reserve, which memory info v1 includes in used memory. With v1, an idle GPU shows 300
+/// to 900 MiB as used.
 const RESERVED_ALLOWANCE_BYTES: u64 = GIB;
-/// Minimum number of samples. Fewer samples could show the condition by chance.
+/// Minimum number of samples. A single sample can show the condition by chance.
 const LEAST_SAMPLES: u64 = 2;
 const MOST_HOLDERS: usize = 16;
-/// Maximum number of holders that the message names. The message states the number of further
-/// holders.
+/// Maximum number of holders that the message names. If there are more, the message gives their number.
 const MOST_NAMED: usize = 3;
 
 /// Evidence that some of a GPU's used memory is held by no process that NVML lists.
@@ -101,7 +99,7 @@ impl KindEvidence for UnattributedEvidence {
 
 fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput) {
     let host = &input.snapshot.host;
-    // In a container, unattributed memory is normal, because NVML lists only visible processes.
+    // In a container, NVML lists only the container's processes, so unattributed memory is normal.
     if host.pid_namespace == Some(PidNamespace::Container) || has_no_figures(input.snapshot, gpu) {
         return;
     }
@@ -110,7 +108,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     };
     if let Some(doubt) = doubt_of_figures(input.snapshot, gpu) {
         output.add_doubt(doubt);
-        // While a fact is unknown, an earlier finding stays.
+        // While the value is unknown, an earlier finding stays.
         output.findings.extend(input.active_finding_on(gpu).cloned());
         return;
     }
@@ -135,7 +133,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         return;
     }
     let Some(evidence) = evidence(input.snapshot, gpu, stretch.samples) else {
-        // While the value is unknown, an earlier finding stays until the gap is too long.
+        // While the value is unknown, an earlier finding stays until the gap becomes too long.
         output.findings.extend(active.cloned());
         return;
     };
@@ -166,7 +164,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     output.add_finding(input.finding(None, parts));
 }
 
-/// Returns whether unattributed memory is meaningless on this GPU, or the GPU does not answer.
+/// Returns whether the GPU has no meaningful figure for unattributed memory, or does not answer.
 fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
     let is_wsl = snapshot
         .host
@@ -179,12 +177,11 @@ fn has_no_figures(snapshot: &Snapshot, gpu: &Gpu) -> bool {
 fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
-    // A threshold of 0 would match every GPU.
+    // With a threshold of 0, the rule would report every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
 
-/// Returns the failed reading (process list, MIG mode or GPU name) without which the result could
-/// be wrong.
+/// Returns the failed reading (process list, MIG mode or GPU name) if the figures cannot be trusted without it.
 fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     let index = gpu.index;
     let lacks = |call: &str, quantity| {
@@ -198,7 +195,7 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
         .or_else(|| gpu.name.is_none().then(|| lacks("nvmlDeviceGetName", "name"))?)
 }
 
-/// Returns why the unattributed memory is unknown, if it could exceed the threshold.
+/// Returns why the unattributed memory is unknown, or `None` if it is known or cannot reach the threshold.
 fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {

@@ -6,18 +6,18 @@ use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
 
-/// Maximum number of reasons per rule, so that the list stays readable.
+/// Maximum number of reasons listed per rule, so that the list stays readable.
 const MOST_DOUBTS: usize = 32;
 
-/// Reason why a rule is undecided. GPUs are NVML indices, times are in seconds, and shares range
-/// from 0 to 1.
+/// Reason why a rule is undecided. GPUs are identified by NVML index, times are in seconds, and shares range from 0
+/// to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
     ShortHistory {
         needed: f64,
         observed: f64,
     },
-    /// The driver does not report which process used the GPU.
+    /// The driver does not report which process uses the GPU.
     NoUtilization {
         gpu: u32,
     },
@@ -31,11 +31,11 @@ pub enum UndecidedReason {
     NoCpu {
         pid: u32,
     },
-    /// It is unknown whether the process outlived its job.
+    /// It is unknown whether the process's parent or group leader is gone.
     NoParentage {
         pid: u32,
     },
-    /// Clients might be able to reach the process, but none were observed.
+    /// Clients could connect to the process, but no connection was observed.
     MayServe {
         pid: u32,
     },
@@ -54,17 +54,16 @@ pub enum UndecidedReason {
     NoList {
         gpu: u32,
     },
-    /// The process, or a member of its family, may be on a GPU whose process list could not be
-    /// read.
+    /// The process or a member of its family may also use a GPU whose process list could not be read.
     Elsewhere {
         pid: u32,
         gpu: u32,
     },
-    /// The GPU was used, but the driver's samples attribute the use to no process.
+    /// The GPU was used, but the driver does not attribute the use to any process.
     Unexplained {
         gpu: u32,
     },
-    /// A reading of the GPU that the rule needs, such as `power` or `memory`, is missing.
+    /// A reading that the rule needs, such as `power` or `memory`, is missing for the GPU.
     NoReading {
         gpu: u32,
         quantity: &'static str,
@@ -73,7 +72,7 @@ pub enum UndecidedReason {
 }
 
 impl UndecidedReason {
-    /// Returns a reason if the GPU does not answer or its process list could not be read.
+    /// Returns a reason if the GPU does not answer or its process list is unknown, otherwise `None`.
     pub fn for_unresponsive_gpu(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
             (Some(seconds), _) => {
@@ -158,7 +157,7 @@ pub(super) struct Doubts(Vec<UndecidedReason>);
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
         if let UndecidedReason::ShortHistory { needed, observed } = doubt {
-            // Report only the reason with the longest remaining wait.
+            // For the same required time, keep only the process that must wait longest.
             let same = self.0.iter_mut().find_map(|doubt| match doubt {
                 UndecidedReason::ShortHistory { needed: for_one, observed }
                     if *for_one == needed =>

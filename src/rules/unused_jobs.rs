@@ -1,4 +1,4 @@
-//! Unused memory per job. The processes of a job may reach a threshold only together.
+//! Computes the unused memory of each job, because the processes of a job may reach a threshold only together.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -16,8 +16,7 @@ pub(super) struct UnusedJobs {
 
 #[derive(Debug, Default)]
 struct UnusedJob {
-    /// Start of the time without use of any GPU by the job, or `None` if the job uses a GPU or this
-    /// is unknown.
+    /// Time since which the job has used no GPU, or `None` if the job uses a GPU or its use is unknown.
     since: Option<Time>,
     bytes: HashMap<u32, u64>,
 }
@@ -37,8 +36,7 @@ impl UnusedJobs {
         unused_jobs
     }
 
-    /// Returns the memory of a process's job on a GPU if the job has used no GPU for `seconds`,
-    /// otherwise 0.
+    /// Returns the memory of a process's job on a GPU if the job has used no GPU for at least `seconds`, otherwise 0.
     pub(super) fn bytes(&self, pid: u32, gpu: u32, seconds: f64) -> u64 {
         let job = self.job_of.get(&pid).map(|job| &self.jobs[*job]);
         let unused = job

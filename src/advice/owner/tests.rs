@@ -180,11 +180,11 @@ fn an_array_task_is_named_by_array_and_task() {
         (slurm.array_job_id, slurm.array_task_id) = (Some("3".into()), Some("4".into()));
     };
     let command = |process: &Process| owner(process).unwrap().command;
-    // The last task to start has the array's ID: `scancel 3` would cancel all tasks.
+    // The last task to start has the array's ID as its job ID: `scancel 3` would cancel all tasks.
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // The environment is not readable, so the process might be a task of an array.
+    // Without a readable environment, the process might be a task of an array.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);

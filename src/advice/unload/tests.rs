@@ -295,7 +295,7 @@ fn answers_map_to_the_right_verdict() {
         (question.check(&answer(status, body), &mut facts), facts)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
-    // A model in host memory is skipped. Each use changes the mark.
+    // Ollama lists a model that is only in host memory with `size_vram` 0. Each use changes `expires_at`.
     let ollama = &api("ollama").idle[0];
     let (judged, facts) = asked(
         ollama,

@@ -1,4 +1,4 @@
-//! Tests of findings from pending to resolved, of attached findings, and of restarts.
+//! Tests the life of a finding from pending to resolved, attached findings, and the loss of history.
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
@@ -21,7 +21,7 @@ fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
 #[test]
 fn a_finding_keeps_its_id_from_pending_to_resolved() {
     let mut scene = idle();
-    // The engine observes the last use of the GPU, so it knows the idle time.
+    // The GPU is in use at first, so the engine observes the beginning of the idle time.
     scene.row(0, PID).sm_percent = Some(90);
     let mut engine = judge(&mut scene, 60.0);
     assert_eq!(engine.pending(), []);
@@ -104,7 +104,7 @@ fn only_the_worst_finding_of_a_process_is_reported() {
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // A stopped process is not idle. The attached finding ends without being listed as resolved.
+    // `idle` does not apply to a stopped process. Its attached finding disappears without being listed as resolved.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 
@@ -181,7 +181,7 @@ fn findings_stay_without_actions_while_a_gpu_is_unread() {
     scene.gpu(1).stale_seconds = None;
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), Some(2));
-    // The finding ends when its condition no longer holds, even if another GPU cannot be read.
+    // The finding ends when the process works, even if another GPU cannot be read.
     scene.gpu(1).stale_seconds = Some(5.0);
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());

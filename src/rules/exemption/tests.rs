@@ -1,4 +1,4 @@
-//! Tests of the findings that an exemption covers.
+//! Tests which findings an exemption covers.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -63,13 +63,13 @@ fn a_launcher_without_a_gpu_is_kept_by_known_facts() {
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // Unknown facts protect the rank, but not its launcher.
+    // The ranks' framework is unknown, which protects the rank but not its launcher.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }
 
-/// Returns a finding about the snapshot's process on these GPUs. If the snapshot has no process,
-/// the finding is about the GPUs.
+/// Returns a finding on these GPUs about the snapshot's first process or, if the snapshot has no process, about the
+/// GPUs themselves.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };
     Finding {
@@ -107,7 +107,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     }
 }
 
-/// Returns `kept`, `kept?` if the exemption may not match, `part`, `unseen` or `no`.
+/// Returns the outcome for one finding: `kept`, `kept?` if the exemption only may match, `part`, `unseen` or `no`.
 fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str {
     let snapshot = snapshot(process);
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
@@ -130,7 +130,7 @@ fn an_unknown_match_protects_an_identified_process() {
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
     let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
-    // A process of uncertain identity is never killed, so it needs no protection.
+    // gpumem never ends a process of uncertain identity, so the process needs no protection.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     assert_eq!(outcome(&[keep("user=bob"), keep("user=ann")], process(), &[0]), "kept");
@@ -160,7 +160,7 @@ fn each_gpu_of_a_process_is_matched_separately() {
     ] {
         assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
-    // The memory of a new process is unknown, so the exemption may match.
+    // The memory of a process that has just started is unknown, so the exemption may match.
     let snapshot = snapshot(process());
     let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
@@ -213,7 +213,7 @@ fn a_process_missing_from_the_snapshot_keeps_its_result() {
     assert_eq!(name(exempts(&keeps, &finding, &snapshot)), "unseen");
 }
 
-/// Plays twenty minutes of a process that holds memory on two unused GPUs, with this exemption.
+/// Plays twenty minutes of an idle process on two GPUs, with one exemption.
 fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);

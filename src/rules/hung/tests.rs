@@ -11,8 +11,8 @@ use crate::units::GIB;
 
 const OTHER: u32 = 77;
 
-/// Returns a scene with `python train.py` alone on GPU 0, at 340 W of 400 W and 40 % memory
-/// traffic, sampled every 30 s.
+/// Returns a scene in which `python train.py` works alone on GPU 0, at 340 W of 400 W and 40 % memory traffic,
+/// sampled every 30 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 30.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -156,7 +156,7 @@ fn returning_lighter_work_is_not_hung() {
         work(&mut scene, 0);
         play(&mut scene, &mut engine, 540.0);
     }
-    // The mean before the hang is now about 230 W, so 100 W is above 40 % of it.
+    // By now, the mean power during work is about 230 W, and 100 W is more than 40 % of that.
     hang(&mut scene, 0);
     scene.draws(0, PID, 100, 100.0);
     play(&mut scene, &mut engine, 3600.0);
@@ -176,7 +176,7 @@ fn every_condition_is_required() {
         ("little memory traffic", 1, |scene| scene.gpu(0).memory_percent = Some(12)),
         ("half of the memory traffic", 0, |scene| scene.gpu(0).memory_percent = Some(20)),
         ("memory traffic unknown", 1, |scene| scene.gpu(0).memory_percent = None),
-        // A power limit below the former power explains the lower power.
+        // A power limit below the former power can explain the lower power.
         ("100 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(100.0)),
         ("140 W allowed", 0, |scene| scene.gpu(0).power_limit_watts = Some(140.0)),
         ("300 W allowed", 1, |scene| scene.gpu(0).power_limit_watts = Some(300.0)),
@@ -189,7 +189,7 @@ fn every_condition_is_required() {
         ("another process is idle", 1, |scene| _ = share(scene, Some(0))),
         ("another process works", 0, |scene| _ = share(scene, Some(30))),
         ("another process may work", 0, |scene| _ = share(scene, None)),
-        // A desktop may use a few percent of the GPU.
+        // A desktop that uses only a few percent of the GPU does not matter.
         ("a desktop", 1, |scene| share(scene, None).kind = ProcessType::Graphics),
         ("a desktop draws", 1, |scene| share(scene, Some(5)).kind = ProcessType::Graphics),
         ("a game", 0, |scene| share(scene, Some(40)).kind = ProcessType::Graphics),
@@ -342,8 +342,8 @@ fn settings_out_of_range_are_rejected() {
     assert_eq!(engine.findings(), []);
 }
 
-/// Plays `seconds` and loses about `lost` percent of the samples, or only their power. Returns the
-/// times of findings.
+/// Plays `seconds` of a scene in which about `lost` percent of the samples, or only their power readings, are lost.
+/// Returns the times at which there was a finding.
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
@@ -385,7 +385,7 @@ fn a_hang_is_found_with_a_third_of_samples_lost() {
         let first =
             *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
-        // Samples must cover 600 s, and 30 % of the samples are lost.
+        // The samples must cover 600 s. Because 30 % of them are lost, this usually takes less than 18 minutes.
         late += u64::from(first > 1_080.0);
         let is_steady = found.windows(2).all(|two| two[1] - two[0] <= 300.0);
         assert!(is_steady && found.last() > Some(&3_300.0), "{seed}: it flickers");

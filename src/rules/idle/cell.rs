@@ -1,10 +1,10 @@
-//! Detects notebook cells that run for a long time without working.
+//! Detects notebook cells that have run for a long time without doing any work.
 //!
-//! A running cell protects its notebook, because only the author knows what the cell waits for. The
-//! protection ends after `max_busy` without a sign of work, so that a sleeping cell does not hold
-//! memory all night. Signs of work are output (the server's last activity), GPU use, and CPU use by
-//! the kernel or its descendants. If one of these signs is unknown, the rule is undecided. If the
-//! server does not report the last activity, the protection does not end.
+//! A running cell protects its kernel, because only the author knows what the cell waits for. The protection ends
+//! after `max_busy` without a sign of work, so that a sleeping cell does not hold memory all night. Signs of work are
+//! output (which updates the server's last activity), GPU use, and CPU use by the kernel or its descendants. If GPU
+//! or CPU use is unknown, the rule is undecided. If the last activity is unknown, the cell protects the kernel for as
+//! long as it runs.
 
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
@@ -13,8 +13,7 @@ use crate::rules::lasting::OLDEST_CPU_SECONDS;
 use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
-/// Maximum CPU use, in percent of a core, of a kernel that waits. Heartbeats and autosaving use
-/// some CPU.
+/// Maximum CPU use, in percent of a core, of a waiting kernel. Heartbeats and autosaving cause some CPU use.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
 /// Like [`TRACE_OF_CPU_PERCENT`], for an active finding. The higher value avoids flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
@@ -23,9 +22,9 @@ const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 pub(super) enum Cell {
     None,
     Runs,
-    /// The cell may be idle, but a fact is unknown.
+    /// The cell may be idle, but a fact needed to tell is unknown.
     Unknown(UndecidedReason),
-    /// The cell has shown no sign of work.
+    /// The cell has shown no sign of work for `max_busy`.
     Sleeps {
         since: Time,
     },
@@ -36,7 +35,8 @@ pub(super) fn is_busy(process: &Process) -> bool {
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// Judges the cell at `now`. `is_active` returns whether the process has an active finding.
+/// Judges the running cell at `now`. `is_active` returns whether the process has an active finding; it is called only
+/// if needed.
 pub(super) fn judge_cell(
     (history, now): (&History, Time),
     process: &Process,
@@ -73,7 +73,7 @@ pub(super) fn judge_cell(
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // A recent sign of work protects the cell even if other facts are unknown.
+    // If the last known sign of work is recent, the cell is working whatever the unknown facts are.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),
@@ -102,8 +102,7 @@ mod tests {
 
     const HOUR: f64 = 3_600.0;
 
-    /// Returns a scene with a notebook whose running cell has used its GPU until now, and a sample
-    /// every 30 s.
+    /// Returns a scene with a busy notebook kernel that uses its GPU, sampled every 30 s.
     fn scene() -> Scene {
         let mut scene = Scene::new(2, 30.0);
         scene.holder(PID, &[0], 20 * GIB);
@@ -129,7 +128,7 @@ mod tests {
         scene.row(0, PID).sm_percent = Some(0);
     }
 
-    /// Plays `seconds` with a change before each sample, and returns the times of findings.
+    /// Plays `seconds`, calling `change` before each sample. Returns the times at which there was a finding.
     fn play_and_note_findings(
         engine: &mut Engine,
         scene: &mut Scene,
@@ -151,8 +150,8 @@ mod tests {
         }
     }
 
-    /// Plays ten minutes of work, then ten hours of a sleeping cell with `change` before each
-    /// sample. Returns the times of findings.
+    /// Plays ten minutes of work, then ten hours in which the cell sleeps, with `change` before each sample. Returns
+    /// the times at which there was a finding.
     fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");
@@ -169,7 +168,7 @@ mod tests {
     fn a_sleeping_cell_is_idle_after_two_hours_without_flicker() {
         let (found_at, engine) = night(|_, _| {});
         let first = found_at[0];
-        // The end of CPU use is detected up to six minutes late.
+        // Up to seven minutes later, because the end of CPU use is detected with a delay.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
         assert_eq!(found_at.len(), samples, "the finding flickered");

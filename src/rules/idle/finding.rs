@@ -1,4 +1,4 @@
-//! Builds the finding about an idle process, and the actions that it offers.
+//! Builds the finding on an idle process, including the actions that it offers.
 
 use std::fmt::Write as _;
 
@@ -72,8 +72,8 @@ impl KindEvidence for IdleEvidence {
     }
 }
 
-/// Returns advice about a cell that shows no activity. Only the cell's owner knows what it waits
-/// for.
+/// Returns advice on a cell that shows no activity. gpumem cannot know what the cell waits for, so the owner must
+/// decide.
 fn sleeping_cell(pid: u32) -> String {
     format!(
         "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the memory held; interrupt it, \
@@ -85,7 +85,7 @@ pub(super) struct IdleGpu<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
     pub(super) severity: Severity,
-    /// Whether the process resumed work after an earlier pause that was nearly as long as this one.
+    /// Whether the process may resume work as it did after earlier pauses, because this pause is not much longer.
     pub(super) may_resume: bool,
     /// Required number of seconds without use.
     pub(super) needed: f64,
@@ -98,7 +98,7 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
     let (process, process_history) = (input.process, input.process_history);
     let worst = idle.iter().max_by_key(|idle_gpu| idle_gpu.severity)?;
     let (worst, needed) = (worst.severity, worst.needed);
-    // The process is idle only since it last used any of these GPUs.
+    // With several GPUs, the process is idle since it last used any of them.
     let since = idle.iter().map(|idle_gpu| idle_gpu.since).max()?;
     let until = idle.iter().map(|idle_gpu| idle_gpu.until).max()?;
     let evidence = idle.iter().map(|idle_gpu| idle_gpu.evidence.clone()).reduce(weakest)?;
@@ -162,8 +162,8 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     Some(format!("{}{by} {does}; {}", pool.restarted_by, pool.words))
 }
 
-/// Combines the evidence of two GPUs into the weaker of both: device utilization instead of process
-/// utilization, the lower coverage and the smaller number of samples.
+/// Combines the evidence for two GPUs: utilization of the process only if it is known for both, the lower coverage,
+/// and the smaller number of samples.
 fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
     IdleEvidence {
         sm_percent_max: one.sm_percent_max.and(other.sm_percent_max),
@@ -177,16 +177,16 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
 
 fn actions(process: &Process) -> Vec<Action> {
     let mut actions = vec![Action::Notify];
-    // A process in uninterruptible sleep does I/O and receives no signal.
+    // A process in uninterruptible sleep is doing I/O and does not react to signals.
     if process.state == Some('D') {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // Without a server, no fact shows whether the kernel waits for something.
+    // Only a notebook server could tell whether the kernel is waiting for something, and this kernel has no server.
     if kernel.is_some_and(|kernel| !kernel.is_served() && !kernel.is_batch()) {
         return actions;
     }
-    // A server that is gone cannot shut the kernel down.
+    // Only a running server can shut down the kernel.
     if kernel.is_some_and(|kernel| kernel.kernel_id.is_some()) && !process.has_lost_server() {
         actions.push(Action::JupyterShutdown);
     }

@@ -19,8 +19,7 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// Returns a scene with two GPUs and `python train.py`, which holds 20 GiB on GPU 0, sampled every
-/// 10 s.
+/// Returns a scene with two GPUs and `python train.py`, which holds 20 GiB on GPU 0, sampled every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -41,7 +40,7 @@ fn shared(scene: &mut Scene) -> &mut GpuProcess {
     scene.row(0, OTHER)
 }
 
-/// Turns the process into a notebook whose server reports this state and last activity.
+/// Turns the process into a notebook kernel whose server reports `state`, and activity `seconds_ago`.
 fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
     let now = scene.now.time;
     scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -235,7 +234,7 @@ fn cpu_use_before_the_duration_is_ignored() {
                 scene.process(PID).cpu_percent = Some(1.0);
             },
         ),
-        // The children used the CPU time before the first observation.
+        // The descendants used this CPU time before gpumem first observed the process.
         (|_| (), |scene| scene.process(PID).descendants = descendants(Some(90_000.0), &[])),
     ];
     for (before, after) in cases {
@@ -269,8 +268,7 @@ fn a_notebook_is_shut_down_by_its_living_server() {
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
     for (application, is_served, severity, actions) in [
-        // The server knows the state but does not report it, so the kernel may be waiting for a
-        // person.
+        // The server, which knows the state, does not report it. The kernel may be waiting for a person.
         (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
         (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
         (Some("voila"), true, Severity::Info, &[Action::Notify]),
@@ -278,13 +276,13 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         (Some("databricks"), true, Severity::Info, &[Action::Notify]),
         (None, true, Severity::Info, &[Action::Notify]),
         (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
-        // No server can report the state, so there is a finding, but no action ends the process.
+        // There is no server that could know the state, so the finding is a warning, but no action ends the process.
         (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
         (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
         (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
         (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
         (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
-        // A program that runs a notebook as a batch job is treated like a script.
+        // papermill runs the notebook as a batch job, so the kernel is treated like a script.
         (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
     ] {
         let mut scene = scene();
@@ -321,7 +319,7 @@ fn a_desktop_gets_no_finding() {
         let mut engine = Engine::new(AllSettings::default());
         let mut bytes = 20 * GIB;
         for _ in 0..400 {
-            // Opening windows allocates memory, but less than `leak` requires.
+            // Opening windows allocates memory, but less than `leak` reports on a desktop.
             bytes += 8 * MIB;
             scene.row(0, PID).used_bytes = Some(bytes);
             engine.observe(scene.step());
@@ -343,7 +341,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
 
 #[test]
 fn cpu_use_of_descendants_is_work() {
-    // The descendants use a full core, 1 % of a core, or (in an old recording) an unknown amount.
+    // The descendants use a full core, 1 % of a core or, in an old recording, an unknown amount.
     for (percent, found) in [(Some(100.0), 0), (Some(1.0), 1), (None, 1)] {
         let mut scene = scene();
         let mut engine = engine_with_rule("idle");
@@ -489,10 +487,10 @@ fn gaps_suspends_and_pid_reuse_restart_the_duration() {
         assert_eq!(engine.findings().len(), 1);
         disturb(&mut scene);
         scene.play(590.0, |snapshot| engine.observe(snapshot));
-        // If `disturb` set the clock back, the history ignores the first snapshot.
+        // If `disturb` set the clock back, the history skips snapshots until the clock has caught up.
         assert_eq!(engine.findings(), []);
         assert_eq!(engine.resolved().len(), 1);
-        // Four more samples, in case the history ignored the first ones.
+        // Four more samples, in case the history skipped the first ones.
         scene.play(40.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings().len(), 1);
     }
@@ -514,8 +512,8 @@ fn one_finding_covers_all_idle_gpus_of_a_process() {
     let id = finding.id.clone();
     assert_eq!(&*id, "idle:GPU-0:4242:424200");
 
-    // The process resumes work on one GPU. The finding then covers less memory and no action ends
-    // the process, but the id stays.
+    // When the process works on one GPU again, the finding covers less memory and no action ends the process, but the
+    // id stays.
     scene.row(0, PID).sm_percent = Some(90);
     engine.observe(scene.step());
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
@@ -577,9 +575,9 @@ fn rare_unattributed_device_use_is_tolerated() {
     }
 }
 
-/// Plays two hours of a process that uses a GPU briefly about once a minute. Each snapshot shows
-/// only the last ten seconds of a minute. Returns the times of findings, and the undecided reasons
-/// at the end.
+/// Plays two hours in which a process uses a GPU briefly about once a minute, although each snapshot shows only the
+/// last ten seconds of a minute. Returns the times at which there was a finding, and the undecided reasons at the
+/// end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -626,14 +624,14 @@ fn time_without_driver_samples_does_not_count_as_idle() {
 #[test]
 fn rare_snapshots_need_driver_samples_or_low_cpu_use() {
     for (sampled_seconds, cpu_percent, found) in [
-        // gpumem also queries the driver between snapshots.
+        // The driver's samples cover the time between snapshots.
         (Some(60.0), 8.0, 1),
         (Some(50.0), 8.0, 1),
         (Some(40.0), 8.0, 0),
         (Some(10.0), 8.0, 0),
         (Some(f64::NAN), 8.0, 0),
         (None, 8.0, 0),
-        // No process used the GPU.
+        // The CPU use is too low for work on the GPU.
         (Some(10.0), 0.3, 1),
         (None, 0.3, 1),
     ] {
@@ -646,7 +644,7 @@ fn rare_snapshots_need_driver_samples_or_low_cpu_use() {
         assert_eq!(engine.findings().len(), found, "{case:?}");
         assert_eq!(engine.undecided().len(), 1 - found, "{case:?}");
     }
-    // Snapshots every 30 s are frequent enough without driver samples.
+    // At intervals of 30 s, driver samples between snapshots are not needed.
     let mut scene = scene();
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
@@ -661,8 +659,8 @@ fn resting_kernel() -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Applies the effects of a release request: activity at the server, three seconds of CPU time, and
-/// less GPU memory.
+/// Simulates a release that leaves `left` bytes: the server reports activity, and the kernel uses three seconds of
+/// CPU time and frees GPU memory.
 fn release(scene: &mut Scene, left: u64) -> AskedRelease {
     let since = scene.now.time.plus_seconds(2.0);
     let until = scene.now.time.plus_seconds(6.0);
@@ -701,8 +699,8 @@ fn a_release_by_gpumem_is_not_activity() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // If gpumem did not request the activity, the kernel resumed work. If little memory remains,
-    // the finding ends as well.
+    // The finding ends if gpumem did not cause the activity, because the kernel resumed work. The finding also ends
+    // if little memory remains.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);
@@ -718,7 +716,7 @@ fn current_cpu_use_overrides_a_low_mean() {
     scene.holder(PID, &[0], 8 * GIB);
     let mut engine = judge(&mut scene, 1_200.0);
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // The process uses a full core for a minute, a tenth of the rule's duration.
+    // The process uses a full core for a minute, which is a tenth of the rule's duration.
     scene.process(PID).cpu_percent = Some(100.0);
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 0, "it works");
@@ -756,7 +754,7 @@ fn waiting_for_a_cpu_is_work() {
         scene.process(PID).cpu_percent = Some(5.0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120 {
-            // CPU wait time from before the first sample is ignored.
+            // The wait time accumulated before the first sample must not matter.
             scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
             engine.observe(scene.step());
         }
@@ -772,7 +770,7 @@ fn io_is_work() {
         scene.process(PID).io_bytes = Some(0);
         let mut engine = judge(&mut scene, 10.0);
         for sample in 1..120_u64 {
-            // The snapshot updates the I/O counter twice a minute.
+            // I/O counters are read only twice a minute.
             scene.process(PID).io_bytes = Some(sample / 3 * 30 * bytes_a_second);
             engine.observe(scene.step());
         }
@@ -795,7 +793,7 @@ fn small_workers_are_judged_by_their_jobs_memory() {
     };
     assert_eq!(count(&judge(&mut workers(386 * MIB), 700.0), Kind::Idle), 4);
     assert_clean(&judge(&mut workers(200 * MIB), 700.0), Kind::Idle);
-    // Memory of unrelated processes, or on other GPUs, is not added to the memory of a job.
+    // Memory of unrelated processes is not added to that of the job, nor is memory on other GPUs.
     let mut strangers = workers(386 * MIB);
     (0..4).for_each(|index| strangers.process(PID + index).process_group = Some(PID + index));
     assert_clean(&judge(&mut strangers, 700.0), Kind::Idle);
@@ -803,7 +801,7 @@ fn small_workers_are_judged_by_their_jobs_memory() {
     let moved: Vec<GpuProcess> = spread.rows(0).drain(2..).collect();
     spread.rows(1).extend(moved);
     assert_clean(&judge(&mut spread, 700.0), Kind::Idle);
-    // If one process of a job works, the job needs its other processes too.
+    // If one process of the job works, the other processes are not idle either.
     let mut at_work = workers(386 * MIB);
     at_work.row(0, PID + 3).sm_percent = Some(40);
     let mut engine = engine_with_rule("idle");
@@ -881,7 +879,7 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     let started = |scene: &mut Scene, seconds_ago: f64| {
         scene.process(PID).start_time = Some(scene.now.time.plus_seconds(-seconds_ago));
     };
-    // The process compiles on another machine for half an hour after its start.
+    // For half an hour after its start, the process may still be preparing.
     let mut young = scene();
     started(&mut young, 30.0);
     assert_eq!(count(&judge(&mut young, 1790.0), Kind::Idle), 0);
@@ -890,11 +888,11 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     started(&mut never, 30.0);
     never.play(1810.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // A process that is older than the history may have worked before.
+    // This process started before the history began, so it may have worked before.
     let mut old = scene();
     started(&mut old, 130.0);
     assert_eq!(count(&judge(&mut old, 610.0), Kind::Idle), 1);
-    // A process that has used the GPU gets no extra time.
+    // A process that has used the GPU gets no extra time to prepare.
     let mut used = scene();
     started(&mut used, 0.0);
     used.row(0, PID).sm_percent = Some(50);
@@ -915,7 +913,7 @@ fn a_process_that_resumed_twice_is_info_until_three_pauses() {
         scene.row(0, PID).sm_percent = Some(0);
         scene.step();
         scene.play(1100.0, |snapshot| engine.observe(snapshot));
-        // The first pause is judged without earlier pauses.
+        // Before the first pause ends, there is no earlier pause to compare with.
         assert_eq!(count(&engine, Kind::Idle), usize::from(resumed == 0), "{resumed}");
     }
     scene.play(800.0, |snapshot| engine.observe(snapshot));

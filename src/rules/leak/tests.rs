@@ -1,4 +1,4 @@
-//! Tests of how the rule judges growth. `history::growth` tests the detection of growth.
+//! Tests how the rule judges growth. The tests of `history::growth` cover the detection of growth.
 
 use super::*;
 use crate::history::testing::Scene;
@@ -7,8 +7,8 @@ use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// Returns a scene with `python train.py`, which holds 8 GiB on GPU 0 of two, with 72 GiB free,
-/// sampled every 10 s.
+/// Returns a scene with two GPUs and `python train.py`, which holds 8 GiB on GPU 0, where 72 GiB are free, sampled
+/// every 10 s.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);
@@ -61,7 +61,7 @@ fn a_leak_is_reported_with_rate_start_and_forecast() {
     assert_eq!(finding.actions, [Action::Notify]);
     let evidence = |name: &str| number(finding, name);
     let seconds = evidence("out_of_memory_seconds").unwrap();
-    // 70.2 GiB are free, enough for 1198 minutes.
+    // 70.2 GiB are free, which last for 1198 minutes.
     assert!((68_000.0..76_000.0).contains(&seconds), "{seconds}");
     assert!(evidence("samples").unwrap() >= 150.0);
     assert!(!finding.advice.is_empty());
@@ -180,7 +180,7 @@ fn the_window_is_at_least_15_minutes() {
 #[test]
 fn a_refuted_forecast_is_withdrawn() {
     let (mut scene, mut engine) = (scene(), engine_with_rule("leak"));
-    // After 35 minutes, 2 of 72 GiB are left, enough for one more minute.
+    // After 35 minutes, 2 of 72 GiB are left, which last for one more minute.
     grow(&mut scene, &mut engine, 0, 35, 2 * GIB);
     grow(&mut scene, &mut engine, 0, 1, 0);
     let finding = only(&engine);

@@ -12,8 +12,7 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// Returns a scene with a worker that a reaper has adopted, with 2 GiB on GPU 0, sampled every 10
-/// s.
+/// Returns a scene with a worker that a reaper has adopted and that holds 2 GiB on GPU 0, sampled every 10 s.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -21,7 +20,7 @@ fn orphan() -> Scene {
     scene
 }
 
-/// Plays a minute of the worker's job, kills the job, and plays `seconds` more.
+/// Plays a minute in which the worker's job is alive, ends the job, and plays `seconds` more.
 fn orphaned(seconds: f64) -> (Scene, Engine) {
     let mut scene = orphan();
     let process = scene.process(PID);
@@ -34,8 +33,8 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// Returns a scene with a worker that NVML does not list. The worker has opened the device file of
-/// GPU 0, where about 10 GiB are unattributed.
+/// Returns a scene with a worker that NVML does not list. The worker has the device file of GPU 0 open, where about
+/// 10 GiB are unattributed.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
@@ -88,8 +87,8 @@ fn abandoned(scene: &mut Scene) {
     scene.process(PID).group_leader_alive = Some(true);
 }
 
-/// Returns a scene with a worker of `multiprocessing` whose starter has exited while the group
-/// leader is alive.
+/// Returns a scene with a `multiprocessing` worker whose starter has exited, while the leader of the process group is
+/// alive.
 fn of_a_sweep() -> Scene {
     let mut scene = orphan();
     let code = "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)";
@@ -221,12 +220,11 @@ fn a_process_that_works_on_another_gpu_is_not_an_orphan() {
 #[test]
 fn a_unit_exempts_only_its_present_daemon() {
     for (main_start, main_session, found) in [
-        // The unit was restarted after this process had started, so the new main process is not its
-        // starter.
+        // The main process is younger than this process, so it cannot have started this process.
         (900_000, 50, 1),
         // The main process may have started this process.
         (1_000, 50, 0),
-        // The unit has no known main process, so this process may be the main process.
+        // The unit has no recognizable main process, so this process may be the main process.
         (900_000, 49, 0),
     ] {
         let mut scene = orphan();
@@ -252,7 +250,7 @@ fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
 fn a_kernel_without_its_server_is_an_orphan() {
     for (server_alive, parent_is_reaper, found) in [
         (Some(false), Some(true), 1),
-        // The shell that started the kernel is still alive.
+        // The shell from which the kernel was started is still alive.
         (Some(false), Some(false), 1),
         (None, Some(true), 0),
         (Some(true), Some(true), 0),
@@ -382,7 +380,7 @@ fn an_open_device_file_alone_is_not_proof() {
         |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
         |scene| scene.process(PID).group_leader_alive = Some(true),
         |scene| scene.process(PID).cpu_percent = Some(30.0),
-        // Without `reserved_bytes`, used memory includes the driver's reserve.
+        // Without `reserved_bytes`, used memory includes the driver's own reserve.
         |scene| {
             let memory = scene.gpu(0).memory.as_mut().unwrap();
             (memory.reserved_bytes, memory.used_bytes) = (None, 2 * GIB);

@@ -1,4 +1,4 @@
-//! Tests of suspects in the first sample, and of processes that are never suspects.
+//! Tests suspects in the first sample, and processes that are never suspects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unide
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// Returns a scene with `python train.py`, which holds 24 GiB on GPU 0 and used 1000 s of CPU time
-/// in a day, sampled every 2 s.
+/// Returns a scene with `python train.py`, which holds 24 GiB on GPU 0 and has used 1000 s of CPU time in a day,
+/// sampled every 2 s.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);
@@ -113,8 +113,7 @@ fn a_process_that_worked_before_must_be_observed_waiting() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 10s of 10m"]);
-    // The driver's first answer covers the previous 10 s, but CPU use is known only after the
-    // second sample.
+    // The driver's first answer covers the previous 10 s, but CPU use is known only from the second sample on.
     let mut scene = worked();
     scene.gpu(0).sampled_seconds = Some(10.0);
     let mut engine = judge(&mut scene, 0.0);
@@ -123,7 +122,7 @@ fn a_process_that_worked_before_must_be_observed_waiting() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
-/// Sets the GPU use that the driver has accounted to the process on this GPU in the last `hours`.
+/// Sets the process's GPU use in the last `hours`, according to the driver's accounting.
 fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
     let since = scene.now.time.plus_seconds(-hours * 3600.0);
     let row = scene.row(gpu, PID);
@@ -141,7 +140,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 
 #[test]
 fn low_accounted_gpu_use_makes_a_suspect_at_once() {
-    // Without the driver's accounting, this CPU use is too high for a suspect.
+    // Without accounting, this CPU use is too high for a suspect.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
     account(&mut scene, 0, 0, 3.0);
@@ -156,7 +155,7 @@ fn low_accounted_gpu_use_makes_a_suspect_at_once() {
 
 #[test]
 fn accounted_gpu_use_prevents_a_suspect() {
-    // Name of the case, lifetime CPU use in percent, and the driver's accounting.
+    // Each case: its name, the lifetime CPU use in percent, and the driver's accounting.
     let innocents: [(&str, f64, Change); 8] = [
         ("most of its life", 1.0, |scene| account(scene, 0, 93, 3.0)),
         ("half of its life", 1.0, |scene| account(scene, 0, 50, 3.0)),
@@ -190,7 +189,7 @@ fn high_accounted_gpu_use_delays_a_suspect() {
         assert_eq!(marks(&engine).concat(), expected, "{percent}");
         scene.play(50.0, |snapshot| engine.observe(snapshot));
         assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
-        // The server's report takes precedence over the driver's accounting.
+        // The notebook server's report takes precedence over the driver's accounting.
         let mut scene = ran_3_hours(1.0);
         account(&mut scene, 0, percent, 3.0);
         kernel(&mut scene, "idle", 3600.0);
@@ -226,7 +225,7 @@ fn a_notebook_is_a_suspect_if_its_server_reports_idle() {
         kernel(&mut scene, state, seconds_ago);
         assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
     }
-    // Without a server's report, GPU and CPU use decide.
+    // If the server reports nothing, GPU and CPU use decide.
     let mut scene = idle();
     kernel(&mut scene, "idle", 0.0);
     let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
@@ -341,8 +340,8 @@ fn an_exempt_process_or_a_disabled_rule_gives_no_suspect() {
     }
 }
 
-/// Plays `seconds` of a scene with `python train.py` on GPU 0. Returns why its finding is kept
-/// (`None` if there is no finding), the number of suspects, and the reclaimable bytes.
+/// Plays `seconds` of a scene with `python train.py` on GPU 0. Returns its finding's reason for being kept (the outer
+/// `None` means no finding), the number of suspects, and the reclaimable bytes.
 fn kept(
     change: impl Fn(&mut Scene),
     settings: RuleSet,
@@ -368,12 +367,12 @@ fn a_kept_process_is_neither_suspected_nor_reclaimable() {
         (Some("ask me"), None, None, owner(None)),
         (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
         (None, Some("/opt/render"), Some("render"), program("render")),
-        // Keep requests that are expired, rejected or empty.
+        // Values of `GPUMEM_KEEP` that are expired, invalid or empty.
         (Some("2001-01-01"), None, None, None),
         (Some("0"), None, None, None),
         (Some(""), None, None, None),
         (None, None, None, None),
-        // Paths that match another program, part of a name, or a directory.
+        // A different program, a longer name, and a directory with the program's name.
         (None, Some("/usr/bin/python3.12"), None, None),
         (None, Some("/opt/renderer"), Some("render"), None),
         (None, Some("/opt/slurmstepd/train"), None, None),
@@ -407,7 +406,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
     for (terms, kinds, kept_by, bytes) in [
         ("gpu:1", &[][..], Some(configuration), 0),
-        // The exemption covers another kind or another GPU.
+        // An exemption for another kind, and one for another GPU.
         ("gpu:1", &[Kind::Idle], None, 24 * GIB),
         ("gpu:7", &[], None, 24 * GIB),
     ] {
@@ -416,7 +415,7 @@ fn a_process_exempt_on_another_gpu_is_not_reclaimable() {
     }
 }
 
-/// Plays `seconds` of a scene with an idle and a stopped process of different users.
+/// Plays `seconds` of a scene with an idle process and a stopped process of different users.
 fn judged(seconds: f64) -> Engine {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(7, &[0], 4 * GIB);
@@ -451,7 +450,7 @@ fn memory_that_reap_skips_is_not_reclaimable() {
     }
     assert_eq!(change(|finding| finding.resolved_at = Some(finding.since)), (0, 0));
     assert_eq!(change(|finding| finding.process = None), (0, 0));
-    // A process that is passed twice is counted once.
+    // A process that is listed twice is counted once.
     assert_eq!(bytes(&[all.clone(), all.clone()].concat()), (2, 12 * GIB));
 }
 

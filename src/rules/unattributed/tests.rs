@@ -12,8 +12,7 @@ use crate::units::MIB;
 
 const TOTAL: u64 = 80 * GIB;
 
-/// Returns a scene with two GPUs. The first has a trainer with 20 GiB, and `hidden` unattributed
-/// bytes.
+/// Returns a scene with two GPUs. On GPU 0, a trainer holds 20 GiB, and `hidden` more bytes are used.
 fn scene(hidden: u64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -27,7 +26,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     judge_only("unattributed", scene, seconds)
 }
 
-/// Removes `reserved_bytes`, so that used memory includes the driver's reserve.
+/// Makes GPU 0 report used memory that includes the driver's reserve.
 fn with_reserved(scene: &mut Scene, hidden: u64) {
     scene.memory(0, 20 * GIB + hidden, TOTAL);
     scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
