@@ -443,7 +443,7 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     writeln!(out)
 }
 
-/// Groups findings that differ only in the process. The report prints one paragraph per group.
+/// Groups findings that can share a paragraph.
 fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
@@ -455,8 +455,8 @@ fn fold<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<Vec<&'f Finding>
     groups
 }
 
-/// Returns whether two findings can share a paragraph: their commands must be equal and name both
-/// processes.
+/// Returns whether two findings can share a paragraph: the same rule found both, and the same commands and advice
+/// apply to both processes.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let (Some(first), Some(second)) = (&one.process, &other.process) else {
         return false;
@@ -479,7 +479,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.also.iter().map(|also| also.kind).eq(other.also.iter().map(|also| also.kind))
 }
 
-/// Formats a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`, without an unknown size.
+/// Formats a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`. The size is omitted if it is unknown.
 fn summarize(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));

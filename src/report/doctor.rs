@@ -1,8 +1,7 @@
 //! The report of `gpumem doctor`, as JSON and as text.
 //!
-//! A [`DoctorCheck`] contains what gpumem observed about a [`Topic`], what this means, and what to
-//! do next. `doctor.toml` contains the meanings and the next steps; `cli::doctor` chooses among
-//! them.
+//! A [`DoctorCheck`] contains an observation about a [`Topic`], what the observation means, and what to do next.
+//! `cli::doctor` chooses the meaning and the next steps from `doctor.toml`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
@@ -114,7 +113,7 @@ impl Topic {
         self.check(CheckStatus::Ok, observed)
     }
 
-    /// Creates a check of something that limits what gpumem can do.
+    /// Creates a check whose subject limits what gpumem can do.
     pub fn limited(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::Limited, observed)
     }
@@ -127,7 +126,7 @@ impl Topic {
         self.check(CheckStatus::Unknown, observed)
     }
 
-    /// Creates a check of something that this machine does not have.
+    /// Creates a check whose subject does not exist on this machine.
     pub fn not_applicable(self, observed: impl Into<String>) -> DoctorCheck {
         self.check(CheckStatus::NotApplicable, observed)
     }

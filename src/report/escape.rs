@@ -25,8 +25,8 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
-/// Strips the directory from a program's path. A process can replace its argv by a title of several
-/// words; in this case, only the first word is treated as a path.
+/// Strips the directory from a program's path. If a process has replaced its argv with a title of several words, only
+/// the first word is treated as a path.
 pub fn without_folder(program: &str, has_arguments: bool) -> &str {
     if !program.starts_with('/') {
         return program;
@@ -75,9 +75,8 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
 /// Wraps text to `lines_max` lines: the first has at most `first` columns, the rest at most
 /// `others`.
 ///
-/// Lines break between words; a word that is longer than a line is split. A command in backquotes
-/// is kept together if it fits on a line, so that it can be copied. If text is omitted, the last
-/// line ends with `…`. The result is empty if no character fits on the first line.
+/// Lines break between words; a word that is longer than a line is split. A command in backquotes is kept together if
+/// it fits on a line, so that it can be copied. If text is omitted, the last line ends with `…`.
 pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Vec<Cow<'_, str>> {
     // Zero-width characters would otherwise make a line arbitrarily long in bytes.
     let chars_max = lines_max * first.max(others) * 4;
@@ -103,8 +102,8 @@ pub fn wrap(text: &str, (first, others): (usize, usize), lines_max: usize) -> Ve
     lines
 }
 
-/// Returns the byte offset where a line of `width` columns ends: after the last word that fits, or
-/// inside the first word. `full` is the width of the following lines.
+/// Returns the byte offset where a line of `width` columns ends: after the last word that fits, or inside the first
+/// word if it does not fit. `full` is the width of the following lines.
 fn line_end(text: &str, width: usize, full: usize) -> usize {
     let (mut used, mut end) = (0, 0);
     while let Some(length) = word(&text[end..], full) {
@@ -126,7 +125,8 @@ fn line_end(text: &str, width: usize, full: usize) -> usize {
     over.map_or(text.len(), |(at, _)| at)
 }
 
-/// Returns the length in bytes of the first word with its leading spaces, or `None` at the end.
+/// Returns the length in bytes of the first word with its leading spaces, or `None` at the end. A command in
+/// backquotes is one word if it fits in `width` columns.
 fn word(text: &str, width: usize) -> Option<usize> {
     let word = text.trim_start_matches(' ');
     let plain = word.find(' ').unwrap_or(word.len());

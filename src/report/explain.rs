@@ -171,7 +171,7 @@ pub struct Chart {
     bottom_bytes: u64,
 }
 
-/// Draws a chart. Returns `None` if there are fewer than two points or no columns or rows.
+/// Draws a chart. Returns `None` if the points span no time, or if the chart has no columns or rows.
 pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let points = &curve.points;
     let (first, last) = (points.first()?, points.last()?);

@@ -1,4 +1,4 @@
-//! GitHub workflow commands, which a runner shows as annotations of a job.
+//! GitHub workflow commands, which GitHub shows as annotations of a job.
 
 use super::escape::escape;
 

@@ -94,7 +94,7 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
 /// Formats the line about free memory, such as
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
 ///
-/// The GPUs with the most free memory come first, as many as fit. GPUs that `gpumem run --claim`
+/// Lists as many GPUs as fit, most free memory first. GPUs with outdated figures and GPUs that `gpumem run --claim`
 /// has claimed are omitted.
 pub(super) fn free(
     snapshot: &Snapshot,
@@ -125,8 +125,8 @@ pub(super) fn free(
     (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
-/// Lists the reasons for missing figures. If `everyone` is set, unattributed memory and unreadable
-/// files follow.
+/// Lists the reasons for missing figures. If `everyone` is set, adds notes about unattributed memory and unreadable
+/// files.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |reason_of: fn(&Gpu) -> Option<&str>| {

@@ -1,8 +1,7 @@
 //! JUnit XML, which CI servers display as test results.
 //!
-//! JUnit XML has no official schema. The output validates against `junit-10.xsd` of the Jenkins
-//! xUnit plugin and against Windy Road's `JUnit.xsd` for Ant, which also requires attributes and
-//! elements that are empty.
+//! JUnit XML has no official schema. The output validates against `junit-10.xsd` of the Jenkins xUnit plugin and
+//! against Windy Road's `JUnit.xsd` for Ant. The latter also requires some empty attributes and elements.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

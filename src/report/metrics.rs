@@ -198,7 +198,7 @@ pub struct MetricsInput<'a> {
     pub reclaimable: Reclaimable,
     pub waste: &'a Waste,
     pub reclaimed: &'a Reclaimed,
-    /// Returns the time of the last GPU use by a process, given the GPU's index.
+    /// Returns when the process last used the GPU with this index.
     pub idle_since: &'a dyn Fn(Identity, u32) -> Option<Time>,
     /// False for a recording.
     pub is_live: bool,
@@ -459,7 +459,7 @@ impl Page {
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
         }
-        // The evidence of a finding on several GPUs does not name the GPU it describes.
+        // If a finding is about several GPUs, its evidence does not contain the GPU's index.
         if let [only] = &finding.gpus[..] {
             let forecast = finding.evidence.forecast();
             self.put_known(&FULL, &process_labels(only), forecast.map(|forecast| forecast.seconds));
@@ -487,14 +487,14 @@ fn pod_labels(process: Option<&Process>) -> [String; 3] {
     [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
 }
 
-/// Returns the IDs of GPU instance and compute instance. A process can run in several instances of
-/// a GPU.
+/// Returns the IDs of the GPU instance and the compute instance, such as `1/0`. A process can run in several
+/// instances of a GPU.
 fn mig(row: &GpuProcess) -> Option<String> {
     let compute = row.compute_instance_id.map(|id| format!("/{id}"));
     Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))
 }
 
-/// Returns the name of a process's executable, or its `comm` if the executable is unknown.
+/// Returns the truncated name of a process's executable, or its `comm` if the executable is unknown.
 fn program(process: &Process) -> String {
     let executable = process.executable.as_deref().map(file_name);
     let name = executable.or(process.comm.as_deref()).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Writers of tables, JSON documents and other output formats. No writer reads the system: each
-//! formats the values that it is given.
+//! Formats results as text, tables, JSON documents and other output formats.
 //!
 //! - [`processes`]: `gpumem ps` as text, with the GPU tables of `gpus`; [`totals`]: its totals
 //! - [`check`]: the verdict as text and JSON; [`junit`] and [`github`]: for CI servers

@@ -1,7 +1,6 @@
 //! `gpumem ps` as text: the GPU tables, and a table of the processes that hold GPU memory.
 //!
-//! A process that has a GPU's device file open but that NVML does not list is a row without a
-//! memory size.
+//! If a process has a GPU's device file open, but NVML does not list it, its row has no memory size.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -150,8 +149,7 @@ fn describe_ended(ended: &LastKnown) -> String {
     command.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Describes a process in the last column, most informative words first, because the end can be
-/// truncated.
+/// Describes a process in the last column. The most informative words come first, because the end can be truncated.
 fn describe(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();

@@ -319,7 +319,7 @@ fn receiver(member: &TargetProcess, target: &Target) -> String {
     format!("kills {pid} {owner}: {holds}: {name}")
 }
 
-/// Formats why a process is a target: `named`, or the kinds of its findings.
+/// Describes why a process is a target: `named`, or the kinds of its findings.
 pub fn why(target: &Target) -> String {
     match &target.reason {
         Reason::Named => "named".to_owned(),

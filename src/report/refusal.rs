@@ -1,4 +1,4 @@
-//! Formats why gpumem skips a process, with the flag or key that would include it.
+//! Describes why gpumem skips a process, with the flag or key that would include it.
 
 use rustix::process::geteuid;
 
@@ -32,7 +32,7 @@ impl RefusalReader {
     }
 }
 
-/// Formats the process or finding that is skipped, and the reason.
+/// Describes the skipped process or finding, and the reason.
 pub fn refusal(refused: &Refused, reader: RefusalReader) -> String {
     let mut words = Vec::new();
     if let Some(pid) = refused.pid {
@@ -64,7 +64,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     let words = escape(&words);
     let is_flagged =
         matches!(refused.why, Why::OnlyWhenAsked { .. } | Why::OnlyNotified | Why::Family { .. });
-    // The text after `; ` names a command-line flag, which is useless on the screen and in the log.
+    // The text after `; ` is about a command-line flag, which is useless on the screen and in the log.
     let fact = words.split("; ").next().unwrap_or_default();
     match reader.place {
         RefusalPlace::Screen if is_flagged => {
@@ -75,8 +75,7 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Formats why a process is protected and what overrides the protection. `owner` is the process's
-/// user.
+/// Describes why a process is protected and what overrides the protection. `owner` is the process's user.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {

@@ -120,7 +120,7 @@ pub fn plan(
     out
 }
 
-/// Returns the targets to ask: all targets except those with an outcome from the probe.
+/// Returns the targets that have no outcome from the probe and must still be asked.
 pub fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|probed| probed.is_due());
     due.map(|probed| &probed.target).collect()
@@ -145,7 +145,7 @@ fn alternative(pid: u32, snapshot: &Snapshot) -> String {
     out
 }
 
-/// Formats the outcome, what still holds memory and, if the process is paused, how to wake it.
+/// Formats the outcome, the variables that still hold memory, and how to wake a paused server.
 pub fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {

@@ -228,7 +228,7 @@ pub struct RunAssertion {
 }
 
 impl RunReport {
-    /// Formats the command's end, such as `exit code 0 after 12m 03s`.
+    /// Describes how the command ended, for example `exit code 0 after 12m 03s`, or `incomplete` if that is unknown.
     fn end(&self) -> String {
         let outcome = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}"),

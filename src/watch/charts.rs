@@ -24,7 +24,7 @@ use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 use crate::watch::layout::{ChartGrid, beside};
 
-/// Minimum idle time that a caption mentions. Most processes pause for less now and then.
+/// Minimum idle time that a caption mentions. Most processes have shorter pauses.
 const UNUSED_SECONDS: f64 = 60.0;
 /// Minimum number of columns for a command in a caption.
 const COMMAND_MIN: u16 = 12;
@@ -35,8 +35,8 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// Minimum width of a page that places four charts in one row.
 const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart if the GPU panel already charts the GPUs (as cards): the selected
-/// process, or the first.
+/// Returns the process to chart below the table: the selected process, or else the first. Returns `None` unless the
+/// GPU panel shows cards, which already contain the charts of the GPUs.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
@@ -284,8 +284,8 @@ fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<St
     captions
 }
 
-/// Predicts when a leak will fill the GPU. Returns `None` if the finding is about several GPUs or
-/// if MIG is in use, because an instance cannot use all free memory of the GPU.
+/// Predicts when a leak will fill the GPU. Returns `None` if the finding is about several GPUs or a MIG instance,
+/// because an instance cannot use all free memory of the GPU.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

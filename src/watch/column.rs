@@ -1,4 +1,4 @@
-//! Columns of the process table, from the table of [fields](crate::model::field).
+//! Columns of the process table, which the table of [fields](crate::model::field) defines.
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};
@@ -18,8 +18,7 @@ impl Column {
         Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
-    /// Returns the column `steps` to the right, or to the left if negative. The search wraps
-    /// around.
+    /// Returns the column `steps` to the right, or to the left if negative. The first column follows the last.
     pub fn step(self, steps: isize) -> Self {
         let count = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&column| column == self);

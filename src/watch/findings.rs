@@ -18,7 +18,7 @@ use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::state::findings::NextCommands;
 
-/// Minimum width for messages on a second line.
+/// Minimum width of a panel that shows messages on a second line.
 const WIDE: u16 = 72;
 /// Minimum height of a panel with a title.
 const TITLED: u16 = 4;
@@ -114,7 +114,7 @@ fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, S
     missing.chain(suspects).chain(undecided)
 }
 
-/// Minimum width for a column of severities.
+/// Minimum width of a panel with a column of severities.
 const WIDEST: u16 = 100;
 /// Minimum width of a finding's text. The command is omitted if the text would be narrower.
 const TEXT_MIN: u16 = 24;
@@ -237,7 +237,7 @@ impl FindingColumns {
     fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
         let typed = findings.iter().filter_map(|finding| commands.first(finding));
         let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
-        // A command must be copied in full, so leave out a command that would be truncated.
+        // A truncated command would be useless, so ignore long commands.
         let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
             let texts = findings.iter().map(|finding| columns(&text(finding)));

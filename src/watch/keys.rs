@@ -336,7 +336,7 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     find(context).or_else(|| find(Context::Main))
 }
 
-/// Returns a message about an unbound key, or `None` if the event is probably not a key press.
+/// Returns a message about an unbound key, or `None` if the key has no printable name.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
     let name = match event.code {
         KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {

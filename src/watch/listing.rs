@@ -1,8 +1,7 @@
 //! Selects and orders the table's rows: sorted, filtered, or as process trees.
 //!
-//! In a tree, families are ordered by their first members. Parents precede their children, and
-//! older processes precede younger ones. A process whose parent is hidden hangs below its nearest
-//! visible ancestor.
+//! In a tree, families are ordered by their first members in the table. Parents precede their children, and older
+//! siblings precede younger ones. A process whose parent is hidden hangs below its nearest visible ancestor.
 
 use std::collections::HashMap;
 
@@ -73,7 +72,7 @@ fn is_small(subject: &Subject<'_>) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListingLine {
     pub row: usize,
-    /// Number of visible ancestors in a tree, or 1 for several roots whose parent is hidden.
+    /// Number of visible ancestors in a tree, plus 1 in a family with several roots.
     pub depth: u16,
     pub branch: TreeBranch,
     /// Bit `d`, for `d` less than `depth`, is set if the branch at depth `d` continues below this
@@ -85,7 +84,7 @@ pub struct ListingLine {
 pub enum TreeBranch {
     /// A root of a tree, or a row outside a tree.
     Root,
-    /// The first of several roots whose parent is hidden.
+    /// The first of several roots of a family.
     First,
     /// A row that is followed by a sibling.
     Middle,

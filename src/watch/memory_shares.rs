@@ -81,8 +81,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width of a bar in which every share gets a cell. On a shorter bar, only memory that
-/// processes hold is sure to get a cell.
+/// Minimum width of a bar in which every share gets a cell. In a shorter bar, only memory that processes hold gets a
+/// cell even if its share rounds to none.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +108,7 @@ impl MemoryShares {
             let bytes = &mut held[verdict as usize];
             *bytes = bytes.saturating_add(row.used_bytes.unwrap_or(0));
         }
-        // NVML can report more process memory than used memory. Reduce reclaimable memory first.
+        // NVML can report more process memory than used memory. In this case, reduce reclaimable memory first.
         let mut rest = memory.used_bytes.min(total_bytes);
         let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {

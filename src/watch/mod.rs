@@ -1,8 +1,8 @@
 //! The interactive screen of `gpumem watch`.
 //!
-//! Sampling, keyboard, signals and reclaiming have their own threads, which send events to the main
-//! thread over a bounded channel. The main thread owns the state and the terminal. A hanging driver
-//! therefore delays only its own figures, not the keyboard.
+//! Sampling, keyboard, signals and reclaiming have their own threads, which send events to the main thread over a
+//! bounded channel. The main thread owns the state and the terminal. If the driver hangs, only the figures are
+//! outdated; keys still work.
 //!
 //! - [`state`]: the state; [`mod@update`]: how each event changes it, without side effects
 //! - [`layout`]: panel positions, for the mouse and for drawing
@@ -196,8 +196,8 @@ pub struct Watched {
     pub worker: ReclaimWorker,
 }
 
-/// Shows snapshots until the user quits or a signal ends the screen. Several sources start with a
-/// list of machines.
+/// Shows snapshots until the user quits or a signal ends the screen. With several sources, starts with a list of
+/// machines.
 ///
 /// On return, `ui_state` contains the settings that the user changed. Each worker receives
 /// [`ReclaimRequest::Leave`] after the terminal has been restored; `warn` receives a description of
@@ -232,7 +232,7 @@ pub fn run(
         app.playback.can_rewind = can_rewind;
         app.timeline = Timeline::one_of(count);
         app.restore(ui_state);
-        // The sampling thread can hang in the driver, so sending to it must not block.
+        // The sampling thread can hang in the driver, so its channel is unbounded: sending never blocks.
         let (control_sender, controls) = channel();
         let (reclaim, requests) = mailbox();
         stage.screens.push(AppScreen { app, controls: control_sender, reclaim });

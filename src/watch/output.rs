@@ -28,8 +28,8 @@ const SAFE_BYTES: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct TerminalOutput {
     file: Arc<File>,
-    /// Whether writes can block, because the terminal could not be reopened: non-blocking mode
-    /// would also affect the shell.
+    /// Whether writes can block. True if the terminal could not be reopened, because non-blocking mode would also
+    /// affect the shell.
     may_block: bool,
     pending: Arc<Mutex<Vec<u8>>>,
 }
@@ -81,7 +81,7 @@ impl TerminalOutput {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what the terminal accepts before the timeout. Returns the number of bytes.
+    /// Writes the bytes that the terminal accepts before the timeout. Returns the number of written bytes.
     fn send(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
         let until = Instant::now() + timeout;
         let mut sent = 0;

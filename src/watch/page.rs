@@ -323,7 +323,7 @@ pub fn on_key(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Scrolls the page. `change` receives the offset and the lines per page.
+/// Scrolls the page. `change` computes the new offset from the current offset and the number of lines per page.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
     let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {

@@ -34,7 +34,7 @@ use panel::lay_out;
 pub const OLD: f64 = 300.0;
 /// Time after a confirmation during which the user can undo it.
 pub const UNDO: Duration = Duration::from_secs(3);
-/// Maximum delay between the end of a countdown and the start. After a longer delay, the countdown
+/// Maximum delay between the end of a countdown and the start of the plan. A longer delay means that the countdown
 /// was not visible: gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
 /// Warning for a user who quits during a batch, which leaves the plan unfinished.
@@ -105,8 +105,8 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     request_plan(app)
 }
 
-/// Runs `gpumem` on the remote host, where it plans and asks. The command contains identities, so a
-/// reused PID selects no other process.
+/// Runs `gpumem` on the remote host, where it makes the plan and asks for confirmation. The command contains
+/// identities, so it cannot select a process with a reused PID.
 fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effect> {
     let (PlanScope::Processes(identities) | PlanScope::Families(identities)) = scope else {
         return Some(Effect::OnHost("gpumem reap".to_owned()));

@@ -48,7 +48,7 @@ impl SignalWatch {
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
-        // Events are handled after the signals arrive, possibly in another order.
+        // Events can be handled late and in a different order, so remember the last signal.
         let last_of_job = Arc::default();
         for signal in [SIGTSTP, SIGCONT] {
             let registered =
@@ -67,8 +67,8 @@ impl SignalWatch {
         Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
-    /// Returns whether gpumem should still stop. A shell that has already continued gpumem would
-    /// not do so again.
+    /// Returns whether gpumem should still stop: no SIGCONT has followed SIGTSTP. A shell that has already continued
+    /// gpumem would not continue it again.
     pub(super) fn should_stop(&self) -> bool {
         self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }

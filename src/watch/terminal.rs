@@ -118,7 +118,7 @@ pub fn with_screen<T>(mouse: bool, work: impl FnOnce(&mut Screen) -> T) -> io::R
     Ok(work(&mut screen))
 }
 
-/// Waits up to `timeout` for input. The terminal must be restored.
+/// Waits up to `timeout` for input. Call [`restore`] first.
 pub(super) fn has_input(timeout: Duration) -> bool {
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];

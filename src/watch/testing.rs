@@ -40,7 +40,7 @@ pub fn ctrl(letter: char) -> KeyEvent {
     KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
 }
 
-/// Presses the keys in `line` and returns the last effect. Every key must have an effect.
+/// Presses the keys in `line` and returns the effect of the last key. Every earlier key must have an effect.
 pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
     let mut effect = None;
     for (at, key) in events(line).enumerate() {

@@ -40,8 +40,8 @@ pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
     escape(head(text, usize::from(width) + 1))
 }
 
-/// Returns the first `count` characters, which fill `count` columns when escaped, unless they
-/// include combining marks.
+/// Returns the first `count` characters. When escaped, they fill at least `count` columns, unless they include
+/// combining marks.
 pub fn head(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
@@ -101,7 +101,7 @@ pub fn whole_command(process: &Process, width: u16) -> String {
     written_command(process, width, |program| program)
 }
 
-/// Formats a command without the program's directory, because the arguments distinguish processes.
+/// Formats a command without the program's directory, which leaves more room for the arguments.
 pub fn brief_command(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|command| command.len() > 1);
     written_command(process, width, |program| without_folder(program, has_arguments))

@@ -1,4 +1,4 @@
-//! Styles by role and theme. Text always repeats what a colour says.
+//! Styles by role and theme. Everything that a colour shows is also in the text.
 //!
 //! Themes use the sixteen colours that users configure in their terminal, on the terminal's
 //! background.
@@ -105,7 +105,7 @@ impl Styles {
             (Theme::Light, Role::Full) => Color::Red,
             (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
             (Theme::Light, _) => Color::Blue,
-            // The sixteen colours lack orange. Light red is darker than light yellow.
+            // People with red-green colour blindness can distinguish light red from light yellow by brightness.
             (Theme::ColourBlind, Role::Alarm | Role::Full) => Color::LightRed,
             (Theme::ColourBlind, Role::Caution) => Color::LightYellow,
             (Theme::ColourBlind, Role::Origin) => Color::LightMagenta,

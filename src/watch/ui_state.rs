@@ -1,7 +1,6 @@
 //! Screen settings that gpumem remembers between runs. Filters and selections are not saved.
 //!
-//! Invalid settings are ignored: a user or another version of gpumem may have written the file.
-//! `cli` knows the file's path.
+//! Invalid settings are ignored, because a user or another version of gpumem may have written the file.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! Which columns of the process table fit, and which column is under the mouse.
+//! Chooses the columns of the process table that fit, and finds the column under the mouse.
 
 use crate::watch::column::{Column, Columns};
 use crate::watch::layout::Layout;

@@ -1,4 +1,4 @@
-//! Layout of the help, in as many columns as fit.
+//! Layout of the help in columns.
 
 use ratatui::layout::Rect;
 

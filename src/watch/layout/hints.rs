@@ -69,7 +69,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// Places as many hints as fit. Hints with the highest rank are dropped first.
+/// Places the hints that fit. Hints with the highest rank are dropped first.
 pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();

@@ -213,7 +213,7 @@ pub struct ChartGrid {
 }
 
 impl ChartGrid {
-    /// Arranges `count` charts in as few columns as the rows allow.
+    /// Arranges `count` charts in as few columns as the rows allow. Returns `None` if the charts do not fit.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let max = cells_across(area.width).clamp(1, count);
@@ -239,7 +239,7 @@ impl ChartGrid {
     }
 }
 
-/// Returns the rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
+/// Returns the number of rows for the charts of `gpus` GPUs, or 0 if `max` rows are too few.
 pub fn rows_kept(width: u16, max: u16, gpus: usize) -> u16 {
     let across = usize::from(cells_across(width)).max(1);
     let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);

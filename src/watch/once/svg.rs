@@ -1,8 +1,8 @@
 //! Formats a frame as a self-contained SVG document.
 //!
-//! Text is written in runs of one style, with explicit positions and lengths, so that columns stay
-//! aligned in any font. A character from another font or a right-to-left script forms a separate
-//! run. Bars and charts are shapes, because block characters do not touch in most fonts.
+//! Text is written in runs of one style, with explicit positions and lengths, so that columns stay aligned in any
+//! font. A character that can come from a different font or a right-to-left script forms a separate run. Bars and
+//! charts are shapes, because block characters do not touch in most fonts.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ const MARGIN: usize = 8;
 
 type Rgb = u32;
 
-/// The sixteen terminal colours on black, and below on white.
+/// The sixteen terminal colours on a black background.
 const ON_BLACK: [Rgb; 16] = [
     0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
     0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,

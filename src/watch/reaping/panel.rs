@@ -19,7 +19,7 @@ use crate::watch::view_model::RowKey;
 const WIDTH: u16 = 110;
 /// Maximum number of screen lines for one line of a plan.
 const LINES_MAX: usize = 12;
-/// Age in seconds from which the panel shows a plan's age.
+/// Minimum age, in seconds, at which the panel shows the age of a plan.
 const SHOWN_AGE: f64 = 60.0;
 /// Minimum number of lines for the plan. Keys are dropped to make room.
 const LINES_MIN: usize = 3;

@@ -49,7 +49,7 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
 }
 
 /// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes.
-/// If `is_memory_explained` is set, the lines of GPUs explain unavailable memory.
+/// `is_memory_explained` omits the reasons that the GPU panel shows.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {

@@ -105,7 +105,7 @@ pub enum Effect {
     Hosts,
 }
 
-/// Which part of the screen receives keys.
+/// The part of the screen that receives keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
     Main,

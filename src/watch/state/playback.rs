@@ -33,8 +33,8 @@ pub struct Playback {
 pub enum SeekTarget {
     Next,
     Time(Time),
-    /// `Leap(to, from)` is reached at the first sample at or after `to`. A sample before `from`
-    /// also ends the leap, because the clock was set back.
+    /// `Leap(to, from)` is reached at the first sample at or after `to`. A sample before `from` also ends the leap:
+    /// the clock was set back.
     Leap(Time, Time),
     Number(u64),
     /// The next sample with a new finding.

@@ -94,7 +94,7 @@ pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
 /// Maximum number of recorded steps per target, as a bound on memory.
 const SENT_MAX: usize = 16;
 
-/// A plan that is being carried out, or has been.
+/// A plan that is being or has been carried out.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     pub number: u64,

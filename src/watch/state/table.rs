@@ -20,8 +20,7 @@ pub struct TableState {
     pub tagged: HashSet<RowKey>,
     pub clicked: Option<(RowKey, Duration)>,
     selected: Option<RowKey>,
-    // The selected row, if the newest sample does not contain the row, and whether the user had
-    // selected the row.
+    // Set if the newest sample does not contain the selected row: the row, and whether the user had selected it.
     missed: Option<(RowKey, bool)>,
     // Line of the selected row, or its last line if the process is gone.
     cursor: usize,

@@ -146,8 +146,8 @@ impl Timeline {
         frames.find(|frame| frame.time >= time)
     }
 
-    /// Returns the first sample after `number` at or after `time`. A sample before `from` also
-    /// matches, because the clock was set back and may not reach `time` for a long while.
+    /// Returns the first sample after `number` at or after `time`. A sample before `from` also matches: the clock was
+    /// set back and may not reach `time` for a long while.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
         let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);

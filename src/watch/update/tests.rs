@@ -38,7 +38,7 @@ fn escape_goes_one_step_back() {
     assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
     assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
-    // A screen that has been open all day must not close.
+    // Esc must not close a screen that has been open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
 }

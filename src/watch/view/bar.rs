@@ -25,8 +25,8 @@ pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     }
 }
 
-/// Writes the legend as a heading of `width` columns, with as many entries as fit. If only one of
-/// several entries fits, the legend has no entry.
+/// Writes the legend as a heading of `width` columns, with the entries that fit. If only one of several entries fits,
+/// the legend has no entries.
 pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
     let width_of = |share: &MemoryShare| LEGEND_GAP + 2 + columns(share.name());
     let mut used = columns(MEMORY);

@@ -85,7 +85,7 @@ pub fn draw_values(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    // A partly visible chart would seem to end earlier.
+    // A truncated chart would seem to end too early, so draw nothing.
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }

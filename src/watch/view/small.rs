@@ -14,7 +14,7 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::badge;
 
-/// Draws as many parts as fit, most important first. The last line gives the required size.
+/// Draws the parts that fit, most important first. The last line contains the required size.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
     // A small screen has no bottom line for the note.

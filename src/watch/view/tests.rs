@@ -24,7 +24,7 @@ mod charts;
 mod gpus;
 mod waste;
 
-/// Screen sizes, from the smallest screen with panels.
+/// Tested screen sizes. The first is the smallest screen with panels.
 pub(super) const SIZES: [(u16, u16); 3] = [(40, 10), (80, 24), (200, 60)];
 
 /// Shows `snapshot` with the first process of GPU 0 idle.

@@ -1,4 +1,4 @@
-//! Tests of the prompt's keys and of accepted text.
+//! Tests the prompt: its editing keys, pasted text, and what Enter and Esc do with the text.
 
 use super::*;
 use crate::watch::sample;
