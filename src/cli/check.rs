@@ -107,7 +107,7 @@ fn print_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow
     let text_look = text_look(args, global);
     if args.print.is_some() {
         let plain = TextLook { style: Style::default(), width: None, ..text_look };
-        // Ignore the error: an error on standard error cannot be reported.
+        // Ignore the error: a failure to write to standard error cannot be reported.
         let _ = io::stderr().write_all(report.to_text(plain).as_bytes());
         return Ok(());
     }
@@ -153,7 +153,7 @@ fn could_not_measure(report: &CheckReport) -> String {
     format!("could not measure everything: {}{more}", error_line(first))
 }
 
-/// Checks the hosts, and prints the reports in the given order.
+/// Checks the named hosts, and prints their reports in the order of the command line.
 fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow::Result<Exit> {
     if !args.wait_free.is_empty() || args.baseline.is_some() {
         let why = "--wait-free and --baseline cannot be combined with --host; run them on that machine: ssh \
@@ -360,7 +360,7 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     }
 }
 
-/// Installs a signal handler that prints an incomplete report and ends the check.
+/// Starts a thread that prints an incomplete report and ends gpumem on SIGINT or SIGTERM.
 fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
     format: CheckFormat,
@@ -370,7 +370,7 @@ fn report_on_signal(
     let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
         let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        // The main thread already prints the final report.
+        // The main thread is already printing the final report.
         if verdict.is_concluded() {
             return true;
         }

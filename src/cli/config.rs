@@ -99,8 +99,8 @@ pub(super) fn now() -> Time {
     Time::from_unix_milliseconds(jiff::Timestamp::now().as_millisecond())
 }
 
-/// Loads the configuration. Fails if a file is invalid or if a less privileged user can change the file. Skipping such
-/// a file would silently drop its exemptions.
+/// Loads the configuration. Fails if a file is invalid or if a less privileged user can change the file. Skipping the
+/// file instead would silently drop its exemptions.
 pub(super) fn load(global: &Global) -> Result<Config, config::ConfigError> {
     load_trusted(&paths(global), global.config.is_some())
 }

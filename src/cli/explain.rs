@@ -194,7 +194,7 @@ fn observe(
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;
-    // A short window still contains two samples.
+    // Sample at least every `window`, so that a short window contains two samples.
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);

@@ -73,8 +73,8 @@ fn check_name(name: &str) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Queries all hosts concurrently. `time` is the time limit per host without the time to connect. The answers are in
-/// the order of `hosts`, so earlier answers can be printed while a later host hangs.
+/// Queries all hosts concurrently. `time` is the time limit for each host, to which [`ANSWER`] is added. The answers
+/// are in the order of `hosts`, so earlier answers can be printed while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,

@@ -1,4 +1,4 @@
-//! Arguments, subcommands and exit codes. No other module prints or uses anyhow.
+//! Arguments, subcommands and exit codes. No other module uses anyhow.
 //!
 //! [`args`] defines the arguments, and each subcommand has its own file. `session` opens the source of samples,
 //! `signals` handles signals, and [`exit`] converts errors to exit codes. Data goes to standard output, and messages go

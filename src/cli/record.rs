@@ -21,7 +21,7 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Default interval with `--store`. For a day of history, a resolution of minutes would be enough.
+/// Default interval with `--store`, longer than without: a day of history needs less detail.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
 /// Minimum of `--store-age`. The rules cannot use a shorter history.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub(super) enum Sink {
     },
 }
 
-/// The destinations of snapshots. A lock prevents a signal from interrupting a write.
+/// Destinations of snapshots. A signal ends gpumem only while the recording is locked, so never during a write.
 pub(super) struct Recording {
     /// `None` if snapshots are only served.
     sink: Option<Sink>,
@@ -190,7 +190,7 @@ pub(super) fn open_store(args: &StoreArgs, global: &Global) -> anyhow::Result<Op
 
 /// Ends gpumem on a signal, but never while a snapshot is written.
 fn end_between_snapshots(recording: &Arc<Mutex<Recording>>) -> anyhow::Result<()> {
-    // If SIGXFSZ is caught, a write beyond the file size limit fails and does not kill gpumem.
+    // If SIGXFSZ is caught, a write beyond the file size limit fails instead of killing gpumem.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     let recording = Arc::clone(recording);
     signals::on_thread(&caught, move |signal| {

@@ -19,7 +19,6 @@ use crate::report::refusal::{RefusalPlace, RefusalReader};
 use crate::report::release::{self as text, ReleaseDocument};
 use crate::units::Span;
 
-/// Maximum of `--wait`. A busy Jupyter kernel can leave a request in its queue for longer.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
 const MOST_IDLE: Duration = Duration::from_secs(3600);
 

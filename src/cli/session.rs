@@ -135,7 +135,7 @@ pub(super) fn sample(
         });
         let has_enough = handle(snapshot)?.is_break();
         let seconds = time.seconds_since(begun);
-        // The next sample would be further from the end of the window than this sample.
+        // Stop if the next sample would be further from the end of the window than this sample.
         let is_last = seconds + window.interval.as_secs_f64() / 2.0 >= window.length.seconds();
         if has_enough || is_last {
             break;

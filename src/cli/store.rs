@@ -359,7 +359,7 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
     }
 }
 
-/// Returns whether the store does not exist or is private to another user.
+/// Returns whether the error means that the store does not exist or is private to another user.
 fn is_no_news(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }

@@ -101,7 +101,7 @@ pub fn paths(
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        // `/dev/null` means no configuration. It would fail the check that other users cannot change the file.
+        // `/dev/null` means no configuration.
         let is_null = chosen == Path::new("/dev/null");
         return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }

@@ -97,7 +97,7 @@ impl Wait {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Returns whether the free memory was never known on any device of a request.
+    /// Returns whether the free memory of all devices was always unknown for one of the requests.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
@@ -136,7 +136,7 @@ impl Wait {
         };
         for want in &self.wants {
             let Some(wanted) = want.wanted.gpu.as_deref() else { continue };
-            // A GPU in MIG mode does not have a MIG device until the administrator creates one.
+            // A GPU in MIG mode has no compute device until the administrator creates a MIG device.
             let is_there =
                 gpus.iter().any(|gpu| gpu.mig_mode == Some(true) && is_gpu_named(wanted, gpu));
             if !devices.iter().any(|device| device.is_called(wanted)) && !is_there {
@@ -215,7 +215,7 @@ impl Want {
         self.wanted.gpu.as_deref().is_none_or(|wanted| device.is_called(wanted))
     }
 
-    /// Returns `None` if the free memory of the device is unknown.
+    /// Describes the device as a candidate, or returns `None` if the free memory of the device is unknown.
     fn nearest(&self, device: &ComputeDevice<'_>) -> Option<Nearest> {
         let claim = device.gpu.claim.as_ref().filter(|_| self.wanted.gpu.is_none());
         Some(Nearest {

@@ -1,9 +1,9 @@
 //! `gpumem reap --watch`: a service that notifies the owners of findings, and kills processes as configured, without
 //! asking.
 //!
-//! The sampling, notifying and signal threads send events to the main loop over a channel. The main loop never waits
-//! for these threads, and exits only between two actions. [`crate::reclaim::scheduler`] decides which actions are due.
-//! `service` sends messages to the service manager.
+//! The sampling, notifying and signal threads send events to the main loop over a channel. The main loop waits for
+//! these threads for at most [`DISK_TIME`], and exits only between two actions. [`crate::reclaim::scheduler`] decides
+//! which actions are due. `service` sends messages to the service manager.
 
 mod notify_command;
 mod service;
@@ -214,7 +214,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 }
 
 fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
-    // If SIGXFSZ is caught, a write beyond the file size limit fails and does not kill the service.
+    // If SIGXFSZ is caught, a write beyond the file size limit fails instead of killing the service.
     let caught = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ];
     signals::on_thread(&caught, move |signal| {
         signal == SIGXFSZ || events.send(ServiceEvent::Signal(signal)).is_ok()

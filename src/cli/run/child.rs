@@ -52,7 +52,8 @@ static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 // Before `main`, Rust's runtime ignores SIGPIPE and opens /dev/null in place of closed standard streams. The command
-// must inherit the original state: systemd ignores SIGPIPE for services. Only code that runs before `main` can read it.
+// must inherit the original state: systemd ignores SIGPIPE for services. Only code that runs before Rust's runtime
+// can read the original state.
 #[used]
 #[unsafe(link_section = ".init_array")]
 #[allow(unsafe_code)]
@@ -126,7 +127,7 @@ impl Signals {
             signal_hook::flag::register(libc::SIGCHLD, Arc::default()).context(cannot)?;
         }
         let mut signals = SigSet::all();
-        // The iterator does not contain the real-time signals.
+        // The iterator does not contain the real-time signals, so they stay in the set.
         let others = BlockedSignal::iterator().filter(|signal| !PASSED_ON.contains(signal));
         others.for_each(|signal| signals.remove(signal));
         let mask = SigSet::thread_get_mask().context(cannot)?;
@@ -272,7 +273,7 @@ fn has_terminal() -> bool {
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
-/// Returns the exit code of a shell: 127 if the command was not found, or 126 if it cannot be executed.
+/// Returns the exit code that a shell would use: 127 if the command was not found, or 126 if it cannot be executed.
 pub(super) fn code_of_failure(error: nix::Error) -> u8 {
     if error == nix::Error::ENOENT { 127 } else { 126 }
 }

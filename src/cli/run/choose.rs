@@ -327,7 +327,7 @@ impl Waiting {
         let waited = Span(Duration::from_secs(waited.as_secs()));
         let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
-        // The terminal can be too narrow for all devices.
+        // List the devices with the most free memory first, because the terminal can be too narrow for all devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
         for device in devices {
             text.push_str(&format!(

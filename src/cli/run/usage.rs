@@ -25,7 +25,7 @@ pub(super) struct Usage {
     processes: HashMap<(Identity, u32), RunProcess>,
     /// For each GPU, the latest of the samples with the least free memory.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Pids that gpumem could not identify before the command started. A later unidentified pid can belong to the
+    /// Pids that gpumem could not identify in the first sample. A pid that is unidentified only later can belong to the
     /// command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
@@ -248,7 +248,7 @@ impl Usage {
         }
     }
 
-    /// Returns the kind of the process's finding and the kind of its suspicion, if these concern unused memory.
+    /// Returns the kinds of the process's finding and suspicion. Each is `None` unless it concerns unused memory.
     fn unused_kinds(&self, pid: u32) -> (Option<Kind>, Option<Kind>) {
         let finding = self.engine.findings().iter().find(|finding| {
             let is_of_process = finding.process.as_ref().is_some_and(|process| process.pid == pid);

@@ -1,8 +1,8 @@
 //! Sends messages to the service manager with systemd's notification protocol (sd_notify(3)).
 //!
-//! `NOTIFY_SOCKET` contains the path or, after an `@`, the abstract name of the manager's socket. Without the variable,
-//! nothing is sent. The protocol is a few lines of code, so gpumem does not need a crate. Sending does not block and
-//! ignores errors, because a hung manager must not stop the service.
+//! `NOTIFY_SOCKET` contains the path or, after an `@`, the abstract name of the manager's socket. Without the
+//! variable, nothing is sent. The protocol is too simple to justify a crate. Sending does not block and ignores
+//! errors, because a hung manager must not stop the service.
 
 use std::env;
 use std::ffi::OsStr;
@@ -57,7 +57,7 @@ impl Service {
         self.report("WATCHDOG=1");
     }
 
-    /// Reports that the configuration is reloaded.
+    /// Reports that the configuration is being reloaded.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
