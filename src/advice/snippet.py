@@ -33,7 +33,7 @@ def release_gpu_memory_if_asked():
 
 @contextlib.contextmanager
 def gpu_is_idle():
-    """Marks code that does not use the GPU. If gpumem asks while it runs, memory is released immediately."""
+    """Marks code that does not use the GPU. If gpumem asks while the code runs, memory is released immediately."""
     global _idle
     _idle = True
     try:

@@ -348,7 +348,7 @@ def follow_advice(name, environment, steps):
         program.ask(code)
         before, used = used, nvml.listed(program.pid)
         if used is None:
-            # In some containers, NVML lists other pids. This requires that no other process uses the GPU.
+            # In some containers, NVML lists other pids. The program is the only one on the GPUs, so use the total.
             used = nvml.used()
         values = {"change": (used - before) / GIB, "GiB": used / GIB, "share": used / total}
         passed = low <= values[unit] <= high
