@@ -19,13 +19,13 @@ use crate::model::unit::{Role, role};
 pub struct Owner {
     /// Kind of the owner, with the name if it can be typed: `Slurm job 3_4`, `container train`.
     pub name: String,
-    /// Command that ends the process through its owner. `None` if a name is unknown or several
-    /// commands are needed.
+    /// Command that ends the process through its owner. `None` if there is no single command, for example because a
+    /// name is unknown.
     pub command: Option<String>,
     /// The owner and the command as a sentence without a full stop, with commands in backquotes.
     pub line: String,
-    /// Whether the owner is a unit of the user's systemd, or a supervisor that might not be root's.
-    /// Users can create such owners, so the owner protects the process only from its own user.
+    /// Whether a user could have created the owner: a unit under the user's systemd or login session, or a supervisor
+    /// that might not be root's. When gpumem acts on processes of other users, it ignores these owners.
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
@@ -174,7 +174,8 @@ fn within(process: &Process) -> String {
     exec.map_or_else(String::new, |exec| format!("{exec} "))
 }
 
-/// Fills in a template and quotes each word for a shell. Returns `None` if a word cannot be typed.
+/// Fills in a template and quotes each word for a shell. Returns `None` if a value is unknown or cannot be typed as
+/// shown.
 fn fill(template: &str, value: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let word = |word: &str| {
         let mut filled = String::new();

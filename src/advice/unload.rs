@@ -475,7 +475,7 @@ impl Question {
         }
     }
 
-    /// Checks that the answer lists no loaded model.
+    /// Checks the result of unloading: the answer must not list a loaded model.
     pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
         match (self.check(answer, facts), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),

@@ -1,8 +1,8 @@
 //! `gpumem check`: applies the rules, and returns the verdict as the exit code.
 //!
-//! This module fetches snapshots and prints the report, which is a complete document even on failure. `verdict`
-//! evaluates the snapshots. `limit` checks limits on GPU memory, `baseline` compares with an earlier snapshot, and
-//! `wait` waits for free memory.
+//! This module fetches snapshots and prints the report. With `--format`, the report is a complete document even on
+//! failure. `verdict` evaluates the snapshots. `limit` checks limits on GPU memory, `baseline` compares with an
+//! earlier snapshot, and `wait` waits for free memory.
 
 mod baseline;
 mod limit;
@@ -43,7 +43,7 @@ use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// Sampling time if a stored history exists.
+/// Sampling time if the stored history is long enough for the rules.
 const STORED_WINDOW: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -297,7 +297,6 @@ fn observe(
         global,
         asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
-    // The rules can decide after a short sampling time if a stored history exists.
     let at_once = asks_only_for_memory(args);
     if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();

@@ -5,7 +5,7 @@
 //! argument that is being typed, and `candidates` finds values for the argument.
 //!
 //! Each output line consists of a value, a tab and a description. With exit code 0, the list is complete. With exit
-//! code 1, the script must find candidates. The command never writes to standard error, which would garble the
+//! code 1, the script must find candidates itself. The command never writes to standard error, which would garble the
 //! prompt. The scripts quote the values, because each shell has its own syntax.
 
 mod candidates;

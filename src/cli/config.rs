@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Returns one line for each file, rule and exemption of a valid configuration.
+/// Lists the files, rules and exemptions of a valid configuration.
 fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {

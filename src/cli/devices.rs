@@ -11,9 +11,10 @@ pub(super) fn callers_visible() -> Option<String> {
 }
 
 /// Returns the devices that a value of [`VISIBLE`] lists, in the same order. As in CUDA, the list ends at the first
-/// invalid entry, and a GPU in MIG mode stands for its MIG devices.
+/// invalid or repeated entry, and a GPU in MIG mode stands for its MIG devices.
 ///
-/// Fails for a number if GPU models differ, because CUDA numbers the fastest GPU 0 by default (CUDA_DEVICE_ORDER).
+/// Fails if the value contains an index and GPU models differ, because CUDA by default gives index 0 to the fastest
+/// GPU (CUDA_DEVICE_ORDER).
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,

@@ -32,7 +32,8 @@ use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::units::Span;
 
-/// Sampling time for a finding. Sampling stops when the finding appears. Rules about utilization need two samples.
+/// Maximum sampling time for a finding. Sampling stops when the finding appears. Rules about utilization need two
+/// samples.
 const MAX_FINDING_WAIT: Span = Span(Duration::from_secs(2));
 /// The value of `--framework` that selects all frameworks.
 const LIST: &str = "list";
@@ -151,7 +152,7 @@ impl SampledHistory {
         compose: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
-        // `check` and `watch` also mark the processes that a plan would include.
+        // As in `check` and `watch`, mark the processes that a plan would include.
         let marks = prepare::plan_marks(&self.engine, last);
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {

@@ -33,7 +33,8 @@ pub(super) struct Published {
 pub(super) struct Publisher {
     stored: Stored,
     verdict: CheckVerdict,
-    /// Totals of reclaimed memory from the audit log. `None` for a recording or without an audit log.
+    /// Totals of reclaimed memory from the audit log. `None` for a recording, or if the path of the audit log is
+    /// unknown.
     reclaims: Option<ReclaimLog>,
     is_live: bool,
 }
@@ -113,7 +114,8 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
             snapshot
         }
     };
-    // Omit waste counters. A counter must never decrease, but the waste in one sample or in the stored history can.
+    // Omit waste counters. A counter must never decrease, but the waste in one sample or in the stored history can
+    // decrease.
     let published = publisher.publish(&snapshot, &Waste::default())?;
     match &args.output {
         // Escape the lines, because names of processes can contain control characters.

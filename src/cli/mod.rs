@@ -114,7 +114,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs `gpumem watch` on a capable terminal, and prints the help otherwise.
+/// Runs `gpumem watch` on a terminal that can show a screen, and prints the help otherwise.
 fn run_bare(global: &Global) -> anyhow::Result<Exit> {
     let typed = ["gpumem", "watch"];
     match Cli::try_parse_from(typed).map(|cli| cli.command) {

@@ -77,7 +77,7 @@ enum Listing {
     Totals(TotalsReport),
 }
 
-/// Lists the processes of remote hosts, in the given order.
+/// Lists the processes of remote hosts, in the order of the command line.
 fn of_hosts(
     args: &Ps,
     global: &Global,
@@ -113,7 +113,7 @@ fn of_hosts(
     hosts::print_answers(printed, args.json, false, style(global.color))
 }
 
-/// Lists the processes of one host. `host` is the name of a remote host.
+/// Lists the processes of one host. `host` is the name of a remote host, or `None` for this machine.
 fn list(
     args: &Ps,
     global: &Global,

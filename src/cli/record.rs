@@ -37,7 +37,8 @@ pub(super) enum Sink {
     },
 }
 
-/// Destinations of snapshots. A signal ends gpumem only while the recording is locked, so never during a write.
+/// Destinations of snapshots. The signal thread locks this value before it ends gpumem, so that no write is
+/// interrupted.
 pub(super) struct Recording {
     /// `None` if snapshots are only served.
     sink: Option<Sink>,

@@ -37,7 +37,7 @@ use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus,
 use crate::source::live::Live;
 use crate::units::Bytes;
 
-/// Time allowed for the last sample after `HELD_AFTER`, because a slow driver can delay each sample.
+/// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver can delay each sample.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -130,7 +130,8 @@ fn measure(
     let run = Run { time, seconds, ending, held, waited, visible, has_driver };
     let report = report(args, &shared, run);
     let is_written = publish_report(args, &report, reports);
-    // The kernel ignores fatal signals that the init process of a pid namespace sends to itself.
+    // The kernel ignores fatal signals that the init process of a pid namespace sends to itself, so init exits with a
+    // code.
     if let Some(signal) = report.signal.filter(|_| std::process::id() != 1) {
         // Die from the command's signal, so that the parent sees the same status, but do not dump core a second time.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
@@ -200,8 +201,8 @@ impl Sampling {
         Ok(Self { ended, held: held_here })
     }
 
-    /// Stops sampling. Returns the memory that descendants of the command still hold, or `None` if NVML did not report
-    /// it.
+    /// Stops sampling. Returns the memory that descendants of the command still hold, or `None` if it could not be
+    /// measured.
     fn end(&self, is_over: bool) -> Option<Vec<HeldMemory>> {
         let _ = self.ended.send(is_over);
         if is_over {

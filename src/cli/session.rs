@@ -56,7 +56,7 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
     })
 }
 
-/// Returns whether the snapshot lacks the processes of a GPU, or contains no GPU.
+/// Returns whether the snapshot contains no GPU, or a GPU that is stale or whose processes are unknown.
 pub(super) fn unreadable(snapshot: &Snapshot) -> bool {
     let driver = snapshot.errors.iter().any(|error| error.gpu.is_none());
     let gpu = |gpu: &Gpu| gpu.processes.is_none() || gpu.stale_seconds.is_some();

@@ -134,8 +134,8 @@ pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     })
 }
 
-/// Returns the directory for the audit log and the lock, which need not exist. Fails if the path is unknown, or if
-/// other users can change the directory.
+/// Returns the directory for the audit log and the lock, which need not exist. Fails if the path cannot be
+/// determined, or if other users can change the directory.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "HOME is not set, so there is no directory for the audit log; set XDG_STATE_HOME or STATE_DIRECTORY";
     let folder = with_places(None, |places| {

@@ -87,7 +87,8 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
 }
 
-/// Returns the built-in rule of the kind that the section names. A new rule starts with its settings.
+/// Returns the built-in rule of the kind that the section names. A new rule starts with the settings of the built-in
+/// rule.
 fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
     let kinds = kind_names();
     let Some(entry) = section.get("kind") else {

@@ -32,8 +32,7 @@ const USER: &str = "gpumem/config.toml";
 /// Maximum size of a file, far above that of any real configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Allowed sampling intervals. Shorter intervals cost too much; the history treats longer intervals
-/// as gaps.
+/// Allowed sampling intervals. Shorter intervals cost too much, and longer intervals are too coarse for the rules.
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 #[derive(Clone, Debug, Default)]

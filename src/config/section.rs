@@ -202,7 +202,7 @@ pub(super) fn settings<T: DeserializeOwned + Serialize>(
     Ok(())
 }
 
-/// Returns the value without its span. A number out of range becomes infinity.
+/// Returns the value without its span. An out-of-range number becomes infinity.
 fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }

@@ -86,7 +86,8 @@ fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     Some((fullest.since, more))
 }
 
-/// Returns the processes that held memory without using it: findings first, then by size.
+/// Returns the processes that held memory without using it: first those with findings, then suspects, each sorted by
+/// size.
 fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);

@@ -421,7 +421,7 @@ impl Subject<'_> {
             let command = fit(command, LAUNCHER_COLUMNS);
             section.item("- ", format!("started by pid {}: {command}", parent.pid));
         } else if process.parent_is_reaper == Some(true) {
-            // The reaper may also have started the process, for example as a service.
+            // The reaper may have started the process itself, for example as a service.
             let ppid =
                 process.ppid.map_or_else(|| "its parent".to_owned(), |pid| format!("pid {pid}"));
             section.item(

@@ -271,7 +271,7 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// Formats the report as text: a line per check, details for each open check, and a summary.
+    /// Formats the report as text: a line per check, details of the checks with problems, and a summary.
     pub fn to_text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.

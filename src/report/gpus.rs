@@ -94,8 +94,8 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
 /// Formats the line about free memory, such as
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
 ///
-/// Lists as many GPUs as fit, most free memory first. GPUs with outdated figures and GPUs that `gpumem run --claim`
-/// has claimed are omitted.
+/// Lists the GPUs that fit, most free memory first. GPUs with outdated figures and GPUs that `gpumem run --claim` has
+/// claimed are omitted.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,

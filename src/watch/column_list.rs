@@ -61,7 +61,7 @@ impl ColumnList {
             height: screen.height.saturating_sub(2).min(count as u16 + 1),
         };
         let height = usize::from(area.height.saturating_sub(1));
-        // Center the cursor if the list is longer than the panel.
+        // Centre the cursor if the list is longer than the panel.
         (area, self.cursor.saturating_sub(height / 2).min(count - height))
     }
 

@@ -1,4 +1,4 @@
-//! The panel with the findings, worst first, followed by suspects, undecided rules and read errors.
+//! The panel with alarms, the findings (worst first), read errors, suspects and undecided rules, in this order.
 
 use std::collections::HashSet;
 

@@ -153,8 +153,8 @@ impl MemoryShares {
         FillLevel::of_memory(percent(used, self.total_bytes))
     }
 
-    /// Returns the number of cells for each share. A share that rounds to no cell takes a cell from
-    /// the largest share.
+    /// Returns the number of cells for each share. A share that needs a cell but rounds to none takes a cell from the
+    /// largest share.
     pub fn cells(&self, width: u16) -> [u16; SHARES] {
         let (mut bytes, mut drawn) = (0u64, 0);
         let mut cells = self.bytes.map(|part| {

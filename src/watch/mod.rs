@@ -206,7 +206,8 @@ pub struct Watched {
 ///
 /// # Errors
 ///
-/// Returns an error if there is no terminal, or if the only source fails before its first snapshot.
+/// Returns an error if there is no terminal or it fails, if a thread cannot be started or panics, or if the only
+/// source fails before its first snapshot.
 pub fn run(
     watched: Vec<Watched>,
     options: &Options,

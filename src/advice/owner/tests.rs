@@ -432,7 +432,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
         ("/usr/bin/gitlab-runner run", &[("CI_JOB_ID", "7")], "GitLab's runner job 7", None),
         ("/usr/bin/java -jar /var/agent.jar -url x", &[], "Jenkins", None),
-        // A step daemon that might not be Slurm's does not identify the job.
+        // If slurmstepd might not be root's, the job ID is only a claim.
         ("/usr/sbin/slurmstepd", &[("SLURM_JOB_ID", "7")], "Slurm job 7", Some("scancel 7")),
     ] {
         let owned = below(ancestor, true, variables);
@@ -442,8 +442,8 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         let line = only(&owned);
         assert!(line.contains("(pid 70)"), "{line}");
         assert!(command.is_none_or(|command| line.contains(&format!("`{command}`"))), "{line}");
-        // A supervisor that might not be root's does not protect the process, and only its user
-        // gets the command.
+        // A supervisor that might not be root's does not protect the process from other users, and only the process's
+        // user gets the command.
         let forged = owner(&below(ancestor, false, variables)).unwrap();
         assert!(forged.is_by_user && forged.command_for(false).is_none(), "{ancestor}");
         assert_eq!(forged.command_for(true), command, "{ancestor}");

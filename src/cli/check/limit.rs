@@ -1,5 +1,5 @@
-//! `--max-used` and `--max-unattributed`: limits on the memory of a GPU. An unknown value is an error that makes the
-//! check report "could not measure".
+//! `--max-used` and `--max-unattributed`: limits on the memory of a GPU. An unknown value is reported as an error,
+//! and the check could not measure.
 
 use crate::model::snapshot::{Memory, PidNamespace, ReadError};
 use crate::model::{Gpu, Snapshot};

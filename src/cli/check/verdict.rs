@@ -143,7 +143,6 @@ impl CheckVerdict {
         }
     }
 
-    /// Returns a progress message.
     pub(super) fn purpose(&self, patience: Span) -> String {
         match &self.question.wait {
             Some(wait) => format!("waiting for {wait}, up to {patience} (--timeout)"),
@@ -151,7 +150,6 @@ impl CheckVerdict {
         }
     }
 
-    /// Returns whether `time` is after the timeout of `--wait-free`.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.question.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
@@ -174,7 +172,8 @@ impl CheckVerdict {
         self.engine.observe(&snapshot);
         let selected =
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
-        // The rules need the whole snapshot, because a process that is active on another GPU is not idle.
+        // Do not remove unselected GPUs before the rules are applied: a process that is active on another GPU is not
+        // idle.
         self.note_gpus(&snapshot.gpus);
         if !self.is_live {
             self.recorded.observe(&snapshot);
@@ -251,8 +250,9 @@ impl CheckVerdict {
         self.question.selection.check_users()
     }
 
-    /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist, or
-    /// if the baseline is from another host or boot. Succeeds if no GPU was seen.
+    /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist,
+    /// if the baseline is from another host or boot, or if CUDA_VISIBLE_DEVICES hides a GPU in `--wait-free`.
+    /// Succeeds if no GPU was seen.
     pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known_gpus.is_empty() {
             return Ok(());

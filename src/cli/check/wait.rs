@@ -62,7 +62,6 @@ impl Wait {
         self.visible = visible;
     }
 
-    /// Returns whether `time` is after the timeout.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
         self.waited_at(time) > self.timeout.seconds()
     }

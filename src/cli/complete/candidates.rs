@@ -1,5 +1,5 @@
-//! Finds values for an argument in the argument's definition and in one sample of this machine. A missing driver,
-//! recording or rule results in an empty list, not in an error.
+//! Finds values for an argument in the argument's definition, in the configuration, and in one sample of this machine
+//! or a recording. If the driver, the recording or the configuration cannot be read, the list is empty.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;

@@ -1,7 +1,7 @@
-//! Finds the argument that is being typed, with the definition that also parses the arguments.
+//! Finds the argument that is being typed.
 //!
-//! A marker is appended to the last word. Then the words are parsed without checking values. The argument whose value
-//! contains the marker is being typed.
+//! A marker is appended to the last word, and clap parses the words without checking values. The argument whose value
+//! ends with the marker is being typed.
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command, CommandFactory as _, ValueHint};

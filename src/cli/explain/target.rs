@@ -123,7 +123,8 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     }
 }
 
-/// Finds the finding whose id begins with `name`. If there is none, finds the process named `name`.
+/// Finds the finding whose id begins with `name`. If there is none, finds the process of the notebook, kernel or
+/// server with this name.
 fn find_named(
     name: &str,
     history: &SampledHistory,

@@ -106,7 +106,7 @@ pub(in crate::cli) fn can_ask() -> bool {
 
 /// Prints a question and reads the answer on another thread, so that sampling continues. Only "y" and "yes" confirm.
 fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
-    // Input typed before the question is not an answer.
+    // Discard input that was typed before the question.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
     // Ignore the error: a user who cannot see the question does not confirm.
     let _ = write!(io::stderr(), "{question} [y/N] ");
@@ -136,7 +136,7 @@ pub(in crate::cli) fn confirmed(
     let is_yes = loop {
         match answer.wait(ASKING_INTERVAL) {
             Ok(answer) => break answer,
-            // The rules need a history without gaps.
+            // The rules need a history without gaps, so continue sampling.
             Err(NoAnswer::Late) => engine.observe(&live.sample()),
             Err(NoAnswer::Never) => break false,
         }

@@ -103,7 +103,7 @@ impl Observation {
     }
 }
 
-/// Takes samples until the rules can decide. Returns the last snapshot.
+/// Takes samples for `--window` or its default, or only one if one is enough. Returns the last sample.
 fn sample_window(
     live: &mut Live,
     engine: &mut Engine,

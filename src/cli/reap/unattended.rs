@@ -42,7 +42,7 @@ use crate::source::live::Live;
 const WARNINGS: &str = "reap-warnings.json";
 /// Interval between samples while a target is killed.
 const ACTING_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum time until the main loop checks the watchdog.
+/// Maximum time between two watchdog checks of the main loop.
 const TURN: Duration = Duration::from_secs(1);
 /// Maximum time that the main loop waits for a disk.
 const DISK_TIME: Duration = Duration::from_secs(1);
@@ -355,7 +355,7 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Notifies the watchdog, unless sampling hangs.
+    /// Notifies the watchdog if a notification is due and a sample has arrived since the last notification.
     fn pulse(&mut self) {
         let is_due = |every| self.pulse.elapsed() >= every;
         if self.is_sampled && self.service.watchdog().is_some_and(is_due) {
@@ -442,7 +442,8 @@ impl System for LocalSystem<'_> {
     }
 }
 
-/// Pause after the first failed attempt to open the driver. The pause doubles after each further attempt.
+/// Pause after the first failed attempt to open the driver. The pause doubles after each further attempt, up to
+/// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 

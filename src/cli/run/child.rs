@@ -214,7 +214,7 @@ fn handle_signal(stage: &Stage, caught: &siginfo, hurry: &AtomicBool) {
         }
         Stage::Running { child, pidfd } => {
             let is_wanted = match signal {
-                // If SIGCONT was sent to the whole process group, the command already runs.
+                // If SIGCONT was sent to the whole process group, the command is already running.
                 libc::SIGCONT => is_stopped(*child),
                 // The kernel sends a terminal's signal to the whole process group, including the command.
                 _ => caught.ssi_code != libc::SI_KERNEL,

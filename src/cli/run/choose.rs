@@ -53,8 +53,8 @@ pub(super) fn is_asked(args: &RunArgs) -> bool {
     args.gpus.is_some() || !args.gpu.is_empty() || args.wait_free.is_some() || args.claim
 }
 
-/// Waits until enough GPUs are ready. Returns `None` after a timeout. Fails if the machine has too few suitable GPUs,
-/// or if a GPU cannot be claimed.
+/// Waits until enough GPUs are ready. Returns `None` after a timeout. Fails if too few GPUs are suitable or can be
+/// claimed.
 pub(super) fn choose(
     args: &RunArgs,
     global: &Global,
@@ -307,7 +307,7 @@ impl Waiting {
         Ok(Self { engine, request, timeout: args.timeout, is_quiet: args.quiet, shown_at: None })
     }
 
-    /// Shows a progress line. On a terminal, the line is updated in place, otherwise it is printed once a minute.
+    /// Shows a progress line. On a terminal, updates the line in place; otherwise, prints it once a minute.
     fn show_progress(
         &mut self,
         snapshot: &Snapshot,
@@ -346,7 +346,7 @@ impl Waiting {
         }
     }
 
-    /// Returns whether a finding or a suspicion says that a process does not use its memory.
+    /// Returns whether a process has a finding or suspicion about unused memory.
     fn is_unused(&self, pid: u32) -> bool {
         let found = self.engine.findings().iter();
         let found = found.filter_map(|finding| Some((finding.kind, finding.process.as_ref()?.pid)));

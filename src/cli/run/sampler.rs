@@ -15,7 +15,7 @@ use crate::source::live::Live;
 /// twentieth of the elapsed time, up to the configured interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_SHARE: u32 = 20;
-/// Time from the exit of the command until memory that is still held is reported. Processes need some time to exit.
+/// Delay after the exit of the command before held memory is reported, because processes need some time to exit.
 pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(marks, [(None, idle), (idle, None)]);
     }
 
-    /// The recording covers 15 minutes.
+    /// The recording covers 15 minutes, the minimum for the leak rule.
     #[test]
     fn only_a_leak_of_the_commands_processes_is_reported() {
         let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");

@@ -1,8 +1,7 @@
 //! The verdict of `gpumem check` in formats for CI servers: JUnit XML and job annotations.
 //!
-//! Each rule, limit, wait and baseline is a test case, whether it passes or fails, so that a CI
-//! server can show its history. An additional test case fails if gpumem could not measure
-//! something.
+//! Each rule, limit, wait and baseline is a test case, whether it passes or fails, so that a CI server can show the
+//! history of each case. An additional test case fails if gpumem could not measure something.
 
 use std::sync::Arc;
 

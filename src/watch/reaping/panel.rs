@@ -33,7 +33,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// Returns the tone for a line of `gpumem reap`.
+    /// Returns the tone of a line that `gpumem reap` would print.
     fn of_line(line: &str) -> Self {
         if line.starts_with("skipped:") || line.starts_with("undecided:") {
             Self::Faint

@@ -22,7 +22,7 @@ pub struct Playback {
     /// Number of requested rewinds that the source has not completed.
     pub rewinds: u32,
     pub shown: Option<u64>,
-    /// Clock that plays the timeline. `None` until the first tick.
+    /// Clock that plays the timeline. If `None`, the next tick starts a new clock.
     pub clock: Option<PlaybackClock>,
     /// Expected time until the next sample.
     pub awaited: Duration,

@@ -140,7 +140,7 @@ impl Prompt {
     }
 }
 
-/// Returns whether a character has no width, like a combining mark.
+/// Returns whether a character has no width, such as a combining mark.
 fn is_mark(c: char) -> bool {
     c.width().unwrap_or(0) == 0
 }

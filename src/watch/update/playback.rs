@@ -48,7 +48,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
         Some(_) => progress(app),
-        // A live screen shows how far it is behind.
+        // A live screen shows how far behind it is, so redraw it.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
             show(app, frame);

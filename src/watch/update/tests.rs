@@ -146,7 +146,7 @@ fn the_first_row_is_selected_when_it_appears() {
 
 #[test]
 fn no_row_takes_the_selection_of_a_process_that_is_gone() {
-    // The table or the user has selected the row.
+    // The row was selected by the table (no key), or by the user (`j`).
     for (line, at) in [("", 0), ("j", 1)] {
         let mut app = app_with(sample::snapshot(1, 4));
         keys(&mut app, line);

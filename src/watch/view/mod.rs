@@ -1,4 +1,4 @@
-//! Draws the panels from `&App`, which stays unchanged.
+//! Draws the panels. Drawing never changes the state.
 //!
 //! Each panel has a file; [`status`] is the panel below the table. Panels that have their own state
 //! and keys are modules of [`super`]. [`small`] draws a screen without panels.

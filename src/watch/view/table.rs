@@ -94,7 +94,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Formats the number of visible rows, such as `12 of 40`, if some are hidden.
+/// Formats the number of listed rows, such as `12 of 40`, if the filters hide some.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {
@@ -326,8 +326,8 @@ fn command_with_state<'a>(
     }
 }
 
-/// Returns whether a process stays in this state until another process acts. `D` is left out:
-/// processes enter it with every disk access, so the text would flicker.
+/// Returns whether a process stays in this state until another process acts. `D` is excluded: processes enter this
+/// state with every disk access, so the text would flicker.
 pub fn is_halted(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X')
 }

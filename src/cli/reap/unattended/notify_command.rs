@@ -21,7 +21,7 @@ use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks for the end of the output. Also the pause between reads after [`MOST_KEPT_BYTES`].
+/// Interval between checks for the end of the output, and pause after each read beyond [`MOST_KEPT_BYTES`].
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of bytes kept from standard error.
 const MOST_KEPT_BYTES: usize = 4 << 10;

@@ -36,7 +36,7 @@ impl Service {
     }
 
     fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
-        // A child inherits the variables of its parent's watchdog. WATCHDOG_PID then names the parent.
+        // A child process inherits these variables, but WATCHDOG_PID contains its parent's pid.
         let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
         let usec = usec.and_then(|usec| usec.parse().ok());
         let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);

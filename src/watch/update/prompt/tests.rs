@@ -118,7 +118,7 @@ fn the_beginning_of_a_terms_name_filters_only_after_enter() {
     press(&mut app, ctrl('u'));
     keys(&mut app, "runti<Enter>");
     assert_eq!(listed(&app), (0, "runti".to_owned()));
-    // The word starts no term's name, so it filters immediately.
+    // No term's name starts with this word, so the word filters immediately.
     keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }

@@ -315,7 +315,7 @@ fn samples_sent_before_a_rewind_are_ignored() {
     let shown = reel.shown();
     assert_eq!(show_sample(&mut reel.app, 0, late), None);
     assert_eq!(reel.shown(), shown);
-    // After a cancelled seek, the source is told to pause before the next control.
+    // Cancelling the seek pauses the source, although the rewind is still pending.
     let effect = keys(&mut reel.app, "p");
     assert_eq!(effect, Some(Effect::Control(Control::Playing(false))));
     for control in [Control::Rewind, Control::Playing(false)] {
