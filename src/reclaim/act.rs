@@ -1,12 +1,11 @@
 //! Carries out the steps for one target, as a state machine without a clock.
 //!
-//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to
-//! [`Act::advance`]. That method takes the steps that are due through [`ProcessControl`], returns
-//! when the next step is due, and never blocks.
+//! The caller repeatedly passes the time, the newest snapshot and the rule's verdict to [`Act::advance`]. The method
+//! takes the steps that are due through [`ProcessControl`] and returns when the next step is due. It never blocks.
 //!
-//! Only this module decides to send signals and requests. Before each signal or request, this
-//! module rechecks the process's identity, its protection and the finding, and writes to the
-//! ledger. `handles` tracks the processes that may be signalled, and `step` implements the actions.
+//! No other module decides to send a signal or a request. Before sending, this module checks again the identity of
+//! the process, its protection and the finding, and writes to the ledger. `handles` tracks the processes that may be
+//! signalled, and `step` implements the actions.
 
 mod checks;
 
@@ -27,16 +26,16 @@ use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
 use crate::units::{Bytes, Span};
 
-/// Minimum time, in seconds, to watch for a restart after the memory is freed. A supervisor waits a
-/// second or more before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
+/// Minimum time, in seconds, to watch for a restart once the memory is free. A supervisor waits a second or more
+/// before it restarts a process (systemd's `RestartSec=`, a shell's `sleep 1`).
 const WATCH_SECONDS: f64 = 5.0;
 
-/// Interval, in seconds, between checks of a job that still works when its grace period ends.
+/// Interval, in seconds, between checks of a job that is still working when its grace period ends.
 const SAVING_SECONDS: f64 = 5.0;
-/// Maximum time, in seconds, that a working job gets after the first signal.
+/// Maximum time, in seconds after the first signal, that a working job gets.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
-/// Maximum time, in seconds, that the verdict of a rule can be unknown before the act is cancelled.
+/// Maximum time, in seconds, for which a rule's verdict can stay unknown before the act is cancelled.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +49,14 @@ pub enum Recheck {
 pub struct StepInput<'a> {
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// Whether the finding still holds. Ignored if a person named the target.
+    /// Whether the finding still holds. Has no effect if a person named the target.
     pub recheck: Recheck,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActProgress {
-    /// The next step is due at `until`, or earlier if a process exits or a newer snapshot arrives.
+    /// The next step is due at `until`. The caller can call again earlier if a process exits or a newer snapshot
+    /// arrives.
     Waiting {
         until: Time,
     },
@@ -74,19 +74,19 @@ pub struct Act {
     baseline: Option<Baseline>,
     first_action: Option<Time>,
     unknown_since: Option<Time>,
-    /// Resource usage of the living members' job at the last signal or check.
+    /// Resource usage of the living members' job at the last signal or, if later, at the last check for work.
     usage: JobUsage,
-    /// Description of the job's work, if the job gets more time because it still works.
+    /// Description of the job's work, if the job was given more time because it is still working.
     saving: Option<String>,
     has_continued: bool,
     signalled: Vec<(LedgerProcess, Signal)>,
-    /// Whether the server has shut the kernel down. The server does not restart such a kernel.
+    /// Whether the server reported that it shut the kernel down. The server will not restart such a kernel.
     is_shut: bool,
     pending_request: Option<Deed>,
     answer: RequestResult,
     answered: Option<Time>,
     meter: ReleaseMeter,
-    /// Outcome of a step that left the processes running.
+    /// Outcome of a step after which the processes keep running.
     settled: Option<Outcome>,
     releases: Vec<PastRelease>,
     is_begun: bool,
@@ -96,9 +96,10 @@ pub struct Act {
 enum ActStage {
     Fresh,
     Due(usize),
-    /// The step with this index was taken and can take effect until this time.
+    /// The step with this index was taken. Its effect is awaited until this time.
     Taken(usize, Time),
-    /// The memory should be free. If a process allocates memory again, the act returns to `resume`.
+    /// The members have exited or freed the memory, which NVML must confirm. If a process allocates memory again, the
+    /// act returns to `resume`.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -160,8 +161,7 @@ impl Act {
         }
     }
 
-    /// Returns a description of the target's work, if the target gets more time because it still
-    /// works.
+    /// Returns a description of the target's work, if the target was given more time because it is still working.
     pub fn saving(&self) -> Option<&str> {
         self.saving.as_deref()
     }
@@ -171,7 +171,7 @@ impl Act {
         members.filter(|member| !self.held.has_ended(member.pid)).collect()
     }
 
-    /// Takes the due steps. If the ledger cannot be written, skips the pending action, ends the act
+    /// Takes the steps that are due. If the ledger cannot be written, ends the act without taking the next action,
     /// and returns the error.
     pub fn advance(
         &mut self,
@@ -236,7 +236,8 @@ impl Act {
         record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Opens handles on all processes before any process is signalled.
+    /// Checks the target again and opens handles on its processes. No process is signalled before all handles are
+    /// open.
     fn begin(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|step| step.advice()) {
             let command = Arc::clone(command);
@@ -257,7 +258,7 @@ impl Act {
         if self.family(input.snapshot, control).is_empty() {
             return NextMove::End(Outcome::AlreadyGone);
         }
-        // A process that a person named may have released the GPU since the plan was made.
+        // Since the plan was made, a process that a person named may have freed its GPU memory.
         if self.target.call() == Call::Named
             && members_hold_memory(&self.target, input.snapshot) == Some(false)
         {
@@ -336,7 +337,7 @@ impl Act {
                 self.meter = ReleaseMeter::new(&self.target, input.snapshot);
                 taken
             }
-            // The server may restart a process that received a signal.
+            // A kernel that received a signal may be restarted by its server.
             Started::Done => {
                 self.is_shut = false;
                 taken
@@ -374,8 +375,8 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // Look for new children while their parents are alive, because a child is found through its
-        // parent.
+        // Look for new children first, while their parents are alive, because children are found through their
+        // parents.
         let call = self.target.call();
         let now = input.now;
         self.held.adopt(call, &self.guard, now, input.snapshot, control);
@@ -396,7 +397,7 @@ impl Act {
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(index, outcome),
         }
-        // New activity cancels a step that ends processes, but not a release request.
+        // Activity cancels a step that ends processes. A release request continues.
         if step.ends_processes()
             && input.recheck == Recheck::NoLonger
             && let Some(next) = self.recheck_finding(input, control)
@@ -418,7 +419,7 @@ impl Act {
         }
     }
 
-    /// Returns the resource usage of the living members and their helper processes.
+    /// Reads the resource usage of the living members and their helper processes.
     fn read_usage(&mut self, control: &mut dyn ProcessControl) -> JobUsage {
         let alive = self.held.alive(control).into_iter();
         let alive = alive.filter_map(|handle| self.held.get(handle));
@@ -426,8 +427,8 @@ impl Act {
         control.read_usage(&alive, Some(&self.usage))
     }
 
-    /// Returns whether a living member or its helper processes still work, perhaps to save a
-    /// checkpoint. The act then waits, up to a limit.
+    /// Returns whether a living member or one of its helper processes is still working, perhaps saving a checkpoint.
+    /// The act then waits, but not forever.
     fn still_works(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> bool {
         let first_action = self.first_action.unwrap_or(input.now);
         let now = self.read_usage(control);
@@ -480,9 +481,8 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Returns the next move if every member has exited or released the GPU. Children can continue
-    /// without a GPU, for example to save a checkpoint. A release step determines on its own when
-    /// it is done.
+    /// Returns the next move if all members have exited, or if the step ends processes and the memory is freed. New
+    /// children without a GPU can keep running, for example to save a checkpoint.
     fn is_done(
         &mut self,
         step: Option<&Step>,
@@ -512,7 +512,7 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // A living process can allocate the memory again.
+        // A process that is still alive can allocate the memory again.
         if !self.family(input.snapshot, control).is_empty()
             && members_hold_memory(&self.target, input.snapshot) == Some(true)
         {
@@ -531,8 +531,7 @@ impl Act {
         let ms_until = |freed_at: Time| {
             u64::try_from(freed_at - self.first_action.unwrap_or(since)).unwrap_or(0)
         };
-        // If the plan only asks for a release, a process that is gone exited because of the
-        // request.
+        // If no step ends processes, a process that has exited did so because of the release request.
         let only_asked = !self.target.steps.iter().any(Step::ends_processes);
         let released = |bytes, freed_at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
@@ -578,8 +577,8 @@ impl Act {
         rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Compares a snapshot taken after the first action with the baseline. Returns `None` for an
-    /// older snapshot.
+    /// Compares a snapshot with the baseline. Returns `None` if there is no baseline, or the snapshot is older than
+    /// the first action.
     fn compare(&self, input: StepInput<'_>) -> Option<Back> {
         let baseline = self.baseline.as_ref()?;
         let first_action = self.first_action?;

@@ -1,9 +1,9 @@
-//! Derives the commands that a user can run to act on each finding. Pure.
+//! Derives the commands that a user can run to act on each finding, without side effects.
 //!
-//! The first command asks an idle process to release memory, if the process supports a release. The
-//! second is `gpumem kill` with every process of the target, if the plan would send signals or
-//! requests to end it. If a scheduler or service manager owns the process, the owner's command is
-//! shown instead. For a process that `reap` would skip, the only command explains the finding.
+//! The first command is `gpumem release`, if the process can be asked to release memory. The second is `gpumem kill`,
+//! if the plan would end the target; it names the target's launcher if there is one, otherwise the processes with
+//! findings. If a scheduler or service manager owns the process, its command replaces `gpumem kill`. If no command
+//! ends the process, the second command explains the finding.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ use crate::model::{Process, Snapshot};
 use crate::rules::{Engine, RuleSet};
 use crate::source::remote::RemoteHost;
 
-/// The uid of the user who can signal any process.
+/// Uid of root, who can signal any process.
 const ROOT: u32 = 0;
 
-/// The user and machine that run a suggested command.
+/// Who runs a suggested command, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
-    /// The user with this uid runs the command now, on this machine.
+    /// The user with this uid, now and on this machine.
     User(u32),
-    /// The owner of the processes runs the command. Used for a recording, whose reader is unknown.
+    /// The owner of the processes. Used for a recording, because nobody knows who reads it.
     Owner,
-    /// The owner runs the command on another machine and later, when a pid may have been reused.
+    /// The owner, on another machine and later, when a pid may have been reused.
     Elsewhere,
 }
 
@@ -41,8 +41,8 @@ impl Typist {
         matches!(self, Self::User(uid) if uid != owner)
     }
 
-    /// Returns process names as command arguments, or `None` if a process has no name that stays
-    /// unique when pids are reused.
+    /// Returns the processes as command-line arguments. Returns `None` if a process needs a name that stays unique
+    /// after its pid is reused, but has none.
     fn names(self, mut pids: Vec<u32>, snapshot: &Snapshot) -> Option<String> {
         pids.sort_unstable();
         pids.dedup();
@@ -58,14 +58,13 @@ impl Typist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
     pub commands: Vec<String>,
-    /// Advice to ask the owner, if gpumem lacks only the permission.
+    /// Advice to ask the owner, if gpumem only lacks the permission to act.
     ask_owner: Option<String>,
-    /// Whether the plan only shows the command of an owner.
+    /// Whether the plan only shows the command of the owner, such as a scheduler.
     is_left_to_owner: bool,
 }
 
 impl NextSteps {
-    /// Derives the commands from a plan for the snapshot.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
         let target = plan.targets.iter().find(|target| target.is_for(finding));
         let command = target.and_then(|target| {
@@ -88,7 +87,8 @@ impl NextSteps {
         }
     }
 
-    /// Adds the commands to a finding, and removes the actions that the plan leaves to the owner.
+    /// Adds the commands to a finding. If the plan leaves the target to its owner, also removes the finding's
+    /// actions.
     pub fn put(&self, finding: &mut Finding) {
         if self.is_left_to_owner {
             finding.actions.retain(|action| *action == Action::Notify);
@@ -103,19 +103,19 @@ impl NextSteps {
 #[derive(Debug)]
 pub struct CommandSource {
     configured: ConfiguredPolicy,
-    /// Whether the commands are run on this machine now, unlike those for a recording.
+    /// Whether the commands are for this machine now, not for a recording or another machine.
     is_live: bool,
-    /// Target machine of the commands, if they are not for this machine.
+    /// Machine on which the commands take effect, if not this one.
     host: Option<RemoteHost>,
 }
 
 impl CommandSource {
-    /// Takes the exemptions from the rules.
+    /// Creates a source that respects the exemptions in `rules`.
     pub fn new(rules: &RuleSet, is_live: bool) -> Self {
         Self { configured: ConfiguredPolicy::new(rules), is_live, host: None }
     }
 
-    /// Creates commands that are typed on this machine and take effect on another machine.
+    /// Creates a source of commands that the user types here and that take effect on another machine.
     pub fn on_host(rules: &RuleSet, host: RemoteHost) -> Self {
         Self { host: Some(host), ..Self::new(rules, false) }
     }
@@ -132,7 +132,7 @@ impl CommandSource {
         }
     }
 
-    /// Returns the commands for each finding, by finding id. The list is empty if planning failed.
+    /// Returns the commands for each finding, by finding id. If planning failed, returns an empty list.
     pub fn next_steps(
         &self,
         findings: &[Finding],
@@ -158,7 +158,7 @@ impl CommandSource {
         steps
     }
 
-    /// Returns `command` in the form to type on this machine for the other machine.
+    /// Returns `command` as the user must type it on this machine to run it on the target machine.
     pub fn typed_here(&self, command: &str) -> String {
         self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
     }
@@ -171,13 +171,13 @@ impl CommandSource {
         }
     }
 
-    /// Returns the plan and the user who would run its commands, or `None` if planning failed.
+    /// Returns the plan and the user who runs its commands, or `None` if planning failed.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
         let source =
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = default_policy();
         if self.is_live {
-            // Without /proc, no process can be ended, so the findings keep their own advice.
+            // Planning fails without /proc. No process can be ended then, so the findings keep their own advice.
             let (plan, guard) = plan_live(policy, source).ok()?;
             Some((plan, Typist::User(guard.ourselves.uid)))
         } else {
@@ -186,8 +186,8 @@ impl CommandSource {
     }
 }
 
-/// Returns the command that ends a target with exactly these processes, or `None` if no single
-/// command does.
+/// Returns the command that ends a target, whose processes with findings are `pids`. Returns `None` if no single
+/// command ends the target.
 fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
@@ -206,8 +206,7 @@ fn kill_command(
     if let Some(command) = asked.and_then(|owner| owner.command_for(is_own)) {
         return Some(command.to_owned());
     }
-    // A launcher has a pid, but no exact name. On another machine, the command names the launcher's
-    // ranks instead.
+    // A launcher has no exact name, so on another machine, the command names the launcher's ranks instead.
     if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
         pids = vec![launcher.pid];
     }
@@ -215,8 +214,8 @@ fn kill_command(
     Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Returns the command that asks a process, and other processes of its target, to release memory.
-/// Returns `None` if the process cannot be asked.
+/// Returns the command that asks the process of a finding to release memory, together with the other processes of its
+/// target that can be asked. Returns `None` if the process cannot be asked.
 fn release_command(
     finding: &Finding,
     target: Option<&Target>,
@@ -246,15 +245,15 @@ fn release_command(
     Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
 }
 
-/// Returns whether the process is a kernel that is running a cell. A busy kernel can be asked only
-/// after an interrupt.
+/// Returns whether the process is a kernel that is running a cell. Such a kernel must be interrupted before it can be
+/// asked.
 fn is_busy(process: &Process) -> bool {
     let kernel = process.jupyter.as_deref();
     kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
 }
 
-/// Returns the commands that the user can run for a process that holds GPU memory, with or without
-/// a finding. `policy` contains the exemptions.
+/// Returns the commands that the user can run on a process, whether or not the process has a finding. `policy`
+/// contains the exemptions.
 pub fn commands_for_process(
     process: &Process,
     snapshot: &Snapshot,
@@ -319,7 +318,7 @@ pub fn own_commands(
     process.map_or_else(OwnCommands::default, commands_of)
 }
 
-/// Returns the command that explains a finding, or `None` if the finding's subject is unknown.
+/// Returns the command that explains a finding, or `None` if the finding's process has no certain identity.
 fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {

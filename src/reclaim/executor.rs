@@ -1,11 +1,11 @@
 //! Carries out plans, one target after another.
 //!
-//! The command line, the screen and the service supply samples with findings, and receive events as
-//! an [`Observer`]. This module and [`Act`] recheck the findings and write to the ledger before
-//! every step. The executor holds the reaper lock as long as it lives. Callers that can wait use
-//! [`Executor::run`]; callers that are invoked with each sample use [`Executor::advance`].
+//! The command line, the screen and the service supply samples with findings, and implement [`Observer`] to receive
+//! events. This module checks the findings again before every step, and [`Act`] writes each action to the ledger. The
+//! executor holds the reaper lock until it is dropped. Callers that can block use [`Executor::run`]; callers that are
+//! invoked with each sample use [`Executor::advance`].
 //!
-//! The executor sends no signals itself (see `act`) and reads no clock.
+//! The executor itself sends no signals (see `act`) and reads no clock.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -48,8 +48,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Takes the lock in an existing state directory and opens the ledger there. Returns an error
-    /// if another reaper is running or the ledger cannot be opened.
+    /// Takes the reaper lock in an existing state directory and opens the ledger in the same directory. Returns an
+    /// error if another reaper is running or the ledger cannot be opened or read.
     pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
         let lock = Lock::acquire(&folder.join(LOCK_FILE))?;
         let path = folder.join(ledger::FILE_NAME);
@@ -78,7 +78,7 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// Returns the earliest start of an unattended act at this pace, but not before `now`.
+    /// Returns when an unattended act may start at this pace, which is not before `now`.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }
@@ -94,8 +94,8 @@ impl std::fmt::Debug for Tools {
 pub struct FreshSample<'a> {
     pub now: Time,
     pub snapshot: &'a Snapshot,
-    /// All findings in the sample that are not exempt, or `None` if the findings are unknown
-    /// because the sample is old or the rules have changed.
+    /// All findings that are not exempt, or `None` if the findings are unknown because the sample is old or the act
+    /// was revoked.
     pub found: Option<Vec<&'a Finding>>,
 }
 
@@ -103,21 +103,21 @@ pub trait SampleSource {
     /// Returns the newest sample, or `None` to stop the executor.
     fn sample(&mut self) -> Option<FreshSample<'_>>;
 
-    /// Waits until the given time. Can return early if a process exits or a newer snapshot arrives.
+    /// Waits until the given time. May return earlier if a process exits or a newer snapshot arrives.
     fn wait(&mut self, until: Time);
 }
 
 pub trait Observer {
-    /// Called after an action was written to the ledger, immediately before the action.
+    /// Called immediately before an action, after the action was written to the ledger.
     fn intended(&mut self, index: usize, deed: &Deed);
 
     /// Called if parts of the last action failed.
     fn failed(&mut self, index: usize, failures: &[Failure]);
 
-    /// Called while the target can react, until this time.
+    /// Called while the executor waits for a step to take effect, at most until the given time.
     fn waiting(&mut self, index: usize, until: Time);
 
-    /// Called when the target gets more time because it still works. `words` describes the work.
+    /// Called when the target gets more time because it is still working. `words` describes the work.
     fn saving(&mut self, index: usize, words: &str);
 
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome);
@@ -134,7 +134,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor that acts on the targets in this order, with the guard of their plan.
+    /// Creates an executor that acts on the targets in this order. `guard` is the guard that made the plan.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
         Self { targets, index: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
@@ -143,9 +143,9 @@ impl Executor {
         self.targets.get(self.index)
     }
 
-    /// Takes the steps that are due. The call after a target ends starts the next target. Returns
-    /// `None` if no target is left. If the ledger cannot be written, skips the pending action and
-    /// returns the error, and the caller must stop.
+    /// Takes the steps that are due. After a target ends, the next call starts the next target. Returns `None` if no
+    /// target is left. If the ledger cannot be written, returns the error without taking the next action; the caller
+    /// must stop then.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
@@ -188,8 +188,8 @@ impl Executor {
         Ok(Some(progress))
     }
 
-    /// Acts on the next target until the act ends. Returns `None` if no target is left, or if the
-    /// sample source stops. Returns the same errors as [`advance`](Self::advance).
+    /// Acts on the next target until the act ends. Returns `None` if no target is left or the sample source ends.
+    /// Returns the same errors as [`advance`](Self::advance).
     pub fn run(
         &mut self,
         samples: &mut dyn SampleSource,
@@ -206,8 +206,8 @@ impl Executor {
     }
 }
 
-/// Returns whether the findings on a target still hold. The answer is always yes for a target that
-/// a person named.
+/// Returns whether the findings on a target still hold. If a person named the target, always returns
+/// [`Recheck::StillTrue`].
 fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
@@ -216,7 +216,7 @@ fn recheck_by(act: &Act, sample: &FreshSample<'_>) -> Recheck {
     }
 }
 
-/// Ledger that also passes each entry to the observer.
+/// Passes each entry to the observer after writing it to the ledger.
 struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     index: usize,
@@ -250,7 +250,7 @@ pub enum LockError {
     #[error("another reaper{} is running ({} is locked); wait for it to exit", holder(*pid), path.display())]
     Held {
         path: PathBuf,
-        /// Pid of the holder, from the lock file.
+        /// Pid of the holder, read from the lock file.
         pid: Option<u32>,
     },
     #[error("cannot lock {}: {cause}; nothing is done without the lock", path.display())]
@@ -261,19 +261,19 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" ({pid})"))
 }
 
-/// The reaper lock. The kernel releases the lock when its holder exits for any reason.
+/// The reaper lock. When its holder exits for any reason, the kernel releases the lock.
 #[derive(Debug)]
 pub struct Lock {
     _held: File,
 }
 
 impl Lock {
-    /// Creates the file if it is missing, and locks it without waiting. Returns an error if another
-    /// process holds the lock, or if the lock cannot be taken.
+    /// Locks the file, which is created if it is missing. Returns an error immediately if another process holds the
+    /// lock, or if locking fails.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
-        // Mode 0600, because any user who can open the file, even for reading, could lock it and
-        // block the reaper.
+        // With mode 0600, only the owner can open the file. Any user who could open it, even for reading, could take
+        // the lock and block the reaper.
         let mut file = open_output(path, OFlags::empty(), 0o600).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -287,7 +287,7 @@ impl Lock {
             }
             Err(errno) => return Err(failed(errno.into())),
         }
-        // The pid is only informational, so errors are ignored.
+        // The pid is only shown to users, so errors are ignored.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
         Ok(Self { _held: file })
     }

@@ -1,9 +1,8 @@
-//! Decides which processes are protected, and why. Pure: [`crate::host`] reads the facts.
+//! Decides which processes are protected, and why. [`crate::host`] reads the facts from /proc.
 //!
-//! The same checks run for the plan and again before each action. If root owns a program's file,
-//! the program is compared by its whole file name. If a rule found the process, any unknown fact
-//! protects it. If a person named the process, it is protected only by unknown facts that any user
-//! can read, such as the owner and `oom_score_adj`.
+//! The same checks run when the plan is made and again before each action. A process named by a person is protected
+//! only by unknown facts that any user can read, such as the owner and `oom_score_adj`. A process found by a rule is
+//! protected by any unknown fact.
 
 use std::fmt;
 use std::sync::Arc;
@@ -176,15 +175,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Returns the guard for release requests, which do not harm an inference server.
+    /// Returns the guard for release requests. It allows inference servers, because a release does not harm them.
     pub fn for_release(&self) -> Self {
         let mut guard = self.clone();
         guard.policy.servers = true;
         guard
     }
 
-    /// Returns why current facts forbid signalling a process, or `None` if they allow it.
-    /// `known_executable` is the last path of the process's program that could be read.
+    /// Returns why the current facts forbid signalling a process, or `None` if they allow it. `known_executable` is
+    /// the path of the process's program when the path could last be read.
     pub fn by_facts(
         &self,
         call: Call,
@@ -242,7 +241,7 @@ impl Guard {
         None
     }
 
-    /// Returns why a snapshot forbids signalling a process, or `None` if the snapshot allows it.
+    /// Returns why the snapshot forbids signalling a process, or `None` if it allows it.
     pub fn by_snapshot(
         &self,
         call: Call,
@@ -254,8 +253,8 @@ impl Guard {
         }
         let host = Some(PidNamespace::Host);
         let is_host = snapshot.host.pid_namespace == host && self.ourselves.pid_namespace == host;
-        // In another pid namespace, NVML's pids may mean other processes. Only an open GPU file
-        // then proves that this process holds a GPU.
+        // In another pid namespace, NVML's pids can mean other processes. Only an open GPU device file then proves
+        // that this process holds a GPU.
         if !is_host && (call == Call::Rule || !holds_gpu(process)) {
             return Some(Protection::OtherNamespace);
         }
@@ -271,8 +270,7 @@ impl Guard {
         self.find_keep(call, process, snapshot.time)
     }
 
-    /// Returns the exemption of a run's launcher by its owner or the configuration, if there is an
-    /// exemption.
+    /// Returns the exemption of a run's launcher by its owner or the configuration, if any.
     pub fn keeps_launcher(
         &self,
         call: Call,
@@ -313,13 +311,13 @@ impl Guard {
     }
 }
 
-/// Returns whether a process has a GPU device file open. The driver's control file does not count.
+/// Returns whether a process has the device file of a GPU open. The driver's control file does not count.
 pub(super) fn holds_gpu(process: &Process) -> bool {
     let files = process.gpu_files.as_deref().unwrap_or_default();
     files.iter().any(|path| is_gpu_open(path))
 }
 
-/// Returns whether a device file belongs to a GPU, not to the driver's control interface.
+/// Returns whether a device file belongs to a GPU rather than to the driver's control interface.
 pub(super) fn is_gpu_open(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let number = name.strip_prefix("nvidia");
@@ -327,7 +325,7 @@ pub(super) fn is_gpu_open(path: &str) -> bool {
         || matches!(name, "dxg" | "nvmap")
 }
 
-/// Returns whether NVML lists a process only for graphics or with an unknown type.
+/// Returns whether NVML lists the process, and only with graphics or unknown types.
 fn is_graphics_only(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = || {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);

@@ -1,10 +1,9 @@
-//! Keeps pidfds for the processes that an act may signal: the target's members, its launcher, and
-//! their new children.
+//! Holds pidfds for the processes that an act may signal: the target's members, its launcher, and new children of the
+//! members.
 //!
-//! A process outside the plan is added only if it is a child of a held, living process, started
-//! after the act opened its parents, holds a GPU, and passes every check that members pass. A
-//! shared session, process group, cgroup or name is not enough, because unrelated processes can
-//! share it. This module sends nothing.
+//! A process outside the plan is added only if it started after the act began, is a child of a living member, holds a
+//! GPU, and passes every check that applies to processes found by rules. Sharing a session, process group, cgroup or
+//! name is not enough, because unrelated processes can share them. This module sends no signals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,12 +16,11 @@ use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
 use crate::model::{self, Snapshot, Time};
 
-/// Minimum age, in seconds, of an added process, counted from its first observation. Between fork
-/// and exec, a process still has its parent's environment and open files.
+/// Minimum age, in seconds since its first observation, of an added process. Between fork and exec, a process still
+/// has its parent's environment and open files.
 const MIN_AGE_SECONDS: f64 = 1.0;
 
-/// Maximum number of added processes. Without this limit, only the user's process limit would stop
-/// a fork bomb.
+/// Maximum number of added processes. Otherwise, only the user's process limit would bound a fork bomb.
 const MAX_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -31,11 +29,11 @@ pub(super) struct HeldProcess {
     pub start_ticks: u64,
     uid: u32,
     pub handle: Handle,
-    /// Whether the process is a member of the family, not its launcher.
+    /// Whether the process is a member or an added child, not the launcher.
     pub is_member: bool,
-    /// Whether `adopt` added the process, which started after the plan.
+    /// Whether the process started after the plan and was added by [`Handles::adopt`].
     is_adopted: bool,
-    /// Last path of the process's program that could be read.
+    /// Path of the process's program when the path could last be read.
     pub executable: Option<Arc<str>>,
 }
 
@@ -50,9 +48,9 @@ pub(super) struct Handles {
     all: Vec<HeldProcess>,
     boot_id: Option<Arc<str>>,
     ended: HashSet<u32>,
-    /// Pid and start ticks of the processes that existed before the act began.
+    /// Pid and start ticks of each process that existed before the first action.
     present: HashSet<(u32, u64)>,
-    /// First observation of each new child.
+    /// When each new child was first observed.
     born: HashMap<(u32, u64), Time>,
     respawn: Respawn,
 }
@@ -95,7 +93,7 @@ impl Handles {
         }
     }
 
-    /// Records the existing processes and the members' relations before the first action.
+    /// Records, before the first action, which processes exist and what a successor of each member would look like.
     pub fn record_existing(&mut self, snapshot: &Snapshot, control: &mut dyn ProcessControl) {
         let listed = control.list();
         self.present = listed.iter().map(|process| (process.pid, process.start_ticks)).collect();
@@ -111,7 +109,7 @@ impl Handles {
         self.all.iter().find(|held| held.handle == handle)
     }
 
-    /// Returns whether a process did not exist when the act began, or has exited since.
+    /// Returns whether the process has exited, or did not exist when the act began.
     pub fn has_ended(&self, pid: u32) -> bool {
         self.ended.contains(&pid)
     }
@@ -120,7 +118,7 @@ impl Handles {
         self.get(handle).is_some_and(|held| held.is_adopted)
     }
 
-    /// Returns the living processes. Includes added processes only if they may hold a GPU.
+    /// Returns the living processes. An added process is included only if it may hold a GPU.
     pub fn concerned(
         &mut self,
         snapshot: &Snapshot,
@@ -144,7 +142,7 @@ impl Handles {
         })
     }
 
-    /// Returns the living processes, including the launcher.
+    /// Returns handles on all living processes, including the launcher.
     pub fn alive(&mut self, control: &mut dyn ProcessControl) -> Vec<Handle> {
         let mut alive = Vec::new();
         for held in &self.all {
@@ -157,7 +155,7 @@ impl Handles {
         alive
     }
 
-    /// Opens handles on new children of the held processes that hold a GPU.
+    /// Opens handles on new children of the members that hold a GPU.
     pub fn adopt(
         &mut self,
         call: Call,
@@ -167,8 +165,8 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Check the parents only after listing the processes. A parent that is alive afterwards has
-        // owned its pid all the time, so the listed children are its own.
+        // Check which parents are alive only after listing the processes. A parent that is alive now had its pid when
+        // the list was made, so the listed children are its own.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all
@@ -216,7 +214,7 @@ impl Handles {
     }
 
     fn adopt_one(&mut self, child: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
-        // The child may have exited in the meantime.
+        // A child that has exited since it was listed cannot be opened.
         let Ok(handle) = control.open(&Approved {
             pid: child.pid,
             start_ticks: child.start_ticks,
@@ -236,8 +234,8 @@ impl Handles {
         });
     }
 
-    /// Returns living descendants that may hold a GPU and have no handle. Ending an ancestor could
-    /// end these descendants, too.
+    /// Returns the pids of living descendants that may hold a GPU and have no handle. These processes could end
+    /// together with their ancestor.
     pub fn descendants_not_held(
         &self,
         handles: &[Handle],
@@ -289,9 +287,8 @@ impl Handles {
     }
 }
 
-/// Returns whether a process holds a GPU, because NVML lists it in the newest snapshot or it has a
-/// device file open. Returns `None` if NVML does not list the process and its file descriptors
-/// cannot be read.
+/// Returns whether a process holds a GPU: NVML lists it in the newest snapshot, or it has a device file open. Returns
+/// `None` if NVML does not list the process and its file descriptors cannot be read.
 pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Option<bool> {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
     let shown = snapshot.process(pid).and_then(|process| process.start_ticks);
@@ -303,7 +300,7 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
     Some(files.iter().any(|path| is_gpu_open(path)))
 }
 
-/// Returns whether a process outside the plan passes every check for processes that a rule found.
+/// Returns whether a new child passes every check that applies to processes found by rules.
 fn may_be_added(
     call: Call,
     guard: &Guard,
@@ -321,15 +318,15 @@ fn may_be_added(
         process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
-    // A named process may have an unreadable environment, but an added process may not.
+    // The environment of an added process must be readable, even if a person named the target.
     facts.environment.is_some()
         && !is_at_work
         && guard.by_snapshot(call, &process, snapshot).is_none()
         && !guard.policy.keeps.has(&process, snapshot)
 }
 
-/// Returns a process as a snapshot would show it. Missing values are copied from its parent or left
-/// unknown.
+/// Returns a new process as a snapshot would show it. Facts that were not read are copied from its parent, or unknown
+/// if the parent's would be misleading.
 fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(child.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(child.start_ticks)) {
@@ -352,7 +349,7 @@ fn newborn(child: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model
         cpu_percent: None,
         cpu_seconds: None,
         listening: None,
-        // The libraries of the new process were not read.
+        // The libraries and open files of the new process were not read.
         gpu_files: None,
         framework: None,
         framework_version: None,

@@ -1,8 +1,8 @@
-//! Finds the launcher of a distributed run and the leader of a family. Pure.
+//! Finds the launcher of a distributed run and the leader of a family.
 //!
-//! When one rank ends, a launcher ends all ranks or restarts the missing rank. A launcher is
-//! recognised by its name, or as the parent of several processes with rank numbers in their
-//! environment. Rank numbers also identify MPI's proxies, whose names are not in this file.
+//! If a rank exits, its launcher ends all ranks or restarts the missing one. A launcher is recognised by its name, or
+//! because several of its children have rank numbers in their environment. The latter also identifies MPI's proxies,
+//! which are not listed here.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::program::file_name;
 use crate::model::snapshot::Parent;
 use crate::model::{Process, Snapshot};
 
-/// Programs and Python modules that start a run's ranks, and end the ranks when they exit.
+/// Programs and Python modules that start the ranks of a run, and end the ranks when they exit.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "deepspeed",
@@ -29,15 +29,15 @@ const LAUNCHERS: &[&str] = &[
     "accelerate.commands.launch",
 ];
 
-/// Variables that contain a rank's number. Each launcher sets only some of these.
+/// Environment variables that contain the number of a rank. Each launcher sets only some of them.
 const RANKS: &[&str] =
     &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
 
-/// Shells, which are not launchers because they do not end the ranks that they started.
+/// Shells, which are not launchers because they exit without ending the ranks.
 const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
-/// Returns the leader of the members: the parent of most members, otherwise the leader of their
-/// group or session, otherwise the oldest member.
+/// Returns the leader of the members: the member with the most children among the processes. If there is a tie, the
+/// member that leads the group or session of the most members, then the oldest.
 pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
     let children = |pid: u32| {
         let parents = processes.iter().filter(|process| process.ppid == Some(pid));
@@ -51,13 +51,13 @@ pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> 
     };
     members
         .iter()
-        // `max_by_key` returns the last maximum, so `rev` makes the oldest member win.
+        // `max_by_key` returns the last maximum, so `rev` makes the oldest member win a tie.
         .rev()
         .max_by_key(|member| (children(member.pid), leads(member.pid)))
         .map_or(0, |member| member.pid)
 }
 
-/// Returns the living launcher of a rank's run. A shell or Slurm's daemon is never a launcher.
+/// Returns the launcher of a rank's run, or `None` if the parent is not a launcher.
 pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
     let parent = rank.parent.as_ref().filter(|parent| rank.ppid == Some(parent.pid))?;
     let is_launcher =
@@ -65,11 +65,11 @@ pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Optio
     is_launcher().then_some(parent)
 }
 
-/// Returns whether a parent has another child in the same run with an adjacent rank number.
+/// Returns whether the parent has another child whose rank number differs by one.
 fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let program = program.or(parent.comm.as_ref()).map_or("", |path| file_name(path));
-    // Users may not signal Slurm's daemon.
+    // Slurm's daemon starts ranks, but users may not signal it.
     if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
         return false;
     }
@@ -84,8 +84,7 @@ fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
     siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
-/// Returns whether a command is a launcher, or an interpreter that runs a launcher's script or
-/// module.
+/// Returns whether a command runs a launcher, either directly or as a Python script or module.
 pub(super) fn is_launcher_command(command: Option<&[Arc<str>]>) -> bool {
     let base = |word: &Arc<str>| word.rsplit('/').next().unwrap_or(word).to_owned();
     let Some((program, arguments)) = command.and_then(<[_]>::split_first) else {

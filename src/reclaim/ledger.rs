@@ -1,10 +1,8 @@
-//! The audit log: an append-only JSON Lines file that records every action with its time, process
-//! and reason.
+//! The audit log: an append-only JSON Lines file that records each action with its time, process and reason.
 //!
-//! Each line is on disk before the action that it announces. If gpumem dies during an act, the
-//! ledger shows which actions it sent or was about to send. If a line cannot be written, the act
-//! stops. The last line can be incomplete. The next writer then starts a new line, and the reader
-//! skips the incomplete line.
+//! Each line is on disk before the action that it announces, so the ledger shows what gpumem did or was about to do
+//! when it died. If a line cannot be written, the act stops. The last line can be incomplete. The next writer then
+//! starts a new line, and readers skip the incomplete one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -26,10 +24,10 @@ use crate::model::json;
 use crate::model::{Snapshot, Time};
 
 pub const FILE_NAME: &str = "reap.jsonl";
-/// Maximum number of bytes to read from the end of the file, enough for a few thousand acts.
+/// Maximum number of bytes read from the end of the file, enough for a few thousand acts.
 pub const MOST_READ_BYTES: u64 = 16 << 20;
 pub const SCHEMA: &str = "gpumem.ledger/1";
-/// Maximum length of a line, in bytes. A family of a thousand members needs half of this length.
+/// Maximum length of a line, in bytes. The line for a family of a thousand members is about half as long.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +43,6 @@ pub enum LedgerError {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LedgerEntry {
     pub time: Time,
-    /// Identifier of the act.
     pub act: Arc<str>,
     #[serde(flatten)]
     pub event: LedgerEvent,
@@ -58,7 +55,7 @@ pub enum LedgerEvent {
         actor: Actor,
         target: Box<Target>,
     },
-    /// An action is about to happen. A later line records the result, unless gpumem died first.
+    /// An action is about to happen. Unless gpumem dies, a later line records the result.
     Intended(Deed),
     Done {
         #[serde(flatten)]
@@ -85,8 +82,8 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Returns gpumem's own process and user. The user's name is copied from a process of the
-    /// snapshot.
+    /// Returns the actor for this process. The name of its user is taken from the snapshot, if another process of the
+    /// user is listed.
     pub fn of_gpumem(snapshot: &Snapshot) -> Self {
         let uid = geteuid().as_raw();
         let process = snapshot.processes.iter().find(|process| process.uid == Some(uid));
@@ -110,7 +107,7 @@ pub struct Failure {
 }
 
 pub trait LedgerSink {
-    /// Writes a line. When this method returns `Ok`, the line is on disk.
+    /// Writes a line. Returns only after the line is on disk.
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), LedgerError>;
 }
 
@@ -123,9 +120,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens a ledger, and creates the file if it is missing. Only the owner can read the file,
-    /// because it contains other users' command lines. Returns an error if the file cannot be
-    /// opened or is not a regular file.
+    /// Opens the ledger, which is created if it is missing. Only its owner can read the file, because it contains the
+    /// command lines of other users. Returns an error if the file cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = open_output(path, OFlags::APPEND, 0o600).map_err(failed)?;
@@ -134,7 +130,7 @@ impl Ledger {
         if let Some(end) = metadata.len().checked_sub(1) {
             file.read_exact_at(&mut last, end).map_err(failed)?;
         }
-        // Sync the directory as well, so that the new file survives a crash.
+        // Sync the directory, too, so that a newly created file survives a crash.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
@@ -162,7 +158,7 @@ impl LedgerSink for Ledger {
         if line.len() > MAX_LINE_BYTES {
             return Err(failed(io::Error::other("the line would be too long")));
         }
-        // If writing fails, the line may be incomplete.
+        // Until the write succeeds, the last line may be incomplete.
         self.is_torn = true;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
@@ -173,9 +169,9 @@ impl LedgerSink for Ledger {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerSummary {
     pub acts: Vec<PastAct>,
-    /// Number of lines that are incomplete or of a later version.
+    /// Number of lines that could not be parsed, because they are incomplete or written by a later version.
     pub unread_lines: usize,
-    /// Whether the file was too long to be read from the start.
+    /// Whether only the end of the file was read, because the file is too long.
     pub is_cut: bool,
 }
 
@@ -210,8 +206,8 @@ pub struct PastDeed {
     pub ended: Option<Time>,
 }
 
-/// Reads at most the last `most_bytes` of a ledger. A missing ledger is empty. Returns an error if
-/// the file cannot be read.
+/// Reads at most the last `most_bytes` of a ledger. A missing ledger is treated as empty. Returns an error if the
+/// file cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
     let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
@@ -233,7 +229,7 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
-        // The first line is incomplete, because the read starts in its middle.
+        // The first line is incomplete, because reading started in the middle of the file.
         lines.next();
     }
     let mut indexes = HashMap::new();
@@ -256,8 +252,8 @@ pub(super) fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// Returns the start times of unattended acts, for a [`ReapPace`](super::policy::ReapPace).
-    /// Includes acts whose origin is unknown, but not acts that a person confirmed.
+    /// Returns the start times of acts that no person confirmed, including acts of unknown origin, for a
+    /// [`ReapPace`](super::policy::ReapPace). Acts without actions are left out.
     pub fn unattended_times(&self) -> Vec<Time> {
         let is_unattended =
             |act: &&PastAct| act.actor.as_ref().is_none_or(|actor| actor.is_unattended);

@@ -1,17 +1,15 @@
 //! Reclaims GPU memory: plans actions, carries them out, and verifies the result.
 //!
-//! [`mod@plan`] turns findings or named processes into targets ([`target`]) and refusals, as
-//! [`policy`] requests. [`guard`] protects processes. Both are pure; [`prepare`] supplies the facts
-//! from /proc or a snapshot.
+//! [`mod@plan`] turns findings or named processes into targets ([`target`]) and refusals, as [`policy`] requests.
+//! [`guard`] protects processes. [`prepare`] supplies both with facts from /proc or a snapshot.
 //!
-//! [`executor`] carries out a plan, and [`act`] carries out the steps for one target. Each way to
-//! free memory is a file in [`step`]. Only [`process_control`] signals processes, always through
-//! pidfds. [`ledger`] records each action before it happens. [`mod@recheck`] checks whether a
-//! finding still holds, and [`verify`] whether NVML shows the memory as freed.
+//! [`executor`] carries out a plan, and [`act`] carries out the steps for one target. [`step`] has one module for
+//! each way to free memory. Only [`process_control`] signals processes, always through pidfds. [`ledger`] records
+//! each action before it happens. [`mod@recheck`] checks whether a finding still holds, and [`verify`] checks whether
+//! NVML shows the memory as freed.
 //!
-//! [`scheduler`] decides which unattended actions are due, and [`warnings`] stores the warnings
-//! sent before them. [`worker`] plans and acts for the screen. This module prints nothing and does
-//! not call NVML.
+//! [`scheduler`] decides which unattended actions are due, and [`warnings`] stores the warnings that precede them.
+//! [`worker`] makes and carries out plans for the screen. This module prints nothing and does not call NVML.
 
 pub mod act;
 pub mod commands;

@@ -1,7 +1,7 @@
 //! Computes totals of past actions from the audit log.
 //!
-//! Each update reads only the lines that were appended since the last update, so the totals never
-//! decrease.
+//! Each update reads only the lines appended since the previous update. The totals never decrease, even if the log is
+//! truncated.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -20,7 +20,7 @@ use crate::model::waste::{How, Reclaimed};
 #[derive(Debug)]
 pub struct ReclaimLog {
     path: PathBuf,
-    /// Inode of the file. `read` is the offset of the first unread byte.
+    /// Inode of the file. `read` counts the bytes read from this file.
     inode: u64,
     read: u64,
     open: HashMap<Arc<str>, OpenAct>,
@@ -30,19 +30,17 @@ pub struct ReclaimLog {
 #[derive(Debug, Default)]
 struct OpenAct {
     user: Arc<str>,
-    /// Method of the last action, or `None` before the first action.
+    /// Method of the last action, or `None` if no action was taken yet.
     method: Option<How>,
 }
 
 impl ReclaimLog {
-    /// Creates a reader for an audit log, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         let (open, sums) = (HashMap::new(), Reclaimed::default());
         Self { path, inode: 0, read: 0, open, sums }
     }
 
-    /// Reads new entries and returns the totals. If the log cannot be read, the totals stay
-    /// unchanged.
+    /// Reads new entries and returns the totals. Returns the previous totals if the log cannot be read.
     pub fn sums(&mut self) -> &Reclaimed {
         let _ = self.read_on();
         &self.sums
@@ -59,7 +57,7 @@ impl ReclaimLog {
         file.seek(SeekFrom::Start(self.read))?;
         let mut file = BufReader::new(file.take(metadata.len() - self.read));
         let mut line = Vec::new();
-        // A line without a newline is still being written.
+        // If the last line has no newline, it is still being written.
         while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
             self.read += line.len() as u64;
             if let Some(entry) = ledger::parse(&line) {
@@ -144,7 +142,7 @@ mod tests {
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
         assert_eq!(log.sums(), &Reclaimed::default(), "no log");
-        // An act can be read in two parts. An act without actions is not counted.
+        // The entries of an act can be read at different times, and an act without actions does not count.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());
         append(&path, "a", vec![freed()]);
@@ -156,7 +154,7 @@ mod tests {
         };
         assert_eq!(log.sums(), &expected(1));
         assert_eq!(log.sums(), &expected(1), "it is not read again");
-        // The log is replaced by a new file, then truncated.
+        // First, the log is replaced with a new file. Then, it is truncated.
         fs::rename(&path, folder.path().join("old")).unwrap();
         append(&path, "d", vec![begun(), term(), freed()]);
         assert_eq!(log.sums(), &expected(2));

@@ -1,9 +1,8 @@
-//! Finds past requests to release memory in the ledger.
+//! Finds past release requests in the ledger.
 //!
-//! The effects of a request must not look like the process's own work: a notebook server counts the
-//! request as activity, and the program seems to have freed the memory itself. Snapshots therefore
-//! mark these processes ([`Process::asked`](crate::model::Process::asked)), and the rules take the
-//! mark into account. The mark also prevents repeated requests.
+//! A release request must not look like work: the notebook server reports activity, and the program frees memory.
+//! Snapshots therefore mark the processes that were asked ([`Process::asked`](crate::model::Process::asked)). The
+//! rules ignore the effects of the request, and gpumem does not repeat the request too early.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,19 +14,19 @@ use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
 
-/// Maximum number of bytes to read from the end of the ledger, enough for a few hundred acts.
+/// Maximum number of bytes read from the end of the ledger, enough for a few hundred acts.
 const MAX_READ_BYTES: u64 = 1 << 20;
-/// Assumed duration, in seconds, of a release whose end is not in the ledger.
+/// Assumed duration, in seconds, of a release whose end the ledger does not contain.
 const ASSUMED_SECONDS: f64 = 60.0;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastRelease {
-    /// Process that received the request. For a server, the listening process.
+    /// The process that received the request. For a server, the process that listens.
     pub process: LedgerProcess,
     pub since: Time,
     /// End of the release, if known.
     until: Option<Time>,
-    /// Last activity of a kernel before the request.
+    /// A kernel's last activity before the request.
     last_activity: Option<Time>,
 }
 
@@ -40,7 +39,7 @@ impl PastRelease {
         Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
-    /// Converts the request to the form of a snapshot taken at `now`.
+    /// Returns the request as it appears in a snapshot taken at `now`.
     pub fn asked(&self, now: Time) -> AskedRelease {
         let under_way = || now.min(self.since.plus_seconds(ASSUMED_SECONDS));
         let until = self.until.unwrap_or_else(under_way);
@@ -52,7 +51,7 @@ impl PastRelease {
     }
 }
 
-/// Returns all releases of this boot in a ledger, oldest first. Includes releases without a result.
+/// Returns all release requests since boot, in the order of the ledger. Includes requests without a result.
 pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
     let is_of_boot = |act: &&ledger::PastAct| {
         let target = act.target.as_deref();
@@ -66,7 +65,7 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
     releases.collect()
 }
 
-/// Reader of the releases in a ledger. The file is read again when it changes.
+/// Reads the release requests in a ledger, and reads them again when the file changes.
 #[derive(Clone, Debug)]
 pub struct ReleaseLog {
     path: PathBuf,
@@ -75,13 +74,12 @@ pub struct ReleaseLog {
 }
 
 impl ReleaseLog {
-    /// Creates a reader for a ledger, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, releases: Vec::new() }
     }
 
-    /// Marks the processes in a snapshot that were asked to release memory. Marks no process if the
-    /// ledger cannot be read.
+    /// Marks the processes in a snapshot that were asked to release memory. If the ledger cannot be read, marks no
+    /// process.
     pub fn mark(&mut self, snapshot: &mut Snapshot) {
         self.refresh(snapshot.host.boot_id.as_deref());
         if self.releases.is_empty() {
@@ -92,7 +90,7 @@ impl ReleaseLog {
                 release.process.pid == process.pid
                     && Some(release.process.start_ticks) == process.start_ticks
             };
-            // A stored snapshot must not contain requests that were sent later.
+            // The snapshot may have been stored before the latest request.
             let releases = self.releases.iter().rev();
             let mut before = releases.filter(|release| release.since <= snapshot.time);
             if let Some(last) = before.find(is_same) {

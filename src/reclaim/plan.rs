@@ -1,10 +1,8 @@
-//! Creates a plan from findings and a policy: targets with their steps, and refusals with their
-//! reasons. Pure.
+//! Creates a plan from findings and a policy: targets with their steps, and refusals with their reasons.
 //!
-//! gpumem carries out exactly the plan that it has shown; see `act`. [`crate::model::family`]
-//! groups related processes. A family is ended as a whole or not at all. If a rule leads to an act,
-//! it must have found every member that NVML lists. `select` applies the policy's selection, `step`
-//! chooses the steps, and `guard` protects processes.
+//! gpumem shows the plan first and then carries it out; see `act`. [`crate::model::family`] groups related processes.
+//! A rule ends a family only if all members that NVML lists have findings. `select` chooses the processes that the
+//! policy requests, `step` chooses the steps, and `guard` protects processes.
 
 mod release;
 
@@ -29,7 +27,7 @@ use crate::model::process::Parent;
 use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
-/// Maximum number of generations to search for a requested ancestor of a process.
+/// Maximum number of generations searched for a requested ancestor of a process.
 const MAX_GENERATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +35,11 @@ pub struct PlanInput<'a> {
     pub findings: &'a [Finding],
     pub snapshot: &'a Snapshot,
     pub families: &'a [Family],
-    /// Facts about the processes that [`pids`] returns, if /proc is readable.
+    /// Facts about the processes that [`pids`] returns. Processes whose facts could not be read are missing.
     pub facts: &'a BTreeMap<u32, Guarded>,
 }
 
-/// Returns the pids of the processes whose facts a plan needs.
+/// Returns the pids of all processes about which a plan needs facts.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
     let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
     let mut pids: Vec<u32> =
@@ -54,9 +52,9 @@ pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
     pub time: Time,
-    /// The targets, most memory first.
+    /// The targets, sorted by memory, largest first.
     pub targets: Vec<Target>,
-    /// Processes that were requested or found, but are not part of any target.
+    /// Processes that were requested or found, but belong to no target.
     pub refused: Vec<Refused>,
 }
 
@@ -232,8 +230,7 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
         done.extend(together.iter().map(|accused| accused.process.pid));
         match target(input, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
-            // If a family is refused, report each requested process in it, even if only one process
-            // is the reason.
+            // If a family is refused, report every requested process in it, even those that are not the reason.
             Err(why) => {
                 let refused = together.iter().map(|accused| accused.refused(why.clone()));
                 plan.refused.extend(refused);
@@ -245,7 +242,8 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
-    /// Records the current usage of targets that a rule found, so that later work cancels the act.
+    /// Records how much CPU and I/O each target found by a rule has used so far, so that later work can cancel the
+    /// act.
     pub fn note_usage(&mut self, roots: &Roots) {
         let reader = UsageReader::new(roots);
         for target in self.targets.iter_mut().filter(|target| target.is_found()) {
@@ -258,7 +256,7 @@ impl Plan {
     }
 }
 
-/// Merges families with the same launcher, because ending the launcher ends all of them.
+/// Merges the families that have the same launcher, because they end together with the launcher.
 fn by_launcher(input: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = input.families.to_vec();
     let find_launcher = |pid: u32| find_launcher(input.snapshot.process(pid)?, input.snapshot);
@@ -323,7 +321,7 @@ fn target(
         } else if descends(process, accused, input.snapshot) {
             processes.push(process);
         } else {
-            // A relative that is not a descendant keeps running when the requested processes end.
+            // A relative that is not a descendant does not end with the requested processes.
             unasked.push(pid);
         }
     }
@@ -332,7 +330,7 @@ fn target(
     }
     let is_whole = unaccused.is_empty() && unasked.is_empty();
     if !unaccused.is_empty() {
-        // Members that keep running still hold the memory of the dead processes.
+        // The members that keep running may still hold the memory of the dead processes.
         dead.clear();
     }
     let launcher =
@@ -416,8 +414,8 @@ fn target(
     })
 }
 
-/// Returns the entry of a process in a target, or the reason for refusing the process. With
-/// `on_gpu`, the process must be on a GPU.
+/// Returns the entry of a process in a target, or the reason why the process is refused. If `on_gpu` is set, the
+/// process must be on a GPU.
 fn target_process(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -460,7 +458,7 @@ fn target_process(
     })
 }
 
-/// Returns whether a process uses the CPU. Unknown use counts as work.
+/// Returns whether a process uses the CPU. If that is unknown, returns true.
 fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
@@ -479,10 +477,10 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
     }
 }
 
-/// Returns whether a process is a descendant of a requested process, according to the snapshot.
+/// Returns whether a process descends from a requested process, according to the snapshot.
 fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
-    // In a recording, two processes can be each other's parents, so limit the search.
+    // In a recording, two processes can be each other's parents, so the search is limited.
     for _ in 0..MAX_GENERATIONS {
         let parent = child.ppid.and_then(|ppid| snapshot.process(ppid));
         let is_older = |parent: &&Process| {
@@ -499,7 +497,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
     false
 }
 
-/// Returns a process's memory by GPU, from NVML's process lists.
+/// Returns a process's memory on each GPU, according to NVML's process lists.
 fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found: Vec<MemberGpu> = Vec::new();
     for gpu in &snapshot.gpus {
@@ -517,8 +515,7 @@ fn rows(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Returns the GPUs that hold memory of a process, and the GPUs that the process has open without
-/// being listed there.
+/// Returns the GPUs on which NVML lists a process, and the GPUs whose device file the process has open.
 pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     let mut found = rows(process, snapshot);
     let files = process.gpu_files.as_deref().unwrap_or_default();
@@ -532,8 +529,8 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
     found
 }
 
-/// Returns the memory that NVML reports for the members and the dead processes, or `None` if a
-/// value is unknown.
+/// Returns the memory that NVML lists for the members and the dead processes, or `None` if NVML lists none of them or
+/// does not report a value.
 fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option<u64> {
     let is_theirs =
         |pid: u32| dead.contains(&pid) || members.iter().any(|member| member.pid == pid);

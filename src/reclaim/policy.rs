@@ -1,4 +1,4 @@
-//! Requests of a user or the configuration: targets, method, and pace. Plain data; `plan` and
+//! What a user or the configuration requests: targets, method, and pace. This module only contains data; `plan` and
 //! `guard` decide.
 
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::model::selector::Selected;
 use crate::model::{Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Minimum CPU use, in percent of a core, of a working family member that NVML does not list.
+/// Minimum CPU use, in percent of a core, of a family member that works although NVML does not list it.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Returns whether a process in a snapshot is an inference server, which is normally idle.
+/// Checks whether a process in a snapshot is an inference server, for which being idle is normal.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
 #[derive(Clone, Debug)]
@@ -29,31 +29,31 @@ pub struct Policy {
     pub selected: Option<Selected>,
     pub all_users: bool,
     pub graphics: bool,
-    /// Whether to include inference servers that a rule found.
+    /// Whether to include inference servers that rules found.
     pub servers: bool,
-    /// Whether to signal processes that a scheduler, service manager or container runtime owns,
-    /// instead of showing the owner's command.
+    /// Whether to signal processes that a scheduler, service manager or container runtime owns, instead of showing
+    /// its command.
     pub direct: bool,
-    /// Whether to include named processes that their owner or the configuration exempts.
+    /// Whether to include named processes even if their owner or the configuration exempts them.
     pub even_kept: bool,
     pub release: Release,
-    /// Names of rules whose findings lead to release requests only.
+    /// Names of the rules whose findings only lead to release requests.
     pub releasing: Vec<Arc<str>>,
     pub signal: Option<Signal>,
-    /// Grace period after each signal, instead of the defaults for the recipients.
+    /// Grace period after each signal, or `None` for the defaults, which depend on the recipients.
     pub grace: Option<Duration>,
-    /// File names of additional protected programs.
+    /// File names of programs that are protected in addition to the built-in ones.
     pub never: Vec<Arc<str>>,
-    /// Maximum duration of protection by `GPUMEM_KEEP`.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     pub longest_keep: Option<Span>,
     pub kept: Vec<Exempt>,
-    /// The exemptions of `kept` in the form of a check, for processes that start after the plan.
+    /// Checks the exemptions for processes that start after the plan; `kept` lists the earlier ones.
     pub keeps: Keeps,
     pub serves: Serves,
 }
 
 impl Policy {
-    /// Returns the default policy: only the caller's own processes, with SIGTERM first.
+    /// Returns the default policy: only the caller's own processes, and SIGTERM first.
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
@@ -80,10 +80,9 @@ impl Policy {
 pub enum Release {
     #[default]
     Never,
-    /// First asks idle targets of rules, except inference servers, and ends them if the finding
-    /// still holds.
+    /// Asks idle targets of rules first, except inference servers. Ends them if the finding still holds.
     First(ReleaseOptions),
-    /// Only asks targets, and ends no process.
+    /// Only asks targets. Ends no process.
     Only(ReleaseOptions),
 }
 
@@ -115,7 +114,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Selects processes by pid and by other names. Returns `None` if both lists are empty.
+    /// Selects processes by pid and by other names. Returns `None` if no name is given.
     pub fn named(pids: Vec<u32>, words: Vec<Arc<str>>) -> Option<Self> {
         let has_names = !pids.is_empty() || !words.is_empty();
         has_names.then_some(Self::Named(ProcessNames { pids, words }))
@@ -125,7 +124,7 @@ impl Targets {
         matches!(self, Self::Named(_))
     }
 
-    /// Returns whether a name may be a finding's id. Ids contain colons, but process names do not.
+    /// Returns whether a name may be a finding's id, which contains a colon.
     pub fn names_findings(&self) -> bool {
         match self {
             Self::Named(named) => named.words.iter().any(|word| word.contains(':')),
@@ -133,7 +132,7 @@ impl Targets {
         }
     }
 
-    /// Returns whether findings of this rule or of this kind are requested.
+    /// Returns whether findings of this rule and kind are requested.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
             return false;
@@ -148,27 +147,27 @@ impl Targets {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessNames {
     pub pids: Vec<u32>,
-    /// Names of GPUs, notebooks, kernels or inference servers, and ids or id prefixes of findings.
+    /// Names of GPUs, notebooks, kernels or inference servers, exact names of processes, and ids or id prefixes of
+    /// findings.
     pub words: Vec<Arc<str>>,
 }
 
-/// Selects findings that match every field that is set. A field matches if one of its values
-/// matches.
+/// Selects findings that match all nonempty fields. A field matches if one of its values does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FindingSelector {
-    /// PIDs of the processes. If empty, any process matches.
+    /// PIDs of the processes. If empty, all processes match.
     pub pids: Vec<u32>,
-    /// Kinds of findings. If empty, the kinds with [`Ends::Always`] match.
+    /// Kinds of findings. If `kinds` and `rules` are empty, the kinds with [`Ends::Always`] match.
     pub kinds: Vec<Kind>,
     pub rules: Vec<Arc<str>>,
 }
 
-/// Rate limit for unattended acts. The start times of earlier acts are in the ledger.
+/// Rate limit for unattended acts. The ledger contains the start times of earlier acts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
-    /// Pause after each act, so that the next sample shows its effect.
+    /// Pause after each act, long enough for the next sample to show the act's effect.
     pub settle: Duration,
-    /// Maximum number of acts during `within`.
+    /// Maximum number of acts within `within`.
     pub most: usize,
     pub within: Duration,
 }
@@ -180,14 +179,14 @@ impl Default for ReapPace {
 }
 
 impl ReapPace {
-    /// Returns the earliest start of the next act after `acts`, in any order. If the clock was set
-    /// back, a start in the future counts as now.
+    /// Returns when the next act may start, given the start times of earlier acts in any order. If the clock was set
+    /// back, start times in the future are treated as `now`.
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
         let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
-            // If `most` is 0, no act is allowed, so the next act is always a full period away.
+            // If `most` is 0, the next act is always a whole period away, so it never starts.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
             Some(_) => acts
                 .iter()

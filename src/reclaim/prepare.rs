@@ -1,9 +1,8 @@
 //! Prepares plans, either for this machine with facts from /proc, or from a snapshot alone.
 //!
-//! A plan from a snapshot is the plan that root would make on that machine. It shows how much
-//! memory of a recording `reap` would free and which processes `release` could ask. Nothing is
-//! sent, so facts that a snapshot lacks (`oom_score_adj`, an unread environment) do not protect a
-//! process. [`mod@plan`] decides what a plan contains.
+//! A plan from a snapshot is the plan that root would make on that machine. It shows how much memory `reap` would
+//! free and which processes `release` could ask. Such a plan is never carried out. Facts missing from the snapshot
+//! (`oom_score_adj`, an unread environment) would protect a process in a live plan, but do not protect it here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,14 +22,14 @@ use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet, serves};
 use crate::units::Span;
 
-/// Configured part of every policy: exemptions, and rules that release memory.
+/// The configured part of every policy: exemptions, and the rules that only ask for releases.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPolicy {
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
-    /// Maximum duration of protection by `GPUMEM_KEEP`.
+    /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     longest_keep: Option<Span>,
-    /// Names of rules whose findings lead to release requests only.
+    /// Names of the rules whose findings only lead to release requests.
     releasing: Vec<Arc<str>>,
 }
 
@@ -68,8 +67,7 @@ pub struct PlanSource<'a> {
     pub selected: Option<&'a Selected>,
 }
 
-/// Returns the names of the requested rules. If one of these rules is undecided, the result of the
-/// command is incomplete.
+/// Returns the names of the requested rules. If one of them is undecided, the plan may be incomplete.
 pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
@@ -78,8 +76,8 @@ pub fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Makes a plan for this machine with facts from /proc. Also returns the guard that decided which
-/// processes the plan may include. Returns an error if /proc does not show gpumem's own identity.
+/// Makes a plan for this machine with facts from /proc. Also returns the guard that was used, which is needed to
+/// carry out the plan. Returns an error if gpumem's own identity cannot be read.
 pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Guard), HostError> {
     let PlanSource { snapshot, findings, configured, selected } = source;
     let roots = Roots::default();
@@ -88,7 +86,7 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     policy.selected = selected.cloned();
     let guard = Guard { policy, ourselves };
     let families = families(snapshot);
-    // A process whose facts cannot be read is protected.
+    // A process without facts is protected.
     let facts = plan::pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
     let input = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
@@ -97,8 +95,7 @@ pub fn plan_live(mut policy: Policy, source: PlanSource<'_>) -> Result<(Plan, Gu
     Ok((plan, guard))
 }
 
-/// Makes the plan that root would make on the recorded machine. Facts that were not recorded
-/// protect no process.
+/// Makes the plan that root would make on the recorded machine. Facts that were not recorded protect no process.
 pub fn plan_recorded(mut policy: Policy, source: PlanSource<'_>) -> (Plan, Guard) {
     source.configured.protect(&mut policy, source.snapshot);
     policy.selected = source.selected.cloned();
@@ -154,8 +151,8 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     })
 }
 
-/// Returns the facts about a rank's launcher that a snapshot contains. A snapshot lacks the
-/// launcher's owner, so the launcher is assumed to have the owner of the rank.
+/// Returns the facts about a rank's launcher that a snapshot contains. Assumes that the launcher has the owner of the
+/// rank, because snapshots do not contain the launcher's owner.
 fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
     let parent = find_launcher(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
@@ -167,14 +164,14 @@ fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
-        // An unread environment protects no process in a plan from a snapshot.
+        // In a plan from a snapshot, an unread environment protects no process.
         environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))
 }
 
-/// Returns for each offered finding whether a plan for all users would reclaim its memory.
+/// Returns for each finding that `reap` offers to act on whether a plan for all users would include it.
 pub fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
@@ -197,7 +194,7 @@ pub(super) fn judged_policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     }
 }
 
-/// Returns for each offered finding whether a plan with this policy would reclaim its memory.
+/// Returns for each finding that `reap` offers to act on whether a plan with this policy would include it.
 fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
@@ -214,7 +211,7 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
             Some(why) => why.to_string().into(),
         }
     };
-    // Memory of the targets' processes that have no finding, counted once.
+    // Memory of the targets' processes without a finding. Each target is added to only one of its findings.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

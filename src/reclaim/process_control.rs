@@ -1,9 +1,9 @@
-//! The only code that touches processes: signals through pidfds, and requests to servers.
+//! Signals processes through pidfds, and sends requests to servers. No other code affects processes.
 //!
-//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. Opening a
-//! process is safe because of the order: open a pidfd, read the identity again by pid, then check
-//! that the process is still alive. While the process lives, its pid cannot be reused. No signal is
-//! sent by pid. This module decides nothing; see `act`.
+//! [`ProcessControl`] is the interface for an act, and [`PidfdControl`] implements it. To open a process safely, it
+//! opens a pidfd, reads the identity again by pid, and then checks that the process is still alive. Because a living
+//! process keeps its pid, the pidfd refers to the process whose identity was read. No signal is sent by pid. This
+//! module makes no decisions; see `act`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Approved {
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     pub uid: u32,
-    /// Boot ID that belongs to `start_ticks`. `None` matches no process.
+    /// ID of the boot that `start_ticks` counts from. If `None`, no process matches.
     pub boot_id: Option<Arc<str>>,
 }
 
@@ -40,10 +40,10 @@ pub struct Handle(pub usize);
 pub enum NotOpened {
     #[error("{0} is gone")]
     Gone(u32),
-    /// The pid was reused, belongs to a thread, or is from another boot.
+    /// The pid was reused, is that of a thread, or is from another boot.
     #[error("{0} is another process now; make a new plan")]
     Changed(u32),
-    /// The kernel has no pidfds, or a sandbox forbids them. Opening a pidfd needs no privilege.
+    /// The kernel has no pidfds, or a sandbox forbids them. No privilege is needed to open a pidfd.
     #[error(
         "cannot open a pidfd for process {0}: needs Linux 5.3 and a seccomp profile that allows pidfd_open"
     )]
@@ -51,7 +51,7 @@ pub enum NotOpened {
     #[error("cannot open a pidfd for process {pid}: {error}; try again")]
     Failed {
         pid: u32,
-        /// Error of the kernel, or error from reading /proc.
+        /// Error from the kernel or from reading /proc.
         error: String,
     },
 }
@@ -70,38 +70,36 @@ pub enum NotSent {
 pub enum RequestResult {
     Waiting,
     Done,
-    /// The process works, so nothing was done.
+    /// The process is working, so nothing was done.
     AtWork,
     Failed(String),
     Restarts(String),
     Released(ReleaseAnswer),
 }
 
-/// Sends a request and waits for the answer. The call can take seconds, so it runs on a separate
-/// thread.
+/// Sends a request and waits for the answer, which can take seconds. Called on a separate thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
-/// Operations that an act performs on processes. No operation blocks.
+/// Operations on processes that an act needs. None of them blocks.
 pub trait ProcessControl {
-    /// Opens a process, unless the pid now belongs to a different process.
+    /// Opens a process, unless its pid belongs to a different process now.
     fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;
 
-    /// Reads current facts about a process. Returns `None` if the process is gone or cannot be
-    /// read.
+    /// Reads the current facts about a process. Returns `None` if the process is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent>;
 
-    /// Returns whether an opened process has exited with all its threads.
+    /// Returns whether an opened process and all of its threads have exited.
     fn has_exited(&mut self, handle: Handle) -> bool;
 
     fn list(&mut self) -> Vec<ListedProcess>;
 
-    /// Returns the resource usage of a job. `processes` contains pids and start ticks, and `before`
-    /// is an earlier reading.
+    /// Returns the resource usage of a job whose processes have these pids and start ticks. `before` is the previous
+    /// reading, if any.
     fn read_usage(&mut self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage;
 
-    /// Returns the kernel function that blocks a process, or `None` if the process is not blocked.
+    /// Returns the kernel function in which a process is blocked, or `None` if it is not blocked.
     fn held_up(&mut self, pid: u32) -> Option<String>;
 
     fn start_request(&mut self, request: Request);
@@ -130,8 +128,7 @@ impl PidfdControl {
         }
     }
 
-    /// Sets the function that sends requests. `step::perform_requests` returns the function for all
-    /// steps.
+    /// Sets the function that performs requests; see `step::perform_requests`.
     pub fn with_requests(mut self, perform: PerformRequest) -> Self {
         self.perform = perform;
         self
@@ -140,7 +137,7 @@ impl PidfdControl {
     fn is_readable(fd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A failed poll does not prove an exit.
+        // If polling fails, assume that the process is alive.
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
@@ -153,7 +150,7 @@ impl ProcessControl for PidfdControl {
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(Errno::SRCH) => return Err(NotOpened::Gone(pid)),
-            // The pid belongs to a thread. Older kernels return EINVAL, newer kernels ENOENT.
+            // The pid is that of a thread. Older kernels return EINVAL, newer kernels return ENOENT.
             Err(Errno::INVAL | Errno::NOENT) => return Err(NotOpened::Changed(pid)),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => return Err(NotOpened::NoPidfd(pid)),
             Err(errno) => {

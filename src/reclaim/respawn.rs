@@ -1,18 +1,16 @@
-//! Finds the process that a parent, notebook server, service or container started to replace an
-//! ended process.
+//! Finds the process that replaced an ended process. A parent, notebook server, service or container may have started
+//! it.
 //!
-//! Candidates are processes that did not exist before the first signal. A candidate with the ended
-//! process's command is its successor. A candidate with another command must be listed by NVML on
-//! one of the target's GPUs, and started by the same parent, service or container. A successor is
-//! not in the plan, so it is never signalled.
+//! Only processes that did not exist before the first signal are candidates. A candidate with the command of the
+//! ended process is its successor. A candidate with another command must have the same parent, service or container,
+//! and NVML must list it on one of the target's GPUs. A successor is not part of the plan, so it is never signalled.
 //!
-//! A process with the same user and command that allocates memory on one of the target's GPUs is
-//! also a successor, regardless of its parent, because the ended process may have forked on SIGTERM
-//! or restarted itself in its own session.
+//! A process with the same user and command that allocates memory on one of the target's GPUs is a successor, too,
+//! whatever its parent, because the ended process may have forked on SIGTERM or restarted itself in a new session.
 //!
-//! A parent that adopts orphans can have unrelated children. Below such a parent, a candidate must
-//! have the same user, and must be in its own session or in the ended process's session. Leftovers
-//! of a login are in the login's session.
+//! A parent that adopts orphans can have unrelated children. A child of such a parent must have the same user, and
+//! must lead a session or be in the session of the ended process. Leftovers of a login are in the session of the
+//! login instead.
 
 use std::sync::Arc;
 
@@ -24,15 +22,14 @@ use crate::model::{Gpu, Process, Snapshot};
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FormerPlace {
     ppid: Option<u32>,
-    /// Whether the parent only adopted the process, so that the parent's other children are not
-    /// successors.
+    /// Whether the parent only adopted the process. The parent's other children are not successors then.
     is_orphan: bool,
     session: Option<u32>,
     uid: Option<u32>,
     parent_holds: bool,
     command: Option<Arc<[Arc<str>]>>,
-    /// Whether the command identifies one notebook kernel. The successor of a kernel can have
-    /// another parent, because a server can use a different wrapper for each start.
+    /// Whether the command identifies a particular notebook kernel. A successor of such a kernel can have a different
+    /// parent, because a server can use a new wrapper for each start.
     is_kernel: bool,
     manager: Option<Arc<str>>,
 }
@@ -117,7 +114,7 @@ impl Respawn {
                 return Some(candidate.pid);
             }
         }
-        // A supervisor can itself allocate the memory.
+        // A supervisor can allocate the memory itself.
         let supervisors =
             self.places.iter().filter(|former| !former.is_orphan && !former.parent_holds);
         let mut supervisors = supervisors.filter_map(|former| former.ppid);
@@ -125,7 +122,7 @@ impl Respawn {
     }
 }
 
-/// Returns the service or container that restarts a process.
+/// Returns the container or service that may restart the process.
 fn manager(process: &Process) -> Option<Arc<str>> {
     let container = process.container.as_deref().and_then(|container| container.id.clone());
     let unit = process.systemd_unit.as_ref();

@@ -1,10 +1,8 @@
-//! Decides from the newest snapshot which notices and unattended acts are due. Runs one act at a
-//! time.
+//! Decides from the newest snapshot which notices and unattended acts are due. Only one act runs at a time.
 //!
-//! The caller supplies the time. Effects go through [`System`], which tests replace. The
-//! configuration selects the findings to act on, and [`crate::reclaim`] decides which processes may
-//! be ended. `notices` chooses the recipients of notices, and [`crate::reclaim::warnings`] records
-//! earlier warnings.
+//! The snapshot supplies the time. All effects go through [`System`], which tests replace. The configuration selects
+//! the findings to act on, and [`crate::reclaim`] decides which processes can be ended. `notices` chooses the
+//! recipients of notices, and [`crate::reclaim::warnings`] records earlier warnings.
 
 mod notices;
 
@@ -38,8 +36,7 @@ use crate::units::{Bytes, Span, number_of};
 const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
-/// Reader of the service's log. Many users can read the log, and most of them cannot change the
-/// configuration.
+/// The reader of the service's log. Many users can read the log, but most of them cannot change the configuration.
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 pub trait System {
@@ -56,7 +53,7 @@ pub trait System {
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor;
 
-    /// Queues a notice. Returns `false` if the queue is full.
+    /// Queues a notice. Returns false if the queue is full.
     fn notify(&mut self, notice: Notice) -> bool;
 
     fn log(&mut self, text: &str);
@@ -91,7 +88,7 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// Whether the configuration has changed and would no longer end the target.
+    /// Whether the configuration changed during the act so that it would no longer end the target.
     is_revoked: bool,
 }
 
@@ -112,17 +109,16 @@ pub struct ReapScheduler {
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// Next time to ask for a release, by finding. `None` means never.
+    /// When to ask for a release again, by finding. `None` means never.
     asked: HashMap<Arc<str>, Option<Time>>,
-    /// Earliest time to ask again, by process. Only for processes that were asked while they were
-    /// working.
+    /// When a process may be asked again. Contains only processes that were asked while they were working.
     cleaned: HashMap<Identity, Time>,
-    /// Resource usage of a warned target's job when the job was last idle, by the target's first
+    /// Resource usage of each warned target's job when the job was last known to be idle, by the target's first
     /// member.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
-    /// Findings that were skipped for a reason that the log already contains.
+    /// Findings whose reason for being skipped was logged.
     skip_logged: HashSet<Arc<str>>,
-    /// Last logged error that prevented all acts.
+    /// The last logged error that prevented acts.
     last_error: Option<String>,
 }
 
@@ -146,8 +142,7 @@ impl ReapScheduler {
         }
     }
 
-    /// Replaces the configuration. A running act continues only if the new configuration would also
-    /// end the target.
+    /// Replaces the configuration. A running act continues only if the new configuration would end the target, too.
     pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);
@@ -193,7 +188,7 @@ impl ReapScheduler {
         text
     }
 
-    /// Processes the next snapshot and takes the actions that are due.
+    /// Processes the next snapshot: updates the warnings and takes the actions that are due.
     pub fn observe(&mut self, snapshot: Snapshot, system: &mut dyn System) {
         let now = snapshot.time;
         self.engine.observe(&snapshot);
@@ -223,9 +218,8 @@ impl ReapScheduler {
         self.advance(now, system);
     }
 
-    /// Returns the findings to act on and the findings to notify about. The findings to act on are
-    /// those of rules with `action = "reap"`, including findings that are attached to a more severe
-    /// finding.
+    /// Returns the findings to act on and the findings to notify about. The former are those of rules with `action =
+    /// "reap"`, even if they are attached to a more severe finding.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
         let reaped: Vec<Finding> =
             self.engine.unkept().filter(|finding| self.is_reaping(finding)).cloned().collect();
@@ -265,8 +259,8 @@ impl ReapScheduler {
         Ok((plan(&input, &guard), guard))
     }
 
-    /// Warns about targets that would be ended, and starts the act on the due target with the most
-    /// memory. Owners of skipped processes are not warned.
+    /// Warns about the targets that will be ended, and starts the act on the due target that holds the most memory.
+    /// Owners of skipped processes are not warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -316,8 +310,8 @@ impl ReapScheduler {
                         let now = Arc::new(system.usage(&target));
                         let when_idle =
                             self.used_when_idle.entry(first).or_insert_with(|| Arc::clone(&now));
-                        // The baseline advances while the job is idle, because averaging over a
-                        // long time would hide recent work.
+                        // While the job is idle, the baseline advances. Averaging since the first warning would hide
+                        // recent work.
                         let used = now.since(when_idle);
                         if used.seconds >= MIN_SECONDS && !is_work(used) {
                             *when_idle = now;
@@ -336,8 +330,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Asks processes to release memory if their rule says so, most memory first. The processes
-    /// keep running, so the owner gets a notice but no earlier warning.
+    /// Starts asking the process with the most memory, among those that are due, to release memory. The process keeps
+    /// running, so its owner gets a notice but no warning beforehand.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut still_asked = std::mem::take(&mut self.asked);
         still_asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
@@ -379,8 +373,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Splits a finding about a GPU into one finding for each process that has announced a signal
-    /// and was not asked recently. Returns a finding about a process unchanged.
+    /// Splits a finding on a GPU into one finding for each process that has announced a signal and was not asked
+    /// recently. Returns a finding on a process unchanged.
     fn split_by_process(&self, finding: Finding) -> Vec<Finding> {
         if finding.process.is_some() {
             return vec![finding];
@@ -400,7 +394,7 @@ impl ReapScheduler {
         processes.map(finding_about).collect()
     }
 
-    /// Returns whether an earlier run of gpumem has asked the process since the finding began.
+    /// Returns whether an earlier run of gpumem asked the process after the finding began.
     fn was_asked(&self, finding: &Finding) -> bool {
         let process = finding.process.as_ref();
         let process = process.and_then(|about| self.snapshot.process(about.pid));
@@ -409,14 +403,15 @@ impl ReapScheduler {
             && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
-    /// Returns whether all warnings were sent and the act has not been tried yet.
+    /// Returns whether all warnings were sent, the act was not tried yet, and the snapshot shows the finding's
+    /// subject.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
         warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
-    /// Returns whether the process has resumed work since the last warning.
+    /// Returns whether the process has worked since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
         let last = self.warnings.of(finding, true).and_then(|warning| warning.last);
         let usage = finding
@@ -432,7 +427,7 @@ impl ReapScheduler {
         })
     }
 
-    /// Logs why findings are skipped, unless the log already contains a reason for each of them.
+    /// Logs why findings are skipped, unless a reason was logged for each of them earlier.
     fn log_skipped(&mut self, findings: &[Arc<str>], why: &str, system: &mut dyn System) {
         let is_new = findings.iter().any(|finding| !self.skip_logged.contains(finding));
         if is_new {
@@ -489,8 +484,8 @@ impl ReapScheduler {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        // If the act was revoked, pass unknown findings. A finding that no longer holds would not
-        // cancel an act on a process that runs only because of SIGCONT.
+        // If the act was revoked, pass unknown findings, which cancel any act. The end of a finding does not cancel
+        // the act on a process that gpumem resumed with SIGCONT.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
         let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
@@ -503,7 +498,7 @@ impl ReapScheduler {
             return;
         };
         if response == Response::Release {
-            // The interval for a nearly full GPU applies to each process, not to the finding.
+            // A finding on a GPU stays due, because its interval applies to each process separately.
             let ids = self.engine.findings().iter().filter(|finding| finding.process.is_none());
             let gpu_findings: Vec<Arc<str>> = ids.map(|finding| Arc::clone(&finding.id)).collect();
             let findings = findings.into_iter().filter(|id| !gpu_findings.contains(id));
@@ -512,7 +507,7 @@ impl ReapScheduler {
             let asked = findings.map(|finding| (finding, retry_at));
             return self.asked.extend(asked);
         }
-        // If the process resumed work, warnings start over. Any other outcome is not retried.
+        // If the process resumed work, warnings start over. After any other outcome, the act is not repeated.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),
             _ => self.warnings.conclude(&findings),
@@ -520,14 +515,14 @@ impl ReapScheduler {
         self.log_error(noted.map_err(|error| error.to_string()), system);
     }
 
-    /// Stops the act, because gpumem must not act without an audit log.
+    /// Abandons the act, because gpumem must not act without an audit log.
     fn stop(&mut self, error: &ledger::LedgerError, now: Time, system: &mut dyn System) {
         self.acting = None;
         self.log_error(Err(error.to_string()), system);
         self.not_before = Some(now.plus_seconds(RETRY_SECONDS));
     }
 
-    /// Logs an error that prevents all acts, unless it was logged last.
+    /// Logs an error that prevents acts, unless the same error was logged last.
     fn log_error(&mut self, result: Result<(), String>, system: &mut dyn System) {
         if let Err(error) = result
             && self.last_error.as_ref() != Some(&error)
@@ -538,8 +533,8 @@ impl ReapScheduler {
     }
 }
 
-/// Returns whether a snapshot shows a finding's process and GPUs. gpumem does not act on a finding
-/// that is not shown, because it is based on older data.
+/// Returns whether a snapshot contains a finding's process and reads its GPUs. Otherwise, the finding is based on
+/// older data, and gpumem does not act on it.
 fn is_seen(finding: &Finding, snapshot: &Snapshot) -> bool {
     let is_there = finding.process.as_ref().is_none_or(|about| {
         let process = snapshot.process(about.pid);

@@ -1,5 +1,4 @@
-//! Selects the processes for a plan: processes that a person named, or processes that rules found.
-//! Pure.
+//! Selects the processes for a plan: those that a person named, or those that rules found.
 
 use std::sync::Arc;
 
@@ -60,7 +59,7 @@ pub(super) fn select_named<'a>(
             }
             continue;
         }
-        // A launcher holds no GPU, so its pid selects its ranks.
+        // A launcher holds no GPU. Its pid selects its ranks.
         let is_rank = |process: &&Process| {
             find_launcher(process, input.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
@@ -81,8 +80,8 @@ pub(super) fn select_named<'a>(
     accused
 }
 
-/// Returns the processes that a word selects: all processes of a GPU, notebook, kernel, inference
-/// server or finding, or the process with this [exact name](crate::model::Identity::exact_name).
+/// Returns the processes that a word selects: the process with this [exact name](crate::model::Identity::exact_name),
+/// or all processes of a GPU, notebook, kernel, inference server or finding.
 pub fn called<'a>(
     word: &str,
     snapshot: &'a Snapshot,
@@ -116,7 +115,7 @@ pub fn called<'a>(
     let has_prefix = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(has_prefix).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // A prefix of several ids is ambiguous, so it selects no finding.
+    // If several findings have this prefix, it selects none of them.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -127,7 +126,7 @@ pub fn called<'a>(
     found
 }
 
-/// Returns the processes that rules found and that the selector requests.
+/// Returns the processes that rules found and that `selector` requests.
 pub(super) fn select_found<'a>(
     input: &PlanInput<'a>,
     guard: &Guard,
@@ -143,7 +142,7 @@ pub(super) fn select_found<'a>(
             continue;
         }
         let is_asked = selector.kinds.contains(&finding.kind);
-        // A selector that names a rule requests all findings of the rule.
+        // A selector that names rules, but no kinds, requests all findings of these rules.
         let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
         let is_released = guard.policy.releasing.contains(&finding.rule);
         if !(by_name || selector.kinds.is_empty()) {
@@ -183,7 +182,7 @@ pub(super) fn select_found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // No user expects that an idle server is killed, so do not report it as refused.
+                // Users do not expect that an idle server is ended, so do not report it as refused.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }
@@ -228,8 +227,8 @@ pub(super) fn select_found<'a>(
     accused
 }
 
-/// Returns whether a process is not a placeholder, or placeholders are requested. A request for
-/// other findings on a placeholder, such as idle, is not enough.
+/// Returns false if the process is a placeholder and placeholders were not requested. A request for other findings on
+/// it, such as idle, is not enough.
 fn is_asked_for_as_placeholder(
     input: &PlanInput<'_>,
     selector: &FindingSelector,
@@ -252,7 +251,7 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
     })
 }
 
-/// Returns whether `pids` contains the pid of a process or of its run's launcher.
+/// Returns whether `pids` contains the pid of the process or of its run's launcher.
 fn is_of_pids(process: &Process, pids: &[u32], snapshot: &Snapshot) -> bool {
     let is_rank =
         || find_launcher(process, snapshot).is_some_and(|launcher| pids.contains(&launcher.pid));
@@ -264,7 +263,7 @@ fn is_kernel(process: &Process, id: &str) -> bool {
     kernel.is_some_and(|kernel| kernel.kernel_id.as_deref() == Some(id))
 }
 
-/// Returns whether a path is the notebook's path or its last components.
+/// Returns whether `path` is the notebook's path or consists of its last components.
 fn is_notebook(process: &Process, path: &str) -> bool {
     let Some(kernel) = process.jupyter.as_deref() else {
         return false;

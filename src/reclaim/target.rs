@@ -1,5 +1,5 @@
-//! A target: the processes to end together, the reason, and the steps with their actions and
-//! requests. This file contains the data that is shown and logged; `step` contains the behaviour.
+//! A target: the processes to end together, the reason, and the steps. This file contains the data that is shown and
+//! logged; `step` contains the behaviour.
 
 use std::sync::Arc;
 
@@ -48,7 +48,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns whether a person named the target or a rule found it.
     pub fn call(&self) -> Call {
         match self.reason {
             Reason::Named => Call::Named,
@@ -56,18 +55,18 @@ impl Target {
         }
     }
 
-    /// Returns whether rules found the target, so that their findings must still hold.
+    /// Returns whether rules found the target. Their findings must then still hold when gpumem acts.
     pub fn is_found(&self) -> bool {
         self.call() == Call::Rule
     }
 
-    /// Returns the pid and start ticks of each member.
+    /// Returns the pid and start ticks of all members.
     pub fn identities(&self) -> Vec<(u32, u64)> {
         self.members.iter().map(|member| (member.pid, member.start_ticks)).collect()
     }
 
-    /// Returns whether the target may be asked while it works, because its GPU is nearly full and
-    /// it has announced a release signal.
+    /// Returns whether the target can be asked while it is working. This is so if it was selected because its GPU is
+    /// nearly full.
     pub(super) fn may_work(&self) -> bool {
         match &self.reason {
             Reason::Found { findings } => {
@@ -77,7 +76,7 @@ impl Target {
         }
     }
 
-    /// Returns whether every step only asks for a release.
+    /// Returns whether all steps only ask for a release.
     pub fn is_release(&self) -> bool {
         let is_release = |step: &Step| matches!(step, Step::Release { .. });
         !self.steps.is_empty() && self.steps.iter().all(is_release)
@@ -90,7 +89,7 @@ impl Target {
         }
     }
 
-    /// Returns whether the steps only show a command.
+    /// Returns whether all steps only show a command.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())
     }
@@ -138,7 +137,6 @@ impl Because {
             pid,
             since: finding.since,
             message: finding.message.clone(),
-            // Serializing plain data cannot fail.
             evidence: serde_json::to_value(&finding.evidence).unwrap_or_default(),
         }
     }
@@ -300,14 +298,14 @@ pub enum Request {
     Release { way: ReleaseWay, options: ReleaseOptions },
     ShutKernel {
         kernel: KernelAtServer,
-        /// Whether to shut the kernel down even if it is busy.
+        /// Whether to shut the kernel down even if it is working.
         even_at_work: bool,
-        /// Times of gpumem's own release requests, which are not work.
+        /// gpumem's own release requests to the kernel, whose effects are not work.
         asked: Vec<AskedRelease>,
     },
 }
 
-/// Formats pids for use in a sentence.
+/// Formats pids as a comma-separated list.
 pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
     let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
     words.join(", ")

@@ -1,4 +1,4 @@
-//! Test fixtures: snapshots, findings, and simulated process control.
+//! Fixtures for tests: snapshots, findings, and simulated process control.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,8 +22,7 @@ use crate::units::GIB;
 pub const BOOT: &str = "boot";
 pub const OWNER: u32 = 1000;
 
-/// Returns a process of user 1000 that is alone in its session and group. Its start ticks are ten
-/// times its pid.
+/// Returns a process of user 1000 that leads its own session and group. Its start ticks are ten times its pid.
 pub fn process(pid: u32, command: &str) -> Process {
     Process {
         pid,
@@ -49,7 +48,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// Returns a GPU with rows of (pid, bytes), and `loose` unattributed bytes.
+/// Returns a GPU with the rows (pid, bytes), and with `loose` unattributed bytes.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -85,7 +84,7 @@ pub fn snapshot(time: Time, processes: &[Process], gpus: Vec<Gpu>) -> Snapshot {
     snapshot
 }
 
-/// Returns a two-hour-old finding about a process on GPU 0.
+/// Returns a finding on a process on GPU 0 that began two hours ago.
 pub fn finding(kind: Kind, process: &Process) -> Finding {
     let mut actions = vec![Action::Notify];
     if matches!(kind, Kind::Idle | Kind::Orphan) {
@@ -126,7 +125,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
     }
 }
 
-/// Returns the facts about a snapshot's processes, as if they were read from Linux.
+/// Returns the facts about the snapshot's processes as if they had been read from /proc.
 pub fn facts(snapshot: &Snapshot) -> BTreeMap<u32, Guarded> {
     let facts_by_pid = snapshot.processes.iter().filter_map(|process| {
         let facts = Guarded {
@@ -170,14 +169,14 @@ pub fn guard() -> Guard {
     }
 }
 
-/// Returns the owner's guard, with these pids as named targets.
+/// Returns the guard of the owner, for a policy that names these pids.
 pub fn guard_naming(pids: &[u32]) -> Guard {
     let mut guard = guard();
     guard.policy.targets = Targets::named(pids.to_vec(), Vec::new()).unwrap();
     guard
 }
 
-/// Returns the plan for a snapshot, with the families and facts of the snapshot.
+/// Plans for a snapshot, with its families and the facts from [`facts`].
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
     plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
@@ -192,19 +191,19 @@ pub fn plan_with(
     plan(&PlanInput { findings, snapshot, families, facts }, guard)
 }
 
-/// Simulated process control that records every signal and request.
+/// Simulated process control that records signals and requests.
 #[derive(Debug, Default)]
 pub struct FakeControl {
     pub processes: BTreeMap<u32, Guarded>,
-    /// Errors for processes that cannot be opened.
+    /// Errors when processes are opened, by pid.
     pub refuses: HashMap<u32, NotOpened>,
-    /// Errors for processes that cannot be signalled.
+    /// Errors when processes are signalled, by pid.
     pub rejects: HashMap<u32, NotSent>,
-    /// Signals that end each process.
+    /// Signals that end a process, by pid.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// Children that each process starts when it receives a signal.
+    /// Children that a process starts when it receives a signal, by pid.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
-    /// Processes in uninterruptible sleep, each with the kernel function that blocks it.
+    /// Kernel functions in which processes are blocked, by pid.
     pub wait_channels: HashMap<u32, String>,
     pub answer: Option<RequestResult>,
     pub usage: JobUsage,
@@ -232,7 +231,7 @@ impl FakeControl {
     }
 }
 
-/// A value that a test can still read after an executor has taken ownership.
+/// A value that a test can still access after moving a clone into an executor.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 
@@ -337,7 +336,7 @@ impl LedgerSink for Shared<MemoryLedger> {
     }
 }
 
-/// An in-memory ledger that accepts a limited number of lines.
+/// A ledger in memory that accepts a limited number of lines.
 #[derive(Debug)]
 pub struct MemoryLedger {
     pub lines: Vec<LedgerEntry>,

@@ -1,9 +1,9 @@
-//! Verifies whether NVML shows the memory as freed, and derives the outcome of an act. Pure.
+//! Decides from NVML's data whether the memory is freed, and derives the outcome of an act.
 //!
-//! An exit proves nothing: a blocked driver, or a fork that inherited the file descriptors, can
-//! keep the memory. Memory is freed when NVML no longer lists the processes *and* unattributed
-//! memory has not grown. The GPU's total usage is weaker evidence, because another process can
-//! allocate memory in the same second.
+//! The exit of a process does not prove that its memory is free: a blocked driver, or a forked process that inherited
+//! the file descriptors, can still hold it. Memory is freed when NVML no longer lists the processes and unattributed
+//! memory has not grown. The total usage of the GPU is weaker evidence, because another process can allocate memory
+//! in the meantime.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::target::{Target, TargetProcess, listed};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
-/// Time limit, in seconds, for the driver to free memory after the last exit.
+/// Time limit, in seconds, for the driver to free the memory after the last process has exited.
 pub const DEADLINE_SECONDS: f64 = 10.0;
 
-/// Lower limit of the tolerated growth of unattributed memory, in bytes. The tolerance is a quarter
-/// of the expected bytes, within the two limits.
+/// Lower limit, in bytes, of the tolerated growth of unattributed memory. The tolerance is a quarter of the memory
+/// that the target held, but within [`MIN_SLACK`] and [`MAX_SLACK`].
 const MIN_SLACK: u64 = 16 * MIB;
-/// A smaller decrease, in bytes, is not a release. GPU memory is allocated in blocks of a few MiB.
+/// Minimum decrease, in bytes, that is reported as a release. GPU memory is allocated in blocks of a few MiB.
 pub const MIN_RELEASED: u64 = 16 * MIB;
-/// Number of samples that must agree on the released memory.
+/// Number of samples over which the released memory is measured.
 const RELEASE_SAMPLES: usize = 3;
-/// Upper limit of the tolerated growth of unattributed memory, in bytes.
+/// Upper limit, in bytes, of the tolerated growth of unattributed memory.
 const MAX_SLACK: u64 = 256 * MIB;
 
 /// How an act ended.
@@ -120,7 +120,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns whether the request succeeded: the memory was freed, or no process held it.
+    /// Returns whether the act achieved its purpose: the memory was freed, or no process held it anymore.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
@@ -240,11 +240,11 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
     Ok(())
 }
 
-/// Measures how much memory a living target has released.
+/// Measures how much memory a target has released while it keeps running.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReleaseMeter {
     before: Option<u64>,
-    /// Bytes held at each time after the release, oldest first.
+    /// Bytes held in each sample after the release, oldest first.
     after: Vec<(Time, u64)>,
 }
 
@@ -253,7 +253,7 @@ impl ReleaseMeter {
         Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
-    /// Adds a snapshot taken after the release. Ignores a snapshot that was already added.
+    /// Adds a snapshot taken after the release. Ignores a snapshot that is not newer than the previous one.
     pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
         let last = self.after.last().map(|(time, _)| *time);
         if last.is_none_or(|last| last < snapshot.time)
@@ -263,14 +263,13 @@ impl ReleaseMeter {
         }
     }
 
-    /// Returns whether NVML reported the bytes held before the release, and often enough
-    /// afterwards.
+    /// Returns whether the bytes held are known from before the release, and from enough samples afterwards.
     pub fn is_known(&self) -> bool {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// Returns the number of bytes that were free in all of the last three samples, and the time of
-    /// the first sample with that many free bytes.
+    /// Returns how many bytes were free in all of the last three samples, and the time of the first sample in which
+    /// at least as many were free.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -280,7 +279,7 @@ impl ReleaseMeter {
     }
 }
 
-/// Returns the bytes that NVML lists for the members, or `None` if a value is unknown.
+/// Returns how many bytes NVML lists for the members, or `None` if a value is unknown.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let is_on_gpu = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|member| &member.gpus);
@@ -303,7 +302,7 @@ struct BytesBefore {
     index: u32,
     uuid: Option<Arc<str>>,
     used: Option<u64>,
-    /// Used memory that belongs to no listed process, in bytes.
+    /// Used memory that no listed process holds, in bytes.
     unattributed: Option<u64>,
     /// Bytes that NVML lists for the target, or `None` if a value is unknown.
     held: Option<u64>,
@@ -311,10 +310,9 @@ struct BytesBefore {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Back {
-    /// All memory was freed. Contains the number of bytes.
+    /// All memory was freed. Contains how much, in bytes.
     Yes(u64),
-    /// The memory was not freed yet, or this is unknown. Contains the pids of processes that may
-    /// hold the memory.
+    /// Memory is still in use, or its state is unknown. Contains the pids of processes that may hold it.
     NotYet(Vec<u32>),
 }
 
@@ -340,7 +338,7 @@ impl Baseline {
         )
     }
 
-    /// Returns whether a snapshot taken after the first action shows the memory as freed.
+    /// Compares a snapshot taken after the first action with this baseline.
     pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
         let (mut bytes, mut is_freed, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
@@ -370,8 +368,7 @@ impl BytesBefore {
         snapshot.gpus.iter().find(is_same_gpu)
     }
 
-    /// Returns the bytes freed on this GPU, or `None` if the memory is still held or this is
-    /// unknown.
+    /// Returns the bytes freed on this GPU, or `None` if the memory is still in use or its state is unknown.
     fn freed(&self, target: &Target, snapshot: &Snapshot) -> Option<u64> {
         let gpu = self.gpu(snapshot)?;
         if gpu.stale_seconds.is_some() || gpu.processes.is_none() {
@@ -382,14 +379,15 @@ impl BytesBefore {
             return None;
         }
         let Some(used) = gpu.memory.map(|memory| memory.used_bytes) else {
-            // If NVML reports no bytes, its process list is the only evidence.
+            // If NVML does not report memory usage, its process list is the only evidence.
             return self.used.is_none().then_some(self.held.unwrap_or(0));
         };
         let slack = (self.held.unwrap_or(0) / 4).clamp(MIN_SLACK, MAX_SLACK);
         let dropped = self.used.map(|before| before.saturating_sub(used));
         match (self.unattributed, unattributed(gpu)) {
             (Some(before), Some(after)) => match self.held {
-                // NVML listed no bytes for the target, so unattributed memory must have decreased.
+                // NVML listed no bytes for the target, so its memory was unattributed, and unattributed memory must
+                // drop.
                 Some(0) if before <= MIN_SLACK => Some(0),
                 Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > MIN_SLACK),
                 Some(held) => (after <= before.saturating_add(slack)).then_some(held),
@@ -427,8 +425,8 @@ impl BytesBefore {
     }
 }
 
-/// Returns whether a pid that NVML lists belongs to the target, not to a later process with the
-/// same pid.
+/// Returns whether the process with this pid, which NVML lists, belongs to the target. A later process that reuses
+/// the pid does not.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is_member = |member: &TargetProcess| {
@@ -437,12 +435,12 @@ fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
     target.members.iter().any(is_member) || (start.is_none() && target.dead.contains(&pid))
 }
 
-/// Returns whether a pid belongs to the target. Ignores pid reuse.
+/// Returns whether the pid is one of the target's. Does not detect that a pid was reused.
 fn belongs_to(pid: u32, target: &Target) -> bool {
     target.members.iter().any(|member| member.pid == pid) || target.dead.contains(&pid)
 }
 
-/// Returns whether the members hold memory, according to a snapshot, or `None` if this is unknown.
+/// Returns whether members of the target hold memory, according to a snapshot, or `None` if that is unknown.
 pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut is_known = true;
     for gpu in &snapshot.gpus {
@@ -462,8 +460,8 @@ pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Optio
         match files {
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
-            // A process that is missing from the snapshot holds nothing, unless NVML never listed
-            // it.
+            // Once a process is missing from the snapshot, it holds nothing. The exception is a process that NVML
+            // never listed, because then nothing shows its memory.
             Some(None) | None => is_known &= member.is_listed,
         }
     }

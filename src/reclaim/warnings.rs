@@ -1,10 +1,9 @@
-//! Stores on disk the warnings given before unattended acts, so that they survive a restart.
+//! Stores on disk which warnings were given before unattended acts, so that they survive a restart.
 //!
-//! A warning is about one finding on one process of one boot. gpumem warns when the finding
-//! appears, and again shortly before the act. If a finding ends and returns, the warnings start
-//! over. A finding that returned during a restart of gpumem began later than its stored warning.
-//! The file is replaced atomically. An unreadable file loses all warnings, which only delays acts.
-//! This module reads no clock and sends nothing.
+//! Each warning is about one finding on one process of one boot. gpumem warns when the finding appears, and again
+//! shortly before the act. If a finding ends and returns, the warnings start over. This includes a finding that began
+//! after its warning, which was in the file when gpumem started. The file is replaced atomically. If it is
+//! unreadable, all warnings are lost, which only delays acts. This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -21,13 +20,12 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// Value of `schema` in the file. In version 1, undelivered warnings were stored as given.
+/// Value of the field `schema` in the file. In version 1, warnings were stored even if they had not been delivered.
 const SCHEMA: &str = "gpumem.warnings/2";
-/// Maximum number of warnings in the file, far more than any machine needs.
+/// Maximum number of warnings in the file. No machine needs nearly as many.
 const MAX_WARNINGS: usize = 4096;
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Time, in seconds, after which a warning from before a restart expires, if its finding has not
-/// returned.
+/// Time, in seconds, after which a warning from an earlier run expires if its finding has not returned.
 const EXPIRY_SECONDS: f64 = 2.0 * 86_400.0;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +38,9 @@ pub enum WarningsError {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
-    /// Time from the first warning to the last.
+    /// Time between the first warning and the last.
     pub warn: Duration,
-    /// Time from the last warning to the act.
+    /// Time between the last warning and the act.
     pub grace: Duration,
 }
 
@@ -60,19 +58,19 @@ pub enum WarningDue {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Warning {
     pub finding: Arc<str>,
-    /// ID of the boot that the start ticks count from.
+    /// ID of the boot that `start_ticks` counts from.
     pub boot_id: Arc<str>,
-    /// Pid of the process, or `None` if the finding is about a GPU.
+    /// Pid of the process, or `None` if the finding is on a GPU.
     pub pid: Option<u32>,
     /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
     pub first: Time,
     pub last: Option<Time>,
-    /// Whether the warning announced the end of the process, not only the finding.
+    /// Whether the warning announced that the process will be ended, not only the finding.
     pub is_of_end: bool,
-    /// Whether the announced action was taken, so that it must not be repeated.
+    /// Whether the announced action was taken. It must not be repeated.
     pub is_over: bool,
-    /// Whether an earlier run gave the warning, and its finding has not been seen again yet.
+    /// Whether an earlier run gave the warning and the finding has not been seen since.
     #[serde(skip)]
     is_old: bool,
 }
@@ -117,8 +115,8 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Reads the warnings of this boot. If the file cannot be read, returns no warnings and the
-    /// error. A missing file is not an error.
+    /// Reads the warnings given since boot. A missing file is not an error. If the file cannot be read, returns no
+    /// warnings, and the error.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
         let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
         let error = match read(path) {
@@ -141,17 +139,16 @@ impl Warnings {
         &self.warnings
     }
 
-    /// Returns the warning about a finding: the warning that announces a kill if `is_of_end`,
-    /// otherwise the notice.
+    /// Returns the warning about a finding: the one that announces the end of the process if `is_of_end`, otherwise
+    /// the notice.
     pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
     }
 
-    /// Updates the warnings. `found` contains all current findings, and whether each finding leads
-    /// to a kill. Drops a warning if its finding is gone, if its time is in the future, or if it is
-    /// from an earlier run and the finding began later. Returns an error if the file cannot be
-    /// written.
+    /// Updates the warnings. `found` contains all current findings and whether each of them leads to the end of the
+    /// process. Drops a warning if its finding is gone, if its time is in the future, or if it is from an earlier run
+    /// and the finding began later. Returns an error if the file cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;
@@ -163,7 +160,7 @@ impl Warnings {
             let lasts = match finding {
                 Some(finding) if warning.is_old => finding.since <= warning.first,
                 Some(_) => true,
-                // After a restart, rules find nothing until they have collected history again.
+                // After a restart, the rules find nothing until enough history has been collected.
                 None => warning.is_old && now.seconds_since(warning.first) < EXPIRY_SECONDS,
             };
             warning.is_old &= finding.is_none();
@@ -175,8 +172,8 @@ impl Warnings {
         }
     }
 
-    /// Records the first or last warning, or a notice. If the file cannot be written, returns an
-    /// error and does not record the warning.
+    /// Records the first or last warning, or a notice. If the file cannot be written, returns an error and does not
+    /// record the warning.
     pub fn note(
         &mut self,
         finding: &Finding,
@@ -211,8 +208,8 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Records that the announced action of findings was taken. Returns an error if the file cannot
-    /// be written.
+    /// Records that the announced action was taken for these findings. Returns an error if the file cannot be
+    /// written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {
@@ -221,8 +218,8 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Deletes the warnings about findings, so that they start over. Returns an error if the file
-    /// cannot be written.
+    /// Deletes the warnings about these findings, so that warnings start over. Returns an error if the file cannot be
+    /// written.
     pub fn forget(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         current.retain(|warning| !findings.contains(&warning.finding));
@@ -324,7 +321,7 @@ mod tests {
         let found = found();
         warnings.note(&found, false, at(0.0)).unwrap();
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        // The rule now leads to a kill, so the notice is not enough.
+        // The rule now ends the process, so the earlier notice is not a sufficient warning.
         warnings.update(&[(&found, true)], at(2000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
         assert!(warnings.all().is_empty());
@@ -339,7 +336,7 @@ mod tests {
         let mut later = process(70, "python train.py");
         later.start_ticks = Some(99_999);
         let mut other = finding(Kind::Idle, &later);
-        // The processes differ, even if the ids of their findings are equal.
+        // The processes differ although the ids of their findings are equal.
         other.id = Arc::clone(&found.id);
         assert!(warnings.of(&other, true).is_none());
     }
@@ -351,11 +348,11 @@ mod tests {
         let found = found();
         open(&path).note(&found, true, at(0.0)).unwrap();
         let mut again = open(&path);
-        // After a restart, the rules have no history yet.
+        // After the restart, the rules have no history yet.
         again.update(&[], at(100.0)).unwrap();
         again.update(&[(&found, true)], at(101.0)).unwrap();
         assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
-        // Once the finding was seen again, its absence deletes the warning.
+        // Since the finding has been seen again, its absence deletes the warning.
         again.update(&[], at(902.0)).unwrap();
         assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
     }

@@ -1,8 +1,8 @@
-//! The screen's worker thread: creates plans and carries them out as `gpumem reap` does.
+//! The worker thread of the screen: makes plans and carries them out as `gpumem reap` does.
 //!
-//! This thread makes every call that can hang (/proc, a server, a disk), so that the screen never
-//! waits. Requests arrive through a [`mailbox`]. The worker passes each evaluated sample to the
-//! executor and reports progress. Plans from a recording are never carried out.
+//! All calls that can hang (on /proc, a server or a disk) are made by this thread, so that the screen never hangs.
+//! Requests arrive through a [`mailbox`]. The worker passes each sample to the executor and reports progress. Plans
+//! for a recording are never carried out.
 
 pub mod mailbox;
 
@@ -33,23 +33,23 @@ use crate::rules::{RuleSet, serves};
 use crate::source::remote::RemoteHost;
 use crate::units::Span;
 
-/// Interval between checks for exited processes.
+/// Interval between checks whether processes have exited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum age of a sample whose findings are current.
+/// Maximum age of a sample whose findings are still considered current.
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
-/// Validity of a confirmation. A later action would surprise the user.
+/// Time for which a confirmation is valid. If the action came later, it would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     pub scope: PlanScope,
-    /// Whether to ask for a release only, and keep the processes running.
+    /// Whether to ask for releases only and keep the processes running.
     pub release: bool,
     pub signal: Option<Signal>,
     pub all_users: bool,
-    /// Whether to include processes that a scheduler, service manager or container runtime owns.
+    /// Whether to signal processes that a scheduler, service manager or container runtime owns.
     pub direct: bool,
 }
 
@@ -67,21 +67,21 @@ pub enum ReclaimRequest {
         number: u64,
         plan: Arc<Plan>,
     },
-    /// Take the actions that are due at this sample.
+    /// Take the actions that are due, given this sample.
     Observe(ObservedSample),
-    /// Send nothing more for this plan.
+    /// Stop the plan. Nothing more is sent.
     Stop {
         number: u64,
     },
     Environment(Identity),
     Commands(ObservedSample),
-    /// Send nothing more, and report the actions that were taken.
+    /// Stop, and report which actions were taken.
     Leave,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
-    /// Number of the request, which the answer repeats.
+    /// Number that identifies the request in the answer.
     pub number: u64,
     pub options: PlanOptions,
     pub snapshot: Arc<Snapshot>,
@@ -92,25 +92,25 @@ pub struct PlanRequest {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
     pub snapshot: Arc<Snapshot>,
-    /// For a plan, all findings that are not exempt. For commands, the findings on the screen.
+    /// For a plan, all findings that are not exempt. For commands, the findings shown on the screen.
     pub found: Vec<Finding>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ReclaimProgress {
     Planned {
-        /// Number of the request.
+        /// Number of the request that the plan answers.
         number: u64,
         plan: Result<Proposal, String>,
     },
     Environment {
         of: Identity,
-        /// Variables by name, with secrets masked, or the reason why they cannot be read.
+        /// Variables by name, with secrets masked, or the reason why they could not be read.
         variables: Result<Vec<(String, String)>, String>,
     },
-    /// Commands for each finding, by finding id.
+    /// The commands for each finding, by finding id.
     Commands(Vec<(Arc<str>, NextSteps)>),
-    /// A plan has started and needs samples.
+    /// The plan was started and needs samples.
     Begun { number: u64 },
     Target {
         number: u64,
@@ -124,7 +124,7 @@ pub enum ReclaimProgress {
         place: usize,
         words: String,
     },
-    /// The plan is over, because every target has ended or the plan was stopped.
+    /// The plan is over: every target has ended, the plan was stopped, or an error occurred.
     Finished {
         number: u64,
         /// Error that stopped the plan, if any.
@@ -135,18 +135,18 @@ pub enum ReclaimProgress {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
     pub plan: Arc<Plan>,
-    /// Output that `gpumem reap` would print for the plan.
+    /// The lines that `gpumem reap` or `gpumem release` would print for the plan.
     pub lines: Vec<String>,
-    /// One line per target with the process and the memory to free.
+    /// One line per target, with the process and the memory to be freed.
     pub titles: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum TargetStage {
-    /// The target has time to react.
+    /// The executor waits for the last step to take effect.
     Waiting {
         until: Time,
-        /// Description of the target's work, if the target gets more time because it still works.
+        /// Description of the target's work, if the target was given more time because it is still working.
         saving: Option<Arc<str>>,
     },
     Ended {
@@ -161,12 +161,11 @@ pub struct ReclaimWorker {
     rules: RuleSet,
     configured: ConfiguredPolicy,
     commands: CommandSource,
-    /// `None` for a recording or another machine, because the worker cannot carry out plans for
-    /// these.
+    /// `None` for a recording or another machine, where the worker cannot carry out plans.
     open_tools: Option<OpenTools>,
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
-    /// Newest sample and its arrival time.
+    /// The newest sample and when it arrived.
     sample: Option<(ObservedSample, Instant)>,
 }
 
@@ -183,7 +182,7 @@ impl ReclaimWorker {
         }
     }
 
-    /// Creates a worker that only returns commands, to be run on another machine.
+    /// Creates a worker that only returns commands for another machine.
     pub fn on_host(config: &Config, host: RemoteHost) -> Self {
         let commands = CommandSource::on_host(&config.rules, host);
         Self { commands, ..Self::new(config, None) }
@@ -232,7 +231,7 @@ impl ReclaimWorker {
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
-        // The processes of a recording cannot be probed.
+        // Processes in a recording cannot be probed.
         let text = if question.options.release && self.open_tools.is_some() {
             let probed = probe_targets(std::mem::take(&mut plan.targets));
             let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
@@ -250,7 +249,7 @@ impl ReclaimWorker {
         })
     }
 
-    /// Starts a plan that the user confirmed at the time `asked`.
+    /// Starts a plan that the user confirmed at `asked`.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> Result<RunningBatch, String> {
         let open_tools = self
             .open_tools
@@ -264,7 +263,7 @@ impl ReclaimWorker {
         Ok(RunningBatch::new(number, executor, asked))
     }
 
-    /// Takes the actions that are due. Returns the time until the next action.
+    /// Takes the actions that are due. Returns after which time to call again, or `None` if no plan is running.
     fn advance(&mut self, report: &mut dyn FnMut(ReclaimProgress)) -> Option<Duration> {
         let batch = self.batch.as_mut()?;
         let number = batch.number;
@@ -272,7 +271,7 @@ impl ReclaimWorker {
             let limit = Span(CONFIRMATION_TIME);
             Some(format!("nothing was sent: no sample came for {limit}; try again"))
         } else {
-            // Without a current sample, no action is taken.
+            // Without a sample, no action is taken.
             let Some((sample, arrived)) = &self.sample else {
                 return Some(CHECK_INTERVAL);
             };
@@ -307,7 +306,7 @@ impl ReclaimWorker {
         self.finish(number, Some(words.to_owned()), report);
     }
 
-    /// Stops the plan. Returns a description of the signals that were sent to an unfinished target.
+    /// Stops the plan. Describes what was sent to the target that the worker was acting on, if any.
     pub fn leave(&mut self) -> Option<String> {
         let batch = self.batch.take()?;
         let leader = batch.executor.target()?.leader;
@@ -318,9 +317,8 @@ impl ReclaimWorker {
         Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
 
-    /// Handles a request that is as old as the given duration, or continues pending work, and
-    /// reports results. Returns how long to wait for a request before the next call, or `None` to
-    /// wait forever. May block.
+    /// Handles a request sent that long ago, or continues the running plan, and reports the results. Returns how long
+    /// to wait for the next request, or `None` to wait forever. May block.
     pub fn handle(
         &mut self,
         request: Option<(ReclaimRequest, Duration)>,
@@ -338,7 +336,7 @@ impl ReclaimWorker {
             Some(ReclaimRequest::Begin { number, plan }) => {
                 match self.begin(number, &plan, asked) {
                     Ok(batch) => {
-                        // Samples from before the start of the plan must not be used.
+                        // Do not use samples from before the start of the plan.
                         (self.batch, self.sample) = (Some(batch), None);
                         report(ReclaimProgress::Begun { number });
                     }
@@ -366,8 +364,8 @@ impl ReclaimWorker {
     }
 }
 
-/// Reads the environment of a process, with a time limit. The memory of a blocked process can be
-/// locked, and a running plan must not wait for the lock.
+/// Reads the environment of a process, with a time limit. The kernel can hold a lock on the memory of a blocked
+/// process, and a running plan must not wait for this lock.
 fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = process.start else {
         return Err("it is not known which process this is".to_owned());
@@ -384,9 +382,9 @@ struct RunningBatch {
     number: u64,
     executor: Executor,
     observer: ScreenObserver,
-    /// Time of the user's confirmation.
+    /// When the user confirmed the plan.
     asked: Instant,
-    /// Latest estimate of the current time, or `None` before the first sample.
+    /// Estimate of the current time, which never decreases, or `None` before the first sample.
     now: Option<Time>,
 }
 
@@ -401,28 +399,27 @@ impl RunningBatch {
         }
     }
 
-    /// Takes the actions that are due at a sample of this age. Returns the time until the next
-    /// action, or `None` if all targets are done.
+    /// Takes the actions that are due, given a sample of this age. Returns after which time to call again, or `None`
+    /// if all targets are done.
     fn advance(
         &mut self,
         sample: &ObservedSample,
         age: Duration,
         report: &mut dyn FnMut(ReclaimProgress),
     ) -> Result<Option<Duration>, ledger::LedgerError> {
-        // Sampling takes time, so the time of this sample can be before the time estimated from the
-        // previous sample.
+        // Taking a sample takes time, so this estimate can be earlier than the one from the previous sample.
         let reckoned = sample.snapshot.time.plus_seconds(age.as_secs_f64());
         let now = self.now.map_or(reckoned, |now| now.max(reckoned));
         self.now = Some(now);
         let sample = FreshSample {
             now,
             snapshot: &sample.snapshot,
-            // If the driver hangs, the findings can be outdated.
+            // If the driver hangs, no newer sample arrives, and the findings may be outdated.
             found: (age <= MAX_SAMPLE_AGE).then(|| sample.found.iter().collect()),
         };
         loop {
             let progress = self.executor.advance(&sample, &mut self.observer);
-            // Reporting can block, so report between steps.
+            // Reporting can block, so events are reported between steps.
             self.observer.events.drain(..).for_each(&mut *report);
             match progress? {
                 Some(ActProgress::Waiting { .. }) => return Ok(Some(CHECK_INTERVAL)),
@@ -433,7 +430,7 @@ impl RunningBatch {
     }
 }
 
-/// Events for the screen, reported after the act has taken its due actions.
+/// Collects events for the screen, which are reported between steps.
 #[derive(Default)]
 struct ScreenObserver {
     number: u64,
@@ -441,7 +438,7 @@ struct ScreenObserver {
     last_stage: Option<TargetStage>,
     sent: Vec<String>,
     has_sent: bool,
-    /// Description of the target's work, if the target gets more time because it still works.
+    /// Description of the target's work, if the target was given more time because it is still working.
     saving: Option<Arc<str>>,
 }
 
@@ -493,7 +490,7 @@ impl Observer for ScreenObserver {
     }
 }
 
-/// Returns the pids in a scope, and refusals for processes that are gone or replaced.
+/// Returns the pids in a scope, and a refusal for each process that is gone or replaced.
 fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refused>) {
     let (identities, is_family) = match scope {
         PlanScope::Findings => return (Vec::new(), Vec::new()),
@@ -514,7 +511,7 @@ fn pids_in_scope(scope: &PlanScope, snapshot: &Snapshot) -> (Vec<u32>, Vec<Refus
         }
         pids.push(pid);
         let relatives = member(&families, pid).map(|family| &family.members);
-        // The plan adds members without a GPU; see `plan`.
+        // The plan adds the members that are not on a GPU; see `plan`.
         let is_on_gpu = |pid: &&u32| {
             let mut rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             rows.any(|rows| rows.iter().any(|row| row.pid == **pid))

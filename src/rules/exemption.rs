@@ -168,7 +168,7 @@ pub(super) fn kept_by(
             }
             None => server::serves(process, snapshot),
         };
-        // Only kinds that `reap` includes by default spare servers. Whoever requests another kind may end a server.
+        // Only kinds that `reap` includes by default spare servers. Kinds that must be requested can end them.
         let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })

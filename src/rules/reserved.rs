@@ -172,7 +172,7 @@ fn finding_parts(
     }
 }
 
-/// Returns the name of the job or container, and the command that releases its GPUs as advice.
+/// Returns a description of the job or container, and the command that releases its GPUs, if there is one.
 fn described(holder: &Reservation) -> (String, Option<String>) {
     let slurm = holder.slurm.as_deref().map(|slurm| {
         let mut job = slurm.clone();

@@ -1,5 +1,4 @@
-//! Checks before each step that the rule's finding still holds and that the processes may be
-//! signalled.
+//! Checks, before each step, whether the rule's finding still holds and the processes may be signalled.
 
 use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::host::JobWork;
@@ -10,13 +9,13 @@ use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
-/// Maximum period, in seconds, over which work since the plan is averaged. A plan can stay on the
-/// screen for hours, and a longer average would hide recent work.
+/// Maximum period, in seconds, over which work since the plan is averaged. A plan can stay on the screen for hours,
+/// and averaging over hours would hide recent work.
 const MAX_SECONDS: f64 = 60.0;
 
 impl Act {
-    /// Continues after a step that left the processes alive: with the next step, or with the end of
-    /// the act.
+    /// Handles a step that left the processes running: continues with the next step, or ends the act if there is
+    /// none.
     pub(super) fn settle(&mut self, index: usize, outcome: Outcome) -> NextMove {
         let is_last = index + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
@@ -26,8 +25,7 @@ impl Act {
         }
     }
 
-    /// Returns the outcome of the act. If the finding ended because memory was released, the
-    /// outcome is the release.
+    /// Returns the final outcome of the act. If a release ended the finding, the outcome is the release.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -37,8 +35,7 @@ impl Act {
         }
     }
 
-    /// Ends the act if the finding no longer holds. An act on a target that a person named
-    /// continues.
+    /// Ends the act if the finding no longer holds, unless a person named the target.
     pub(super) fn recheck_finding(
         &mut self,
         input: StepInput<'_>,
@@ -56,7 +53,7 @@ impl Act {
                 self.unknown_since = None;
                 None
             }
-            // The finding ended only because gpumem sent SIGCONT to stopped members.
+            // The process is no longer stopped because gpumem sent SIGCONT, which alone does not cancel the act.
             Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(input.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {
@@ -71,8 +68,8 @@ impl Act {
         }
     }
 
-    /// Returns whether the target or its helper processes have worked since the plan was made.
-    /// Usage after the first action is ignored, because the target may be exiting.
+    /// Returns whether the target or its helper processes have worked since the plan was made. Returns false after
+    /// the first action, because exiting also uses CPU time.
     fn has_begun_work(&self, control: &mut dyn ProcessControl) -> bool {
         let Some(at_plan) = self.target.used_at_plan.as_deref() else {
             return false;
@@ -85,8 +82,7 @@ impl Act {
         is_work(JobWork { seconds: used.seconds.min(MAX_SECONDS), ..used })
     }
 
-    /// Returns whether gpumem sent SIGCONT to members whose only finding was that they were
-    /// stopped.
+    /// Returns whether gpumem sent SIGCONT and all findings on the target are of kind `stopped`.
     fn was_stopped(&self) -> bool {
         let Reason::Found { findings } = &self.target.reason else {
             return false;
@@ -105,7 +101,7 @@ impl Act {
             .any(works)
     }
 
-    /// Returns the outcome if a member is protected now.
+    /// Returns the outcome if one of the recipients is protected now.
     pub(super) fn find_protection(
         &self,
         recipients: &[Handle],
@@ -122,8 +118,7 @@ impl Act {
                 continue;
             }
             let environment = facts.as_ref().and_then(|facts| facts.environment.clone());
-            // The process is still alive, so its pid was not reused and the facts are about this
-            // process.
+            // The process is still alive, so its pid was not reused while the facts were read.
             let executable = held.executable.as_deref();
             let mut protection = self.guard.by_facts(call, held.pid, facts.as_ref(), executable);
             let shown = snapshot
@@ -145,8 +140,8 @@ impl Act {
         None
     }
 
-    /// Refuses a step that would end GPU processes outside the plan: a launcher's ranks or, if a
-    /// rule found the target, children of any member.
+    /// Returns the outcome of a step that would also end GPU processes outside the plan: a launcher's other ranks or,
+    /// if a rule found the target, children of any member.
     pub(super) fn would_end_others(
         &self,
         handles: &[Handle],

@@ -1,4 +1,4 @@
-//! Tests of every outcome of an act, with simulated process control and time.
+//! Tests the outcomes of an act with simulated process control and time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,8 +71,7 @@ impl ActTest {
         self
     }
 
-    /// Takes a snapshot with rows for the living processes and `unattributed` bytes without a
-    /// process.
+    /// Takes a snapshot in which each living process holds 1 GiB, and `unattributed` bytes belong to no process.
     fn take_snapshot(&mut self, unattributed: u64) {
         let alive = |process: &&Process| self.control.get().processes.contains_key(&process.pid);
         let processes: Vec<Process> =
@@ -134,13 +133,13 @@ fn a_process_that_exits_on_sigterm_is_freed_without_sigkill() {
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(test.sent(), [(70, TERM)]);
     assert!(test.act.outcome().is_none());
-    // The process has exited, but a snapshot from before the signal proves nothing.
+    // The process has exited, but this snapshot was taken before the signal, so it proves nothing.
     test.set_snapshot(Vec::new(), vec![gpu(0, &[], 0)]);
     test.now = 0.4;
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(test.act.alive().is_empty());
     let freed = Outcome::Freed { bytes: GIB, ms: 1500 };
-    // The memory is free. The act now watches for a successor.
+    // The memory is free, and the act waits for a possible restart.
     assert_eq!(test.advance_at(1.5), ActProgress::Waiting { until: at(5.0) });
     assert_eq!(test.advance_at(5.4), ActProgress::Ended(freed.clone()));
     assert_eq!(test.act.outcome(), Some(&freed));
@@ -161,7 +160,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
     assert_eq!(test.advance_at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
 
-    // The process uses the GPU, so the finding ended because of real work.
+    // If the process uses the GPU, the finding ended because the process works.
     let mut test = ActTest::for_findings(Kind::Stopped, &[stopped]);
     test.advance();
     test.recheck = Recheck::NoLonger;
@@ -178,13 +177,13 @@ fn activity_cancels_an_act_of_a_rule() {
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // The finding ends during the grace period, which cancels the later signals.
+    // A finding that ends during the grace period cancels the later signals.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.advance();
     test.recheck = Recheck::NoLonger;
     assert_eq!(test.advance_at(3.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(test.sent(), [(70, TERM)]);
-    // A rule cannot cancel an act on a target that a person named.
+    // If a person named the target, the end of a finding does not cancel the act.
     let mut test = ActTest::for_named(&[python()], guard());
     exit_on(&mut test, 70, &[KILL]);
     test.recheck = Recheck::NoLonger;
@@ -200,7 +199,7 @@ fn an_unknown_verdict_delays_and_then_cancels() {
     test.recheck = Recheck::StillTrue;
     test.advance_at(29.5);
     assert_eq!(test.sent(), [(70, TERM)]);
-    // An unknown verdict delays the next signal.
+    // The unknown verdict delays the next signal, and then cancels it.
     test.recheck = Recheck::Unknown;
     assert_eq!(test.advance_at(45.0), ActProgress::Waiting { until: at(75.0) });
     assert_eq!(test.advance_at(75.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
@@ -213,7 +212,7 @@ fn an_exited_process_ends_the_act_at_once() {
     test.control.get().end(70);
     assert_eq!(test.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(test.sent().is_empty());
-    // The process has released its memory before the act begins.
+    // The process frees its memory before the act begins.
     let mut test = ActTest::for_named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
@@ -362,7 +361,7 @@ fn a_process_that_allocates_again_is_killed() {
     test.now = 2.0;
     test.set_snapshot(vec![free], vec![gpu(0, &[], 0)]);
     assert!(matches!(test.advance(), ActProgress::Waiting { .. }));
-    // Three seconds later, the process holds as much memory as before.
+    // Three seconds later, the process holds the memory again.
     assert_eq!(test.advance_at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
     assert_eq!(test.sent(), [(70, TERM), (70, KILL)]);
@@ -370,7 +369,7 @@ fn a_process_that_allocates_again_is_killed() {
 
 #[test]
 fn a_working_process_gets_more_time() {
-    // Bytes of I/O and ticks of CPU time per second while the process saves its work.
+    // I/O in bytes per second, and CPU time in ticks per second, while the process saves its work.
     let saving = [(1 << 21, 0), (0, 50)];
     let cases = [(0, 10), (7, 15), (22, 30), (5000, 600)];
     for ((bytes, ticks), (works_for, killed_at)) in
@@ -416,7 +415,7 @@ fn work_since_the_plan_cancels_an_act_of_a_rule() {
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 900);
     assert_eq!(test.advance_at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // A little CPU time is not work, and usage after a signal is ignored.
+    // Little CPU time is not work, and usage after the first signal does not count.
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 110);
     assert!(matches!(test.advance_at(8.0), ActProgress::Waiting { .. }));
     assert_eq!(test.sent(), [(70, TERM)]);
@@ -435,7 +434,7 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     free.gpu_files = Some(Arc::default());
     test.now = 2.0;
     test.set_snapshot(vec![free], vec![gpu(0, &[], 0)]);
-    // The process no longer holds memory, so the rule no longer reports it.
+    // The process no longer holds memory, so the finding ends.
     test.recheck = Recheck::NoLonger;
     test.advance();
     test.now = 7.0;
@@ -444,8 +443,8 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     assert_eq!(test.sent(), [(70, TERM)]);
 }
 
-/// Returns a child with the facts of process 70 that started after the plan, with this parent and
-/// process group.
+/// Returns a child of `ppid` in process group `group`. It started after the plan and otherwise has the facts of
+/// process 70.
 fn new_child(test: &ActTest, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = test.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
@@ -485,8 +484,7 @@ fn advice_is_not_carried_out() {
 
 #[test]
 fn no_action_happens_without_a_ledger_entry() {
-    // The ledger has two lines before the first signal: the start of the act, and the intended
-    // action.
+    // Before the first signal, the ledger gets two lines: the beginning of the act, and the intended action.
     for capacity in 0..2 {
         let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
         test.ledger.capacity = capacity;
@@ -501,7 +499,7 @@ fn no_action_happens_without_a_ledger_entry() {
     test.now = 99.0;
     test.advance();
     assert_eq!(test.sent().len(), 1, "the act is over");
-    // The disk is full before SIGKILL, so SIGKILL is not sent.
+    // The disk is full before SIGKILL, so the act does not send SIGKILL.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.ledger.capacity = 3;
     test.advance();

@@ -1,4 +1,4 @@
-//! Tests of the commands for each finding. Protected processes get no `gpumem kill`.
+//! Tests the commands for each finding. A protected process gets no `gpumem kill`.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn fill_in<'f>(
     }
 }
 
-/// Returns findings of these kinds with their commands for the user of `guard`.
+/// Returns findings of these kinds, with the commands for the user of `guard`.
 fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         found.iter().map(|(kind, process)| finding(*kind, process)).collect();
@@ -87,7 +87,7 @@ fn an_idle_process_gets_release_before_kill() {
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
-        // The process announces no signal, so it cannot be asked.
+        // The process announces no release signal, so it cannot be asked.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
     ] {
         let snapshot = on_gpu(std::slice::from_ref(process));
@@ -95,7 +95,6 @@ fn an_idle_process_gets_release_before_kill() {
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|rank| (Kind::Idle, rank)).collect();
-    // The release and kill commands name the same processes.
     for commands in commands(&all, &on_gpu(&ranks)) {
         let pids = commands[1].strip_prefix("gpumem kill ").unwrap();
         assert_eq!(commands[0], format!("gpumem release {pids}"));
@@ -144,7 +143,7 @@ fn the_commands_depend_on_the_process_owner() {
     let roots = with_commands(&found, &snapshot, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // The reader of a recording is unknown.
+    // It is unknown who reads the recording.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
     let plan = plan_of(&findings, &snapshot, &root);
@@ -188,7 +187,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         (announcing(), true),
         (kernel("idle", "pytorch"), true),
         (kernel("busy", "pytorch"), false),
-        // TensorFlow never frees its memory, and the other library is unknown.
+        // TensorFlow never frees its memory, and nothing is known about the other library.
         (kernel("idle", "tensorflow"), false),
         (kernel("idle", "mine"), false),
         (python, false),
@@ -197,7 +196,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
         let commands =
             commands_for_process(&process, &snapshot, &default_policy(), Typist::User(OWNER));
         assert_eq!(commands.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
-        // The kernel's server may restart the kernel, so there is no kill command.
+        // The server may restart the kernel, so there is no kill command.
         let may_end = process.jupyter.is_none();
         assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
@@ -258,7 +257,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
         kill: Some(format!("gpumem kill{option} 70")),
     };
     assert_eq!(commands_by(&observed, Typist::Owner), both(""), "a recording's owner");
-    // On another machine and later, the pid may have been reused.
+    // On another machine, the command runs later, when the pid may have been reused.
     let exactly = both("").kill.map(|command| command.replace("70", "70@700@boot"));
     assert_eq!(commands_by(&observed, Typist::Elsewhere).kill, exactly);
     let mut without_boot_id = observed.clone();
@@ -268,7 +267,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
     assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
-    // In a container, the pid may belong to another process.
+    // In a container, NVML's pid may be that of another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);

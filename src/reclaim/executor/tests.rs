@@ -1,4 +1,4 @@
-//! Tests of the executor: order of targets, rechecks, and events for observers.
+//! Tests the order of targets, rechecks, and the events for observers.
 
 use super::*;
 use crate::model::{Kind, Process as Shown};
@@ -37,15 +37,14 @@ impl Observer for Notes {
     }
 }
 
-/// Simulation of two stopped processes on GPU 0, with their findings and an executor for the plan
-/// that ends both.
+/// Two stopped processes on GPU 0, their findings, and what an executor needs to end both.
 struct Simulation {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     processes: Vec<Shown>,
     now: f64,
     is_doubtful: bool,
-    /// Time after which no sample is supplied.
+    /// Time of the last sample.
     last: f64,
     snapshot: Snapshot,
     findings: Vec<Finding>,

@@ -1,5 +1,4 @@
-//! Tests of every reason for protecting a process, and of an ordinary process that is not
-//! protected.
+//! Tests the reasons for protecting a process, and that an ordinary process is not protected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,10 +68,10 @@ fn programs_are_matched_by_file_and_whole_name() {
         ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
-        // A process can choose its comm, so comm proves nothing.
+        // A process can choose its comm, so the name of the program file takes precedence.
         ("/usr/bin/python3.11", "Xorg", None),
         ("/usr/bin/python3.11", "sshd", None),
-        // A program whose name only contains a protected name is not protected.
+        // A program whose name merely contains a protected name is not protected.
         ("/home/ann/Xorg-trainer", "x", None),
         ("/home/ann/my-sshd", "x", None),
         ("/home/ann/systemd/train", "x", None),
@@ -81,12 +80,11 @@ fn programs_are_matched_by_file_and_whole_name() {
         let facts = with(Some(executable), comm);
         assert_eq!(name(&facts).as_deref(), protected, "{executable}");
     }
-    // If the executable cannot be read, the kernel's truncated comm decides.
+    // If the program file cannot be read, the comm decides, which the kernel truncates.
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
-    // A user's own program with a protected name is not protected, unless the configuration names
-    // it.
+    // A program that its user installed under a protected name is not protected, unless the configuration names it.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
         let with_owner =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
@@ -154,7 +152,7 @@ fn a_process_without_certain_identity_is_protected() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // The last known facts contain names, but the identity is uncertain.
+    // The last known facts include the owner, but the process has no certain identity.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),
@@ -251,8 +249,7 @@ fn the_owners_exemption_protects_until_it_ends() {
             "{start:?}"
         );
     }
-    // A process with an unreadable environment is not protected longer than a process with
-    // `GPUMEM_KEEP`.
+    // The limit on `GPUMEM_KEEP` also ends the protection of a process with an unreadable environment.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
         let found = limited.by_snapshot(Call::Rule, &process, &snapshot);

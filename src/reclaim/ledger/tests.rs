@@ -1,4 +1,4 @@
-//! Tests that a ledger stays readable after its writer was interrupted.
+//! Tests that a ledger stays readable after its writer is interrupted.
 
 use std::fs;
 
@@ -106,7 +106,7 @@ fn a_torn_line_loses_only_itself() {
         assert_eq!(past.acts[0].outcome.is_some(), is_whole);
         assert_eq!(past.acts[1].outcome, Some(Outcome::AlreadyGone));
     }
-    // Four lines of another version, or without valid JSON.
+    // None of these four lines is an entry of the current version.
     let strange = b"\xff\n{}\n[1]\n{\"schema\":\"gpumem.ledger/2\",\"event\":\"begun\"}\n\n";
     fs::write(&path, strange).unwrap();
     let past = read(&path, 1 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! Makes a plan that ends no process. Each process that can be asked to release memory is its own
-//! target, except that all processes of a server are one target. Pure.
+//! Makes a plan that only asks for releases and ends no process. Each process that can be asked is a target, except
+//! that all processes of a server are one target.
 
 use super::{Plan, PlanInput, Why, bytes, find_leader, reason, rows, target_process};
 use crate::model::Kind;
@@ -60,9 +60,8 @@ fn find_way(
         .map_err(|ways| Why::NoWayIn { ways: ways.into() })
 }
 
-/// Creates one target for all processes that release memory after the same request. The target of a
-/// server includes workers that were not requested, because the server releases their memory as
-/// well.
+/// Creates one target for all processes that release memory after the same request. The target of a server includes
+/// its workers even if they were not requested, because the server releases their memory, too.
 fn target(
     input: &PlanInput<'_>,
     guard: &Guard,
@@ -103,8 +102,7 @@ fn target(
     })
 }
 
-/// Returns whether the policy or the rule asks the process to release memory instead of ending the
-/// process.
+/// Returns whether the policy or a rule only asks the process to release memory, instead of ending it.
 pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
     let mut findings = accused.findings.iter();
     matches!(policy.release, Release::Only(_))

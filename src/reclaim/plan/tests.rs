@@ -1,4 +1,4 @@
-//! Tests of the processes that a plan includes or refuses.
+//! Tests which processes a plan includes or refuses.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ fn each_kind_is_a_target_by_default_on_request_or_never() {
         };
         assert_eq!(usual.targets.len(), by_default, "{kind}");
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
-        // Every requested process that is not a target is refused with a reason. Without a request,
-        // refusals are listed only for some kinds.
+        // A requested process that is not a target is refused with a reason. Without a request for its kind, only
+        // some kinds are listed as refused.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
         let is_notified =
             matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
@@ -178,14 +178,14 @@ fn a_reused_pid_is_refused() {
     let (findings, mut snapshot) = one_process(Kind::Idle);
     snapshot.processes[0].start_ticks = Some(1);
     assert_eq!(reasons(&plan_of(&findings, &snapshot, &guard())), [&Why::Gone]);
-    // The snapshot is outdated: according to Linux, another process has the pid.
+    // The snapshot is outdated: /proc shows that another process has the pid now.
     let (findings, snapshot) = one_process(Kind::Idle);
     let mut now = facts(&snapshot);
     now.get_mut(&70).unwrap().start_ticks = 1;
     let plan = plan_with(&findings, &snapshot, &[], &now, &guard());
     let protection = Protection::Replaced;
     assert_eq!(reasons(&plan), [&Why::Protected { pid: 70, protection }]);
-    // Without facts from Linux, no process is a target.
+    // Without facts from /proc, no process is a target.
     let plan = plan_with(&findings, &snapshot, &[], &BTreeMap::new(), &guard());
     assert!(plan.targets.is_empty() && plan.refused.len() == 1);
 }

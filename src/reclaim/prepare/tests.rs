@@ -1,4 +1,4 @@
-//! Tests that exactly the findings that a plan for all users includes are marked as reclaimable.
+//! Tests that a finding is marked as reclaimable if and only if a plan for all users includes it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::reclaim::testing::{BOOT, at, facts, finding, gpu, plan_with, process,
 use crate::units::GIB;
 use crate::watch::sample::dice::Dice;
 
-/// Returns a guard for root. None of the processes is an ancestor of gpumem.
+/// Returns a guard for root. No process of the tests is an ancestor of gpumem.
 fn root(policy: Policy) -> Guard {
     Guard {
         policy,
@@ -27,9 +27,8 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// Returns a random machine with findings and a configuration. Its jobs have members that are
-/// exempt, working, graphics-only, serving, protected, in another pid namespace, or without a
-/// finding.
+/// Picks a random machine, findings and configuration. Members of its jobs can be exempt, working, graphics-only,
+/// serving, protected, in another pid namespace, or without a finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
     let (mut findings, mut policy) = (Vec::new(), default_policy());
@@ -91,7 +90,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 }
                 findings.push(found);
             }
-            // The process may have exited after the finding was made.
+            // A process may have exited since the finding was made.
             if dice.roll(15) > 0 {
                 processes.push(process);
             }
@@ -141,7 +140,7 @@ fn the_headline_matches_a_plan_for_all_users() {
         identities.sort_unstable_by_key(|process| process.pid);
         identities.dedup();
         assert!(headline.processes <= identities.len(), "{seed}");
-        // Every process in the plan must have been marked.
+        // Each process in the plan must have been marked, and no other.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();
@@ -156,7 +155,7 @@ fn the_headline_matches_a_plan_for_all_users() {
         taken += headline.processes;
         left += whole.processes - headline.processes;
     }
-    // Both cases must occur often.
+    // Both cases must be common.
     assert!(taken > 50 && left > 50, "{taken} {left}");
 }
 
@@ -178,7 +177,7 @@ fn a_family_with_an_exempt_member_is_skipped() {
         reason: "night run".into(),
         until: None,
     });
-    // Process 71 is fully exempt, so it has no finding.
+    // Process 71 is exempt from all rules, so it has no finding.
     let mut found = [finding(Kind::Idle, &idle)];
     let marks_of = |found: &[Finding], policy: &Policy| marks(found, &snapshot, policy.clone());
     found[0].mark_planned(&marks_of(&found, &policy));

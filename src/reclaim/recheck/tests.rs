@@ -1,4 +1,4 @@
-//! Tests of whether findings still hold after the plan.
+//! Tests whether findings still hold after the plan was made.
 
 use super::*;
 use crate::model::finding::Kind;
@@ -48,7 +48,7 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     snapshot
 }
 
-/// Rechecks process 7, which had the finding, and process 8, a member without a finding.
+/// Checks the findings on process 7, which had one, and on process 8, a member without a finding.
 fn recheck_both(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();

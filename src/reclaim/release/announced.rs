@@ -1,10 +1,8 @@
-//! Asks a process to release memory by a signal that the process announces in
-//! `GPUMEM_RELEASE_SIGNAL` and handles.
+//! Asks a process to release memory with the signal that the process announces in `GPUMEM_RELEASE_SIGNAL`.
 //!
-//! Both the announcement and the handler are required, because without a handler, SIGUSR1, SIGUSR2
-//! and SIGHUP terminate a process. A process inherits its environment, but only the running program
-//! installs a handler. The handlers are read from `/proc/PID/status` immediately before the signal
-//! is sent, while a pidfd for the process is open.
+//! The process must also have a handler, because SIGUSR1, SIGUSR2 and SIGHUP terminate a process without one. An
+//! announcement alone can be inherited from a parent that runs another program. The handlers are read from
+//! `/proc/PID/status` immediately before the signal is sent, while a pidfd for the process is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +16,9 @@ use crate::reclaim::process_control::{
     Approved, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
 };
 
-/// Environment variable with the release signal of a process.
+/// Environment variable in which a process announces its release signal.
 pub const VARIABLE: &str = "GPUMEM_RELEASE_SIGNAL";
-/// Permitted signals. Each program defines the meaning of a signal.
+/// Signals that can be announced. By default, their meaning is up to each program.
 const SIGNALS: [Signal; 3] = [Signal::Usr1, Signal::Usr2, Signal::Hup];
 
 fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal, String>> {
@@ -33,7 +31,8 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
     }))
 }
 
-/// Returns the release request, if the snapshot shows an announcement.
+/// Returns the release request for a process whose environment in the snapshot announces a signal, or the reason why
+/// the announced signal is not supported.
 pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
@@ -41,15 +40,15 @@ pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay,
     Some(signal.map(way))
 }
 
-/// Sends the signal if `is_deed` is set and the process handles the signal. The process does not
-/// report the effect.
+/// If `is_deed` is set, sends the signal. Otherwise, only checks that the process can be asked. The process does not
+/// report the effect of the signal.
 pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
     let (mut control, handle) = hold(roots, way, signal)?;
     if !is_deed {
         let why = format!("it announces {signal} and has a handler for it");
         return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-    // The process may have removed its handler since `hold` checked it.
+    // Check again, because the process may have removed its handler since.
     handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
     match control.signal(handle, signal) {
         Ok(()) => Ok(ReleaseReport::default()),
@@ -62,7 +61,7 @@ fn gone() -> NotReleased {
     NotReleased::NoWayIn("it has exited".to_owned())
 }
 
-/// Opens the process and checks its identity, its announcement and its handler.
+/// Opens the process and checks its identity, announcement and handler.
 fn hold(
     roots: &Roots,
     way: &ReleaseWay,
@@ -82,8 +81,8 @@ fn hold(
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),
     })?;
-    // Read the facts while the pidfd is open, because the process may have executed another program
-    // since the plan.
+    // Read the facts again while the pidfd is open. The process may have executed another program since the plan was
+    // made.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {
@@ -106,7 +105,7 @@ fn hold(
     Ok((control, handle))
 }
 
-/// Returns an error if the process does not handle the signal or blocks it.
+/// Returns an error if the process has no handler for the signal or blocks it.
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!(
@@ -170,7 +169,7 @@ mod tests {
         let signal = Signal::Usr1;
         let by = ReleaseBy::Signal { signal };
         let way = ReleaseWay { pid: std::process::id(), start_ticks: 1, by };
-        // The signal would terminate the process, which has no handler.
+        // This process has no handler for the signal, so the signal would terminate the test.
         let answer = ask(&Roots::default(), &way, signal, true);
         assert!(matches!(answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }

@@ -1,15 +1,14 @@
-//! Asks a Jupyter kernel to release memory. Sends a recipe over the kernel's shell channel, and the
-//! kernel evaluates the recipe.
+//! Asks a Jupyter kernel to release memory. A recipe is sent over the kernel's shell channel, and the kernel
+//! evaluates it.
 //!
-//! The first request asks for the kernel's info. A kernel that is running a cell does not answer
-//! and is left alone, because a request cannot be withdrawn and would run after the cell. Then one
-//! silent request without code evaluates one expression (`advice::recipe`). After its deadline, the
-//! expression does nothing, so it never delays a cell that starts in between. The notebook's
-//! output, history, counters and names do not change. The server counts the request as activity, so
-//! the report contains the time of the request.
+//! The first request asks for information about the kernel. A kernel that is running a cell does not answer and is
+//! left alone, because a later request could not be withdrawn and would run after the cell. Then, one silent request
+//! without code evaluates one expression (`advice::recipe`). The expression does nothing after its deadline, so it
+//! cannot delay a cell that starts in between. The notebook's output, history, counters and names stay the same. The
+//! server counts the request as activity, so the report contains the time of the request.
 //!
-//! The control channel and subshells are never used, because they make the server show a kernel as
-//! idle while its cell runs.
+//! The control channel and subshells are never used, because with them the server shows a kernel as idle while a cell
+//! is running.
 
 use std::time::Duration;
 
@@ -23,14 +22,14 @@ use crate::host::{Roots, read_time};
 use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// Time limit for the first answer. An idle kernel answers in 5 ms, on a busy machine later.
+/// Time limit for the first answer. An idle kernel answers within about 5 ms, on a busy machine later.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// Divisor of the time limit. The recipe must start before the last quarter of the time limit,
-/// which is reserved for the answer.
+/// The last quarter (one divided by this number) of the time limit is reserved for the answer. The recipe must start
+/// before.
 const ANSWER_SHARE: u32 = 4;
 
-/// Returns the release request if a process is a kernel, or an error if the kernel cannot be asked.
+/// Returns the release request if the process is a kernel, or the reason why the kernel cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -65,8 +64,8 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
 }
 
-/// Checks that the kernel is idle, without causing activity at its server. If `is_deed` is set, the
-/// kernel then runs the recipe. Returns when the recipe is done, or after `wait_ms`.
+/// Checks that the kernel is idle, without causing activity at its server. If `is_deed` is set, then runs the recipe
+/// in the kernel and waits for its result, at most for `wait_ms`.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -87,7 +86,7 @@ pub(super) fn ask(
     });
     let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
-        // The recipe raised the error, whose text is untrusted.
+        // The text of an error that the recipe raised is untrusted.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";
@@ -114,7 +113,7 @@ fn open(
     let until = Deadline::after(time);
     let process = (way.pid, way.start_ticks);
     let mut channel = ShellChannel::open(roots, process, until).map_err(|error| refusal(&error))?;
-    // Reading the connection file may have used up the time limit.
+    // The request gets the full time limit, however long reading the connection file took.
     let until = Deadline::after(time);
     let implementation = channel.implementation(until).map_err(|error| refusal(&error))?;
     match implementation.as_str() {

@@ -1,10 +1,9 @@
-//! Releases memory of processes that keep running.
+//! Makes processes release memory and keep running.
 //!
-//! This file lists the methods; [`way`] contains the plain data. Each method is a file with two
-//! functions. `find` checks in a snapshot whether the process supports the method. `ask` verifies
-//! that the process is idle and, if told to, sends the request. Sending takes seconds, so `ask`
-//! runs on a separate thread. `step::release` decides when a release is done, and whether NVML
-//! shows an effect.
+//! This file lists the methods, and [`way`] contains the data types. Each method is a module with two functions.
+//! `find` checks in a snapshot whether a process supports the method. `ask` verifies that the process is idle and, if
+//! `is_deed` is set, sends the request, which can take seconds. `ask` therefore runs on a separate thread.
+//! `step::release` decides when a release is done, and whether NVML shows an effect.
 
 mod announced;
 pub mod kernel;
@@ -26,11 +25,11 @@ use crate::model::{Gpu, Process, Snapshot};
 pub use way::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 
 const MAX_PROBES: usize = 16;
-/// Time limit of a probe, independent of the time limit of a release.
+/// Time limit of a probe. It does not depend on the time limit of a release.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// Chooses the method for a process: a server's unload API, a kernel's channel, or an announced
-/// signal. If no method works, returns why each method that might have applied does not. Pure.
+/// Chooses the method for a process: a server's unload API, a kernel's shell channel, or an announced signal. If no
+/// method works, returns why each method that seemed possible does not.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
     for find in [server::find, kernel::find, announced::find] {
@@ -48,9 +47,9 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
     })
 }
 
-/// Returns why no recipe may run, if the process computes on a GPU. Freeing memory waits for the
-/// computation, so a CUDA kernel that hangs would block the process forever. If the driver does not
-/// report the process's use, the GPU's use decides.
+/// If the process is using a GPU, returns the reason not to run the release code in its kernel now. Freeing memory
+/// waits for running CUDA kernels, so a CUDA kernel that hangs would block the process forever. If the driver does
+/// not report the process's use, the GPU's use decides.
 fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     let works = |gpu: &Gpu| {
         let mut rows = gpu.processes.iter().flatten();
@@ -93,13 +92,13 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Returns whether to ask the target. The probe may have determined the outcome already.
+    /// Returns whether to ask the target, because the probe has not determined the outcome already.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }
 }
 
-/// Probes in parallel whether each target is idle and can be asked. Changes nothing.
+/// Probes whether each target is idle and can be asked, several targets at a time. Changes nothing.
 pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
     let mut remaining = targets.into_iter().peekable();
@@ -123,12 +122,12 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
     Task::start("release-probe", run_probe).ok()
 }
 
-/// Checks whether a release is possible now. Changes nothing, and can take seconds.
+/// Checks whether the process can be asked now. Changes nothing. Can take seconds.
 pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, false)
 }
 
-/// Checks again, then performs the release within the time limit in the options.
+/// Repeats the checks of [`probe`], then performs the release within the time limit in `options`.
 pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
     ask(roots, way, options, true)
 }

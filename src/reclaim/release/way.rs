@@ -1,4 +1,4 @@
-//! Describes how a process is asked to release memory, and its answer. Plain data.
+//! Data types for release requests and answers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::reclaim::policy::Signal;
 /// Default time limit for a release, in milliseconds.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// Default observation time, in milliseconds, of an inference server without requests.
+/// Default time, in milliseconds, for which an inference server must be observed without requests.
 const DEFAULT_IDLE_MS: u64 = 60_000;
 
 /// A process that can release memory and keep running, and how to ask it.
@@ -91,25 +91,24 @@ impl ReleaseOptions {
         }
     }
 
-    /// Returns the time limit for a server in milliseconds, including the observation time.
+    /// Returns the time limit for a server, in milliseconds, including the time for which it is observed.
     pub(in crate::reclaim) fn server_ms(&self) -> u64 {
         self.wait_ms.saturating_add(self.idle_ms)
     }
 }
 
-/// Result of a release or a probe. For a probe, success means that the process is idle and could be
-/// asked.
+/// Result of a release or a probe. A successful probe means that the process is idle and can be asked.
 pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotReleased {
-    /// The process works and was left alone. Contains the reason.
+    /// The process is working and was left alone. Contains an explanation.
     Busy(String),
-    /// The process cannot be reached, or has nothing to release. Contains the reason.
+    /// The process cannot be reached, or has nothing to release. Contains an explanation.
     NoWayIn(String),
-    /// The process must not be asked, or it refused. Contains the reason and advice.
+    /// The process must not be asked, or it refused. Contains an explanation and advice.
     Refused(String),
-    /// The process did not answer in time. The message says whether it may still release memory.
+    /// The process did not answer in time. The text says whether it may still release memory.
     TimedOut(String),
 }
 

@@ -1,5 +1,4 @@
-//! Creates notices about findings, chooses their recipients and times, and retries failed
-//! deliveries.
+//! Creates notices about findings, chooses when and to whom they are sent, and retries failed deliveries.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use crate::model::finding::Finding;
 use crate::model::{Time, json};
 use crate::reclaim::warnings::{Terms, WarningDue};
 
-/// Value of `schema` in a notice.
+/// Value of the field `schema` in a notice.
 const SCHEMA: &str = "gpumem.notice/1";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -18,7 +17,7 @@ const SCHEMA: &str = "gpumem.notice/1";
 pub enum NoticeKind {
     /// The finding leads to no action.
     Found,
-    /// The finding's process will be ended.
+    /// The finding's process is going to be ended.
     Warning,
     LastWarning,
 }
@@ -27,7 +26,7 @@ pub enum NoticeKind {
 pub struct Notice {
     pub kind: NoticeKind,
     pub time: Time,
-    /// Planned end of the process, unless the finding ends earlier.
+    /// When the process will be ended, unless the finding ends earlier.
     pub acts_at: Option<Time>,
     pub finding: Finding,
     pub uid: Option<u32>,
@@ -36,7 +35,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Returns the JSON document for the notify command.
+    /// Returns the JSON document that is passed to the notify command.
     pub fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct NoticeDocument<'a> {
@@ -57,7 +56,6 @@ impl Notice {
             acts_at: self.acts_at,
             finding: &self.finding,
         };
-        // Serializing plain data cannot fail.
         let mut line = Vec::new();
         let _ = json::append(&mut line, &document);
         line.push(b'\n');
@@ -149,7 +147,7 @@ impl ReapScheduler {
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
                 let earlier = self.undelivered.get(&finding.id);
-                // An error that repeats is logged only once.
+                // Log an error only once if it repeats.
                 if earlier.is_none_or(|retry| retry.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }

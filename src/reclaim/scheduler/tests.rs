@@ -1,4 +1,4 @@
-//! Simulates days of the scheduler: notices, acts, and reasons not to act.
+//! Simulates days of the scheduler, and checks its notices, its acts, and why it does not act.
 
 use super::notices::NoticeKind;
 use super::*;
@@ -17,25 +17,25 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// The rule finds the process after two minutes. The warning period is ten minutes, the grace
-/// period one minute.
+/// The rule finds the process after two minutes. The warning period is ten minutes, and the grace period is one
+/// minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const STEP: f64 = 2.0;
-/// Latest times, in seconds, of the warning, the last warning, and the act.
+/// Latest times, in seconds, of the first warning, the last warning, and the act.
 const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A system with simulated processes that records all effects.
+/// Simulated processes and effects. Records everything that the scheduler does.
 #[derive(Default)]
 struct FakeSystem {
     control: Shared<FakeControl>,
     ledger: Shared<MemoryLedger>,
     acts: Vec<Time>,
-    /// Notices that were sent but not delivered yet.
+    /// Notices that were queued but not delivered yet.
     notices: Vec<Notice>,
     log: Vec<String>,
     is_busy: bool,
@@ -84,17 +84,17 @@ impl System for FakeSystem {
     }
 }
 
-/// A scheduler, its system, and the processes that NVML lists on GPU 0 with 1 GiB each.
+/// A scheduler, its system, and the processes that hold 1 GiB each on GPU 0.
 struct SchedulerTest {
     scheduler: ReapScheduler,
     system: FakeSystem,
     processes: Vec<Process>,
-    /// Whether NVML's process list cannot be read.
+    /// Whether NVML's process list is unreadable.
     is_blind: bool,
     at_work: Vec<u32>,
-    /// Error of every delivery, or `None` if deliveries succeed.
+    /// Error with which deliveries fail, or `None` if they succeed.
     undelivered: Option<&'static str>,
-    /// Time, in seconds, and kind of every notice that was sent.
+    /// Time, in seconds, and kind of each notice that was queued.
     sent_notices: Vec<(f64, NoticeKind)>,
     snapshots: Vec<Snapshot>,
     folder: tempfile::TempDir,
@@ -150,7 +150,7 @@ impl SchedulerTest {
         self.scheduler = Self::open(toml, &self.folder, engine);
     }
 
-    /// Runs until the given time, one sample at a time. Notices are delivered immediately.
+    /// Runs one sample at a time until the given time. Notices are delivered immediately.
     fn run_until(&mut self, seconds: f64) {
         while self.system.now < seconds {
             self.system.now += STEP;
@@ -232,7 +232,7 @@ fn work_after_the_last_warning_restarts_the_warnings() {
             assert!(test.system.now < 600.0, "{:?}", test.system.log);
             test.run_idle_until(test.system.now + STEP);
         }
-        // The process uses one core for a few seconds, once.
+        // The process uses a core for a few seconds.
         test.processes[0] = idle(100.0 + worked_seconds);
         test.run_until(test.system.now + 62.0);
         assert_eq!(test.sent().is_empty(), worked_seconds > 5.0, "{:?}", test.system.log);
@@ -249,16 +249,15 @@ fn work_after_the_last_warning_restarts_the_warnings() {
 enum BegunWork {
     Gpu,
     Cpu(f64),
-    /// Needs a share of a core on an overloaded host, where the process gets only a tenth of that
-    /// share.
+    /// The process needs this share of a core, but gets only a tenth of it, because the host is overloaded.
     WaitsForCpu(f64),
-    /// Reads this many bytes per second. The counter is updated every 30 s.
+    /// The process reads this many bytes per second. The counter is updated every 30 s.
     Reads(f64),
 }
 
 impl BegunWork {
-    /// Returns how long work can remain undetected before a signal. CPU use below 5 s or a tenth of
-    /// the grace period, and I/O below 50 MB, are not work.
+    /// Returns for how long the process can work before the act without being noticed. Less than 5 s of CPU time, CPU
+    /// use below a tenth of the grace period, and less than 50 MB of I/O are not work.
     fn undetected_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
         2.0 * STEP
@@ -300,7 +299,7 @@ fn a_process_that_resumes_work_is_not_ended() {
              [reap]\nnotify = [\"/bin/true\"]\nwarn = \"{warn}m\"\ngrace = \"{grace}s\"\nmost = 100\n"
         );
         let acted = 60.0 * (duration + warn) + grace;
-        // Nine of ten processes begin to work, most of them near the time of the act.
+        // Nine of ten processes start to work, most of them shortly before or after the act.
         let people: Vec<(u32, Option<(f64, BegunWork)>)> = (70..80)
             .map(|pid| {
                 let at = if pid % 2 == 0 { between(0, 1) * acted } else { acted + grace };
@@ -357,7 +356,7 @@ fn a_process_that_resumes_work_is_not_ended() {
     );
 }
 
-/// A long grace period must not hide recent work. Constant low CPU use is not work.
+/// Recent work must cancel the act even if the grace period is long. Constant low CPU use must not.
 #[test]
 fn recent_work_is_detected_despite_a_long_grace_period() {
     for (works_for, is_ended) in [(0.0, true), (12.0, false), (30.0, false)] {
@@ -452,7 +451,7 @@ fn a_restart_keeps_warnings_and_requires_them() {
     test.run_until(ACTED + 4.0);
     assert_eq!(test.sent_notices.len(), 2, "{:?}", test.sent_notices);
     assert!(!test.sent().is_empty());
-    // The file with the warnings is deleted.
+    // If the file with the warnings is deleted, the warnings start over.
     let mut test = SchedulerTest::reaping();
     test.run_until(WARNED_LAST);
     std::fs::remove_file(test.folder.path().join("warnings")).unwrap();
@@ -490,7 +489,7 @@ fn a_new_configuration_can_cancel_a_running_act() {
     assert_eq!(test.sent(), sent, "no SIGKILL");
     assert!(!test.scheduler.is_acting());
     assert_eq!(test.count_logged("70: skipped: the finding"), 1, "{:?}", test.system.log);
-    // A configuration that ends the process again must first warn again.
+    // Even if the configuration ends the process again, gpumem warns again first.
     test.reconfigure(REAPS);
     test.run_until(test.system.now + 300.0);
     assert_eq!(test.sent(), sent);
@@ -576,8 +575,7 @@ fn a_failed_act_is_not_repeated() {
     assert_eq!(test.count_logged("killing 70"), 1);
 }
 
-/// The rule `idle` must not end an idle placeholder, neither before nor after the placeholder is
-/// recognised.
+/// The rule `idle` must not end an idle placeholder, whether or not the placeholder has been recognised yet.
 #[test]
 fn an_idle_placeholder_is_not_ended_by_the_idle_rule() {
     let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
@@ -607,8 +605,7 @@ fn announcing(pid: u32) -> Process {
     Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }
 }
 
-/// Runs for this many seconds, and answers release requests with `answer`. Also returns the number
-/// of requests.
+/// Runs for `seconds` and answers release requests with `answer`. Also returns how many requests were sent.
 fn run_release(seconds: f64, answer: ReleaseAnswer) -> (SchedulerTest, usize) {
     let mut test = SchedulerTest::new(RELEASES, vec![announcing(70)]);
     test.system.control.get().answer = Some(RequestResult::Released(answer));
@@ -631,7 +628,7 @@ fn action_release_asks_once_and_kills_no_process() {
     let undecided = test.scheduler.engine.undecided();
     assert_eq!(asked, 1, "{:#?} {undecided:#?}", test.system.log);
     assert_eq!(test.processes.len(), 1);
-    // The owner gets a notice, but no warning.
+    // The owner is notified, but not warned.
     assert_eq!(test.kinds(), [NoticeKind::Found]);
     let log = test.system.log.join("\n");
     assert!(log.contains("asking 70 (python train.py)"), "{log}");
@@ -639,8 +636,8 @@ fn action_release_asks_once_and_kills_no_process() {
     assert!(!log.contains("kill"), "{log}");
 }
 
-/// On a GPU in use with less free memory than `min_free`, the processes that announce a signal are
-/// asked at intervals.
+/// If a GPU in use has less free memory than `min_free`, the processes on it that announce a signal are asked
+/// repeatedly.
 #[test]
 fn a_full_gpu_asks_working_processes_at_intervals() {
     let cleans =

@@ -1,13 +1,12 @@
 //! The steps that free a target's memory, gentlest first.
 //!
-//! [`Step`] lists the kinds of steps. The methods of [`Step`] contain the common part: description,
-//! recipients, execution, and effect. Each kind of step has a file with its own part of each method
-//! and the condition for using the step. To add a kind, add a file, a variant of [`Step`], and, for
-//! a new kind of action, variants of [`Deed`] and [`Request`].
+//! [`Step`] lists the kinds of steps, and its methods contain what they have in common. Each kind has a module with
+//! its part of each method and the condition for using the step. To add a kind, add a module, a variant of [`Step`]
+//! and, for a new kind of action, variants of [`Deed`] and [`Request`].
 //!
-//! A supervisor that would restart a process (a notebook server, or the launcher of a distributed
-//! run) is asked first. If a scheduler, service manager, container runtime or worker pool owns the
-//! process, the step only shows a command. `act` checks whether a step may be taken at all.
+//! A supervisor that would restart a process (a notebook server, or the launcher of a distributed run) is asked
+//! first. If a scheduler, service manager, container runtime or worker pool owns the process, the step only shows a
+//! command. `act` decides whether a step can be taken at all.
 
 pub(super) mod release;
 mod shut_kernel;
@@ -35,13 +34,12 @@ use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 use crate::units::Span;
 
-/// Time, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s
-/// (`jupyter_client`: `KernelRestarter.time_to_dead` and `poll_interval`), torchrun more often.
+/// Time, in seconds, to watch for a restart. A notebook server checks its kernels every 3 s (`jupyter_client`:
+/// `KernelRestarter.time_to_dead` and `poll_interval`), and torchrun checks its workers more often.
 const RESPAWN_SECONDS: f64 = 6.0;
 
 impl Step {
-    /// Describes the action. The text contains untrusted names, so a caller must escape it for a
-    /// terminal.
+    /// Describes the action. The text contains untrusted names, so the caller must escape it for a terminal.
     pub fn describe(&self, target: &Target) -> String {
         let action = match self {
             Self::Release { way, .. } => release::describe(way),
@@ -56,12 +54,12 @@ impl Step {
         format!("{action}; wait {wait}{longer}")
     }
 
-    /// Returns whether the recipients may save their work before they exit.
+    /// Returns whether the recipients may save their work before they exit because of the step.
     pub(super) fn may_save(&self) -> bool {
         matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
-    /// Returns the command to show, if the step does nothing else.
+    /// Returns the command to show, or `None` if the step is an action.
     pub fn advice(&self) -> Option<&Arc<str>> {
         match self {
             Self::Advise { command } => Some(command),
@@ -78,8 +76,8 @@ impl Step {
         }
     }
 
-    /// Returns the living recipients. If there are none, the next step is due. The caller checks
-    /// whether they are protected.
+    /// Returns the living recipients. If there are none, the act continues with the next step. The caller checks
+    /// whether the recipients are protected.
     pub(super) fn recipients(&self, state: &mut StepState<'_>) -> Vec<Handle> {
         match self {
             Self::Release { .. } => state.alive(Recipients::Family),
@@ -102,7 +100,7 @@ impl Step {
         }
     }
 
-    /// Returns the effect so far, according to answers and living processes.
+    /// Returns the effect so far, according to the answer and the living processes.
     pub(super) fn effect(&self, state: &mut StepState<'_>) -> StepEffect {
         match self {
             Self::Release { way, options, .. } => release::effect(way, options, state),
@@ -114,7 +112,7 @@ impl Step {
         }
     }
 
-    /// Returns the effect at the end of the time limit.
+    /// Returns the effect when the time limit has passed.
     pub(super) fn expired(&self, state: &StepState<'_>) -> StepEffect {
         match self {
             Self::Release { .. } => release::expired(state),
@@ -123,21 +121,21 @@ impl Step {
         }
     }
 
-    /// Returns whether the step ends processes. The step can then end dependents as well, and the
-    /// act is over once the memory is freed. The effect of a release is measured separately.
+    /// Returns whether the step ends processes. It may then end dependent processes, too, and the act succeeds when
+    /// the memory is free. For a release, the freed memory is measured differently.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
 
-    /// Returns whether the program may exit in response. Some programs cannot free a memory pool in
-    /// any other way.
+    /// Returns whether the process may exit because of the request, since some programs can free a memory pool only
+    /// by exiting.
     pub(super) fn may_be_answered_by_an_end(&self) -> bool {
         let by_signal = |way: &ReleaseWay| matches!(way.by, ReleaseBy::Signal { .. });
         matches!(self, Self::Release { way, .. } if by_signal(way))
     }
 }
 
-/// The text contains untrusted names, so a caller must escape it for a terminal.
+/// The text contains untrusted names, so the caller must escape it for a terminal.
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -154,9 +152,8 @@ impl fmt::Display for Deed {
     }
 }
 
-/// Returns the function that sends the requests of all steps, for
-/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A call can take
-/// seconds.
+/// Returns the function that performs the requests of all steps, for
+/// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests). A request can take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
     Arc::new(move |request| match request {
         Request::Release { way, options } => {
@@ -170,23 +167,23 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
 
 pub(super) enum StepEffect {
     Pending,
-    /// The step is complete, and the next step is due.
+    /// The step is complete, and the act continues with the next step.
     Over,
     Ends(Outcome),
-    /// The step is complete and the process is still alive. The act ends with this outcome, unless
-    /// there is another step and the finding still holds.
+    /// The step is complete, and the process keeps running. The act continues with the next step or, if there is
+    /// none, ends with this outcome.
     Settled(Outcome),
 }
 
 pub(super) enum Started {
     Done,
     Ends(Outcome),
-    /// Nothing was done; see [`StepEffect::Settled`].
+    /// Nothing was done. The act continues as after [`StepEffect::Settled`].
     Settled(Outcome),
     Asked(Deed),
 }
 
-/// Handles, answers and times that a step can inspect.
+/// What a step can inspect: handles, answers and times.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
@@ -196,12 +193,12 @@ pub(super) struct StepState<'a> {
     pub answer: &'a RequestResult,
     pub answered: Option<Time>,
     pub begun: Option<Time>,
-    /// Measures the memory that a living target has released.
+    /// Measures how much memory a living target has released.
     pub meter: &'a ReleaseMeter,
 }
 
 impl StepState<'_> {
-    /// Returns the living recipients. Includes added processes only if they may hold a GPU.
+    /// Returns the living recipients. An added process is included only if it may hold a GPU.
     pub fn alive(&mut self, recipients: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;
         self.held
@@ -217,8 +214,7 @@ impl StepState<'_> {
     }
 }
 
-/// Performs actions for a step. Writes each action to the ledger, executes it, and writes its
-/// result.
+/// What a step needs to act. Each action is written to the ledger, executed, and written again with its result.
 pub(super) struct StepContext<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,
@@ -226,17 +222,17 @@ pub(super) struct StepContext<'a> {
     pub control: &'a mut dyn ProcessControl,
     pub record: &'a mut dyn LedgerSink,
     pub is_named: bool,
-    /// Set when a stopped process is sent SIGCONT.
+    /// Set when SIGCONT is sent to a stopped process.
     pub has_continued: bool,
-    /// Signals sent in this act, none of which is sent twice. Many programs treat a second SIGTERM
-    /// as "quit now", even while they save their work after the first.
+    /// Signals that this act has sent. No signal is sent to a process twice, because many programs treat a second
+    /// SIGTERM as "quit now", even while they save their work.
     pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
     pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
-    /// Returns the seconds since a recent release request to a process. A request in the future,
-    /// left over from before the clock was set back, counts as now.
+    /// Returns how many seconds ago the process was last asked to release memory, or `None` if that was not recently.
+    /// If the clock was set back, a request in the future is treated as one that was just sent.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let process = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -249,7 +245,7 @@ impl StepContext<'_> {
         self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
     }
 
-    /// Returns the past release requests to the process with this pid and start ticks.
+    /// Returns the past release requests to a process.
     pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
         let process = LedgerProcess { pid, start_ticks };
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -269,7 +265,7 @@ pub(super) struct FamilyInput<'a> {
     pub launcher: Option<&'a TargetProcess>,
     pub leader: u32,
     pub snapshot: &'a Snapshot,
-    /// Whether all members of the family are included.
+    /// Whether the whole family is included.
     pub is_whole: bool,
     pub is_idle: bool,
 }
@@ -300,9 +296,8 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
-/// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or
-/// unreachable server owns a process, unless `direct` is set. `restarted` returns the advice for a
-/// kernel that its server would restart.
+/// Returns advice instead of steps if a scheduler, service manager, container runtime, pool or unreachable server
+/// owns a process, unless `direct` is set. `restarted` returns the advice for a kernel that its server may restart.
 fn advise(
     candidate: &FamilyInput<'_>,
     restarted: impl Fn(&Process) -> Option<Arc<str>>,
@@ -324,7 +319,7 @@ fn advise(
     Some(Step::Advise { command })
 }
 
-/// Returns the advice for a worker that its pool would restart, unless the pool is ended as well.
+/// Returns advice for a worker that its pool would restart, or `None` if the pool is ended, too.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);

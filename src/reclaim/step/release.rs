@@ -1,8 +1,7 @@
-//! The step that asks a process to release memory and keep running; see
-//! [`crate::reclaim::release`].
+//! The step that asks a process to release memory and keep running; see [`crate::reclaim::release`].
 //!
-//! Only NVML shows the effect: the bytes that it lists for the target decrease. The effect is the
-//! minimum of three samples in the seconds after the process reports success.
+//! Success is measured with NVML: the memory that it lists for the target must drop, and stay low in three samples
+//! after the process reports success.
 
 use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::model::{Process, Snapshot};
@@ -16,12 +15,12 @@ use crate::reclaim::target::{Deed, Request, Step};
 use crate::reclaim::verify::{MIN_RELEASED, Outcome};
 use crate::units::Bytes;
 
-/// Time, in seconds, to watch NVML after the process reports success.
+/// Time, in seconds, for which NVML is watched after the process reports success.
 const SETTLE_SECONDS: f64 = 5.0;
-/// Extra time, in seconds, for the requesting thread beyond its time limit.
+/// Additional time, in seconds, that the requesting thread gets beyond its own time limit.
 const SLACK_SECONDS: f64 = 2.0;
-/// Minimum interval, in seconds, between requests to the same process. An earlier request would
-/// only delay the process.
+/// Minimum interval, in seconds, between requests to the same process. A repeated request would hardly free more
+/// memory and would delay the process.
 pub const AGAIN_SECONDS: f64 = 60.0;
 
 pub(in crate::reclaim) fn step(
@@ -46,8 +45,8 @@ pub(in crate::reclaim) fn step(
     Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
-/// Returns the release step for an idle family. The step asks the oldest member that can be asked.
-/// A server is asked only if its rule says so; see `plan`.
+/// Returns the release step for an idle family, if any. The oldest member that can be asked is asked. Servers are
+/// asked only if their rule requests it; see `plan`.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     let Release::First(options) = &policy.release else {
@@ -64,8 +63,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
 
-/// Returns the time, in seconds, to watch NVML. A server can report success before its current job
-/// ends and memory is freed.
+/// Returns the time, in seconds, for which NVML is watched. A server can report success before it has finished its
+/// current job and freed the memory.
 fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     match way.by {
         ReleaseBy::Server(_) => SETTLE_SECONDS.max(options.wait_ms as f64 / 1000.0),
@@ -147,7 +146,7 @@ pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     settled(Outcome::TimedOut { why: why.into() })
 }
 
-/// Derives the outcome from NVML's samples since the answer.
+/// Derives the outcome from NVML's samples after the answer.
 fn measure(
     way: &ReleaseWay,
     options: &ReleaseOptions,

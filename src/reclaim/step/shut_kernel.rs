@@ -1,13 +1,13 @@
-//! The step that asks a notebook server to shut its kernel down without a restart.
+//! The step that asks a notebook server to shut down a kernel without restarting it.
 //!
-//! The step verifies everything again: the start time of the process, the kernel's argv, the parent
-//! if it is a server, and the kernel's state at the server. Then it sends one request. A mismatch
-//! is an error ([`NotShut`]). A running server would restart a kernel that only received a signal,
-//! so the kernel is left alone. If the server is gone, the act continues with signals.
+//! Before the request, the step checks again the start time of the process, the kernel's command line, the parent if
+//! it is a server, and the state that the server reports for the kernel. A mismatch is an error ([`NotShut`]). If a
+//! running server could restart the kernel, the kernel is left alone, because signals would not help. If the server
+//! is gone, the act continues with signals.
 //!
-//! The step takes seconds and reads users' files, which can hang, so
-//! [`PidfdControl`](crate::reclaim::PidfdControl) runs it on a separate thread. Neither answers nor
-//! errors contain the token; see `host::jupyter`.
+//! The step can take seconds and reads users' files, which can hang, so
+//! [`PidfdControl`](crate::reclaim::PidfdControl) runs it on a separate thread. Answers and errors never contain the
+//! token; see `host::jupyter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +26,10 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
 
-/// Time limit of the step, in seconds. All requests of the step end within 9 s, the sum of the
-/// following time limits.
+/// Time limit of the step, in seconds. The following time limits add up to 9 s, so all requests have ended by then.
 const GRACE_SECONDS: f64 = 10.0;
 
-/// Time limit for reading the server's files. Reading and querying end before the act gives up, so
-/// no request is sent afterwards.
+/// Time limit for reading the server's files.
 const READ_TIME: Duration = Duration::from_secs(1);
 /// Time limit for the server to report the kernel's state.
 const QUERY_TIME: Duration = Duration::from_secs(2);
@@ -39,27 +37,27 @@ const QUERY_TIME: Duration = Duration::from_secs(2);
 /// `KernelManager.shutdown_wait_time`).
 const SHUTDOWN_TIME: Duration = Duration::from_secs(6);
 
-/// Returns the step for a kernel whose server can be asked. After a signal, the server would
-/// restart the kernel.
+/// Returns the step for a kernel whose server can be asked. If such a kernel received a signal, its server would
+/// restart it.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let policy = &candidate.guard.policy;
     if policy.direct && policy.signal.is_some() {
         return None;
     }
     let kernels = candidate.processes.iter().filter_map(|process| kernel(process));
-    // A process that a kernel forked looks like the kernel, but is younger.
+    // Processes forked by a kernel look like the kernel, but are younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
     Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
-/// Returns the advice for a kernel that its server may restart, if the server cannot be asked.
-/// Ending the kernel would lose the notebook's state, and the memory would soon be in use again.
+/// Returns the advice for a kernel whose server cannot be asked and may restart it. Ending such a kernel would lose
+/// the notebook's state without freeing memory for long.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
     kernel.filter(|kernel| kernel.may_be_restarted()).map(through_server)
 }
 
-/// Returns the kernel and its server, if the server can be asked.
+/// Returns the kernel and its server, or `None` if the server cannot be asked.
 fn kernel(process: &Process) -> Option<KernelAtServer> {
     let jupyter = process.jupyter.as_deref()?;
     if jupyter.server_error.is_some() || process.has_lost_server() || !is_notebook(process) {
@@ -76,8 +74,7 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
     })
 }
 
-/// Returns the advice for a kernel whose server cannot be asked, and the reason for not sending a
-/// signal.
+/// Returns the advice for a kernel whose server cannot be asked, including the reason why no signal is sent.
 fn through_server(kernel: &Jupyter) -> Arc<str> {
     let why = kernel.server_error.as_deref();
     let why = why.unwrap_or("it has not reported the kernel's state");
@@ -94,8 +91,8 @@ fn through_server(kernel: &Jupyter) -> Arc<str> {
     format!("{advice}; {reason}: {why}").into()
 }
 
-/// Returns whether the parent may restart the kernel. A program that runs a notebook from start to
-/// end does not.
+/// Returns whether a notebook server may restart the kernel. Editors and programs that run a notebook as a batch job
+/// do not.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();
@@ -132,8 +129,7 @@ pub(super) fn effect(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// Ends the attempt if the server has not answered, because the server may restart a kernel that
-/// only received a signal.
+/// Ends the act if the server has not answered, because the server may restart a kernel that exits after a signal.
 pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     match *state.answer == RequestResult::Waiting && !state.policy.direct {
         true => StepEffect::Ends(left_to_server("its server has not answered")),
@@ -141,28 +137,27 @@ pub(super) fn expired(state: &StepState<'_>) -> StepEffect {
     }
 }
 
-/// Returns the outcome for a kernel that was left alone because its server would restart it.
+/// Returns the outcome for a kernel that is left alone because its server would restart it.
 fn left_to_server(why: &str) -> Outcome {
     let command = format!("shut the kernel down in its notebook; {why}").into();
     let why = Protection::Owned { command };
     Outcome::Protected { why }
 }
 
-/// Reason why a kernel was not shut down. The text is untrusted, so a caller must escape it for a
-/// terminal.
+/// Reason why a kernel was not shut down. The text is untrusted, so the caller must escape it for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum NotShut {
-    /// The kernel works, or has worked since the plan.
+    /// The kernel is working, or has worked since the plan was made.
     AtWork,
-    /// A server that would restart the kernel exists, or may exist.
+    /// There is, or may be, a server that would restart the kernel.
     Restarts(String),
-    /// No server would restart the kernel, or the process is no longer this kernel.
+    /// No server would restart the kernel, or the process is not this kernel anymore.
     Failed(String),
 }
 
-/// Asks a notebook server to shut a kernel down, after checking its state. A working kernel is left
-/// alone unless `even_at_work` is set. gpumem's own requests, whose times are in `asked`, are not
-/// work. The call can take seconds.
+/// Asks a notebook server to shut down a kernel, after checking the kernel's state. A working kernel is left alone,
+/// unless `even_at_work` is set. `asked` contains the times of gpumem's own requests, which are not work. Can take
+/// seconds.
 pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -177,7 +172,7 @@ pub fn ask_server(
     }
 }
 
-/// Tells the server to shut a kernel down. Sends at most one `DELETE`, within three seconds.
+/// Tells the server to shut down a kernel. Sends at most one `DELETE` request.
 fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
@@ -214,7 +209,7 @@ fn shut(
     client.shut_down(id, SHUTDOWN_TIME).map_err(failed)
 }
 
-/// Returns whether a server with this error may restart the kernel. A server that does not know the
+/// Returns whether the server may restart the kernel, given this error. A server that is gone or does not know the
 /// kernel will not.
 fn may_restart(cause: &ServerError) -> bool {
     !matches!(
@@ -227,8 +222,7 @@ fn may_restart(cause: &ServerError) -> bool {
     )
 }
 
-/// Returns the error for a kernel without a server to ask. `is_gone` means that the server has
-/// exited.
+/// Returns the error for a kernel whose server cannot be asked. `is_gone` means that the server has exited.
 fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
     let why = format!("the server of kernel {id} cannot be asked: {why}");
     if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
@@ -255,8 +249,8 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
     }
 }
 
-/// Returns whether a kernel works, or has worked since the plan was made. An unknown state counts
-/// as work. A kernel without any client yet is in state `starting` (`jupyter_server`:
+/// Returns whether a kernel works, or has worked since the plan was made. An unknown state is treated as work. A
+/// kernel to which no client has connected yet is in state `starting` (`jupyter_server`:
 /// `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
@@ -314,7 +308,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_kernel_is_not_shut_down() {
         let kernel = kernel(None);
-        // The request names this process with a wrong start time.
+        // The request contains this process's pid, but not its start time.
         let asked = ask_server(&Roots::default(), &kernel, true, &[]);
         let RequestResult::Failed(why) = asked else {
             panic!("{asked:?}");

@@ -1,5 +1,5 @@
-//! The steps that send signals to the launcher, the leader or the whole family, and give these
-//! processes time to exit. SIGKILL comes last.
+//! The steps that send signals to the launcher, the leader or the whole family, and then give the recipients time to
+//! exit. SIGKILL is sent last.
 
 use super::{FamilyInput, Started, StepContext};
 use crate::model;
@@ -12,12 +12,12 @@ use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
-/// Default time to exit, in seconds, as in Kubernetes. Many processes write a checkpoint first.
+/// Default time, in seconds, to exit, as in Kubernetes. Many programs write a checkpoint before they exit.
 const GRACE_SECONDS: f64 = 30.0;
-/// Time for a launcher to exit, in seconds. torchrun and DeepSpeed wait 30 s for their workers
-/// before they kill them (torch: `distributed/elastic/multiprocessing/api.py`).
+/// Time, in seconds, for a launcher to exit. torchrun and DeepSpeed wait 30 s before they kill their workers (torch:
+/// `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;
-/// Time for the kernel to end a killed process, in seconds.
+/// Time, in seconds, for a killed process to disappear.
 const KILL_SECONDS: f64 = 5.0;
 
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
@@ -56,8 +56,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// Returns whether stopped processes also get SIGCONT, without which they would not handle the
-/// signal.
+/// Returns whether stopped processes also get SIGCONT, because they would not handle the signal otherwise.
 fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
@@ -82,12 +81,10 @@ pub(super) fn describe(signal: Signal, recipients: Recipients, target: &Target) 
     format!("{signal}{and} to {recipients}")
 }
 
-/// Sends a signal, and SIGCONT to stopped processes. The youngest process comes first, so that no
-/// member can start a replacement.
+/// Sends a signal, and SIGCONT to stopped processes, starting with the youngest process.
 ///
-/// No process is stopped before it is killed. If the leader of a process group ends while other
-/// members are stopped, the kernel sends SIGHUP to the whole group (`kill_orphaned_pgrp` in
-/// `kernel/exit.c`).
+/// Processes are not stopped before they are killed. If the leader of a process group ended while other members were
+/// stopped, the kernel would send SIGHUP to the whole group (`kill_orphaned_pgrp` in `kernel/exit.c`).
 pub(super) fn send(
     signal: Signal,
     context: &mut StepContext<'_>,
@@ -127,7 +124,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends all signals to each process. A refused signal is not retried.
+/// Sends all signals to each process. A signal that is refused is not sent again.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],
@@ -145,7 +142,7 @@ fn deliver(
     failures
 }
 
-/// Returns the outcome if a signal was not sent. A process that is gone does not end the act.
+/// Returns the outcome if sending a signal failed. The act continues if the process is gone.
 fn outcome_of(error: NotSent) -> Option<Outcome> {
     match error {
         NotSent::Gone => None,

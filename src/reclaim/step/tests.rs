@@ -1,4 +1,4 @@
-//! Tests of the first step for each kind of owner.
+//! Tests the first step for each kind of owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn an_owned_process_gets_its_owners_command() {
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
         (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),
         (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
-        // Another user chose the name of the container, so it is quoted as a single word.
+        // A user chose the name of the container, so the command quotes it as a single word.
         (
             in_container(Some("podman"), Some("x; rm -rf '/'")),
             r"podman exec 'x; rm -rf '\''/'\''' kill 70",
@@ -139,7 +139,7 @@ fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
             "shut",
             "",
         ),
-        // The server would restart the kernel.
+        // A server would or might restart these kernels.
         ("a password", kernel(Some("jupyter"), URL, PASSWORD), "advise", "in its notebook"),
         ("a server not found", unreached(), "advise", "in its notebook"),
         (
@@ -148,7 +148,7 @@ fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
             "advise",
             "in Jupyter",
         ),
-        // No server would restart the kernel.
+        // No server can restart these kernels.
         (
             "its server has ended",
             with(unreached(), |_, jupyter| {
@@ -173,8 +173,7 @@ fn a_kernel_is_shut_down_by_a_server_that_can_be_asked() {
             "signal",
             "",
         ),
-        // Programs that run a notebook from start to end, and editors, do not restart their
-        // kernels.
+        // Editors, and programs that run a notebook from start to end, do not restart their kernels.
         ("papermill", kernel(Some("papermill"), URL, None), "signal", ""),
         ("nbconvert", kernel(Some("nbconvert"), URL, None), "signal", ""),
         ("batch", kernel(Some("batch"), URL, None), "signal", ""),
@@ -278,7 +277,7 @@ fn a_pool_worker_gets_its_pools_command() {
     insisting.policy.targets = named.policy.targets.clone();
     let all_the_same = target(&worker, &insisting);
     assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
-    // If the master is requested too, the worker is ended together with its pool.
+    // If the master is requested, too, the whole pool is ended.
     let both = guard_naming(&[60, 70]);
     let rows = [(60, GIB), (70, GIB)];
     let snapshot = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);

@@ -1,4 +1,4 @@
-//! Tests of NVML's evidence for freed memory.
+//! Tests how NVML's data shows whether memory was freed.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::{Finding, Kind, Process};
 use crate::reclaim::testing::{at, finding, gpu, guard, plan_of, process, snapshot};
 use crate::units::GIB;
 
-/// Returns a target with the first process, and its snapshot.
+/// Returns a target for these processes, and the snapshot before the act.
 fn target(processes: &[Process], gpus: Vec<Gpu>) -> (Target, Snapshot) {
     let snapshot = snapshot(at(0.0), processes, gpus);
     let findings: Vec<Finding> = processes
@@ -35,10 +35,10 @@ fn memory_is_freed_when_its_row_and_bytes_are_gone() {
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // Another process allocated more memory in the same second than was freed.
+    // Meanwhile, another process allocated more memory than was freed.
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
-    // NVML no longer lists the process, but the memory is still in use.
+    // NVML no longer lists the process, but its memory is still in use.
     let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]), "the memory of 80 is listed");
 }
@@ -48,7 +48,7 @@ fn a_row_without_a_process_still_holds_memory() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     assert_eq!(back, Back::NotYet(vec![70]));
-    // The pid was reused by a process that allocated as much memory.
+    // Another process with the same pid allocated as much memory.
     let mut later = python();
     later.start_ticks = Some(99_999);
     let back = compare(&before, &[later], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
@@ -92,14 +92,13 @@ fn every_gpu_must_show_the_memory_as_freed() {
 
 #[test]
 fn unlisted_memory_is_measured_by_unattributed_bytes() {
-    // A forked worker holds the memory of its dead trainer. NVML lists the dead trainer or no
-    // process.
+    // A forked worker holds the memory of its dead trainer, which NVML may or may not list.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
     let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]));
-    // The target held no memory that NVML could show.
+    // The target held no memory that NVML would show.
     let before = target(&[worker], vec![gpu(0, &[], MIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), Back::Yes(0));
 }
@@ -117,7 +116,7 @@ fn rows_without_bytes_are_measured_by_total_usage() {
     assert_eq!(before.0.bytes, None);
     assert_eq!(compare(&before, &[], vec![blind(None, GIB)]), Back::Yes(5 * GIB));
     assert_eq!(compare(&before, &[], vec![blind(None, 6 * GIB)]), Back::NotYet(vec![]));
-    // NVML lists another process without its bytes.
+    // NVML also lists another process, without its memory.
     let with_other = |ours: bool, used: u64| {
         let mut gpu = blind(Some(80), used);
         if ours {

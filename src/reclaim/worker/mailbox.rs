@@ -1,9 +1,8 @@
-//! The mailbox between the screen and its worker. Neither waits for the other.
+//! The mailbox between the screen and its worker, neither of which waits for the other.
 //!
-//! A new request replaces an unread request of the same kind, because only the newest sample or
-//! query matters. If /proc or a disk blocked the worker for an hour, the worker then finds one
-//! recent sample, with its age. A request to stop always reaches the worker, and the worker notices
-//! if the screen is gone.
+//! A new request replaces an unread request of the same kind, because only the newest sample or query matters. If
+//! /proc or a disk blocks the worker for an hour, the worker then finds only the newest sample. Requests to leave or
+//! stop are read before samples and queries. The worker notices when the screen is gone.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,13 +11,13 @@ use super::ReclaimRequest;
 
 #[derive(Debug)]
 pub enum Received {
-    /// A request and the time of sending.
+    /// A request and when it was sent.
     Request(ReclaimRequest, Instant),
     TimedOut,
     Closed,
 }
 
-/// The sending side. The mailbox closes when this handle is dropped.
+/// The sending side. Dropping it closes the mailbox.
 #[derive(Debug)]
 pub struct ReclaimHandle(Arc<Mailbox>);
 
@@ -34,12 +33,12 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     is_closed: bool,
-    /// Unread requests, indexed by [`priority`]. The lowest index is read first.
+    /// Unread requests, indexed by [`priority`]. The request with the lowest index is read first.
     requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
-/// Returns a request's priority. Leaving and stopping come first, except that a plan is started
-/// before it is stopped.
+/// Returns the index of a request, which is read before requests with higher indices. A plan is started before it is
+/// stopped, so that both are reported.
 fn priority(request: &ReclaimRequest) -> usize {
     match request {
         ReclaimRequest::Leave => 0,
@@ -59,7 +58,7 @@ pub fn mailbox() -> (ReclaimHandle, MailboxReceiver) {
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // No code panics while the state is inconsistent.
+        // No code panics while the state is inconsistent, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -80,8 +79,8 @@ impl Drop for ReclaimHandle {
 }
 
 impl MailboxReceiver {
-    /// Returns the next request. Waits up to `patience`, or forever if `patience` is `None`.
-    /// Closing the mailbox drops unread requests.
+    /// Returns the next request. Waits up to `patience`, or forever if `patience` is `None`. Unread requests are
+    /// dropped when the mailbox closes.
     pub fn receive(&self, patience: Option<Duration>) -> Received {
         let is_empty = |state: &mut MailboxState| {
             !state.is_closed && state.requests.iter().all(Option::is_none)
@@ -166,8 +165,8 @@ mod tests {
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);
-        // The mailbox may close before the worker reads the request. The worker does nothing in
-        // either case.
+        // The mailbox may be closed before the worker reads the request. Either way, the worker must see that it is
+        // closed.
         let (_, second) = reader.join().unwrap();
         assert!(matches!(second, Received::Closed));
     }

@@ -1,4 +1,4 @@
-//! Tests of the worker's selection of processes, and of its plans from recordings.
+//! Tests which processes the worker selects, and its plans from recordings.
 
 use super::*;
 use crate::model::Process;
@@ -40,8 +40,8 @@ fn plan_request(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
     })
 }
 
-/// Returns a worker with a running plan for one process. The user confirmed the plan `waited` ago,
-/// and the ledger is in `folder`.
+/// Returns a worker that is running a plan for one process. The user confirmed the plan `waited` ago, and the ledger
+/// is in `folder`.
 fn running_worker(folder: &std::path::Path, waited: Duration) -> ReclaimWorker {
     running_worker_with(folder, waited, |plan| plan.targets)
 }
@@ -90,7 +90,7 @@ fn a_confirmation_expires_without_a_sample() {
     let mut progress = Vec::new();
     let wait = worker.handle(None, &mut |event| progress.push(event));
     assert_eq!((wait, progress), (Some(CHECK_INTERVAL), vec![]), "it waits for a sample");
-    // The driver hung for a minute after the confirmation, so the user may have left.
+    // If the driver hung for longer than the confirmation is valid, the user may have left.
     for has_sample in [true, false] {
         drop(worker);
         worker = running_worker(folder.path(), CONFIRMATION_TIME + CHECK_INTERVAL);
@@ -162,7 +162,7 @@ fn a_changed_process_leaves_the_scope() {
 #[test]
 fn a_family_scope_includes_all_members_on_a_gpu() {
     let mut snapshot = snapshot(&[7, 8, 9]);
-    // Process 7 is the parent of process 8, and process 9 is unrelated.
+    // Process 7 is the parent of process 8. Process 9 is unrelated.
     snapshot.processes[1].ppid = Some(7);
     for at in 0..2 {
         snapshot.processes[at].process_group = Some(7);

@@ -1,4 +1,4 @@
-//! Tests of children that start while their parents are being ended.
+//! Tests children that start while their parents are being ended.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_child_started_during_the_act_is_killed() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     let child = new_child(&test, 91, 70, 70);
-    // Process 92 is in the same group and session, but is not a child of a held process.
+    // Process 92 is in the target's group and session, but is not a child of the target.
     let mut in_group = new_child(&test, 92, 1, 70);
     in_group.1.command = None;
     let stranger = new_child(&test, 93, 60, 93);
@@ -30,8 +30,8 @@ fn a_child_started_during_the_act_is_killed() {
 
 #[test]
 fn a_child_younger_than_a_second_is_not_added() {
-    // Between fork and exec, a child has its parent's program and files, so it must reach a minimum
-    // age.
+    // Between fork and exec, a child has its parent's program and open files, so the act waits until the child is a
+    // second old.
     for (seconds, expected) in [(9.5, &[70][..]), (9.0, &[91, 70])] {
         let mut test = ActTest::for_named(&[python()], guard());
         test.advance();
@@ -53,7 +53,7 @@ fn the_current_environment_of_a_child_is_checked() {
     test.advance();
     test.advance_at(0.1);
     test.advance_at(2.0);
-    // The act has added the child, but the exemption is newer than the snapshot.
+    // The act has added the child. The child's exemption is newer than the snapshot.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     test.control.get().processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
@@ -87,7 +87,7 @@ fn a_new_child_must_pass_every_check() {
         test.control.get().forks.insert(70, vec![(pid, facts)]);
         exit_on(&mut test, 70, &[KILL]);
         test.run_to_end();
-        // If a child that may hold a GPU would remain, an act for a rule does not end the target.
+        // A child that is not added but may hold a GPU would lose its parent, so an act for a rule spares the target.
         let expected: &[u32] = if why == "no GPU open" { &[70] } else { &[] };
         assert_eq!(killed_pids(&test), expected, "{why}");
         assert!(test.sent().iter().all(|sent| sent.0 == 70), "{why}");
@@ -115,7 +115,7 @@ fn a_new_child_must_pass_every_check() {
 
 #[test]
 fn a_child_that_saves_work_is_left_alone() {
-    // The target exits, and its child keeps running after the memory is freed.
+    // The child keeps running after the target has exited, or while the target still runs.
     for outlives in [false, true] {
         let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
         let (pid, mut upload) = new_child(&test, 91, 70, 91);

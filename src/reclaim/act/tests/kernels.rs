@@ -1,4 +1,4 @@
-//! Tests of notebook kernels that their server shuts down or restarts.
+//! Tests notebook kernels that their servers shut down or restart.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn a_kernel_is_shut_down_by_its_server_without_signals() {
     test.advance_at(0.1);
     test.control.get().end(70);
     let outcome = test.advance_at(0.2);
-    // The server does not restart the kernel, so the act does not watch for a restart.
+    // The server does not restart a kernel that it shut down, so the act does not wait for a restart.
     let freed = Outcome::Freed { bytes: GIB, ms: 200 };
     assert_eq!(outcome, ActProgress::Ended(freed));
     assert!(test.sent().is_empty());
@@ -69,7 +69,7 @@ fn a_kernel_that_its_server_would_restart_is_left_alone() {
         assert!(test.sent().is_empty());
         assert!(test.control.get().processes.contains_key(&70));
     }
-    // A user who insists accepts that the kernel may restart.
+    // With `direct`, the user accepts that the server may restart the kernel.
     let mut insists = guard();
     insists.policy.direct = true;
     let mut test = ActTest::for_named(&[kernel()], insists);
@@ -87,7 +87,7 @@ fn a_kernel_that_survives_its_shutdown_is_signalled() {
     test.advance();
     test.advance_at(10.0);
     assert_eq!(test.sent(), [(70, TERM)]);
-    // A server that reports success without shutting the kernel down may restart it.
+    // The server reports success, but the kernel needs a signal to exit. The server may restart such a kernel.
     assert_eq!(test.advance_at(11.0), ActProgress::Waiting { until: at(16.0) });
     assert!(matches!(test.advance_at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }
@@ -98,7 +98,7 @@ fn a_kernel_restarted_by_its_server_is_respawned() {
     let named = format!("python -m ipykernel_launcher -f kernel-{id}.json");
     for (command, parent, is_known) in [
         ("python -m ipykernel_launcher -f k.json", 60, true),
-        // The server starts the new kernel through a wrapper, so the parent differs.
+        // The server starts the new kernel through a wrapper, which is therefore the parent.
         (&named, 94, true),
         ("python train.py", 94, false),
     ] {
@@ -110,7 +110,7 @@ fn a_kernel_restarted_by_its_server_is_respawned() {
         test.advance();
         test.advance_at(0.1);
         assert_eq!(test.sent(), [(70, TERM)]);
-        // The memory is free, but the act still watches for a restart.
+        // The memory is free, and the act waits for a possible restart.
         assert_eq!(test.advance_at(1.0), ActProgress::Waiting { until: at(6.1) });
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(parent));

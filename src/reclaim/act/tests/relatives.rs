@@ -1,5 +1,4 @@
-//! Tests of processes related to the target: supervisors, children, groups, launchers and their
-//! ranks.
+//! Tests relatives of the target: supervisors, children, groups, launchers and their ranks.
 
 use super::*;
 use crate::reclaim::testing::OWNER;
@@ -17,7 +16,7 @@ fn a_restart_by_the_supervisor_is_reported() {
         .insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
     test.advance();
     test.advance_at(0.5);
-    // A second later, the parent starts the program again with other arguments.
+    // A second later, the parent restarts the program with different arguments.
     let (pid, mut next) = new_child(&python_test(), 95, 60, 60);
     next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
     test.control.get().processes.insert(pid, next);
@@ -25,7 +24,7 @@ fn a_restart_by_the_supervisor_is_reported() {
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
     test.set_snapshot(vec![again.clone()], vec![gpu(0, &[], 0)]);
-    // The new process has the GPU open, but NVML does not list the process yet.
+    // The new process has a GPU open, but NVML does not list it yet.
     assert!(matches!(test.advance(), ActProgress::Waiting { .. }));
     test.now = 3.0;
     test.set_snapshot(vec![again], vec![gpu(0, &[(95, GIB / 2)], 0)]);
@@ -56,11 +55,10 @@ fn an_unrelated_adopted_process_is_not_a_successor() {
     };
     assert!(started_again(false, |_| {}));
     assert!(started_again(false, |next| next.session = Some(70)));
-    // A process with the same command but another session or user is no successor.
+    // A process with the same command in another session or of another user is not a successor.
     assert!(!started_again(false, |next| next.session = Some(93)));
     assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
-    // A successor in its own session must hold the GPU. It may have forked, or restarted on its
-    // own.
+    // A successor in its own session must hold the GPU. The ended process may have forked, or restarted itself.
     assert!(started_again(true, |next| next.session = Some(93)));
     assert!(!started_again(true, |next| next.uid = Some(OWNER + 1)));
     assert!(!started_again(true, |next| next.command = None));
@@ -86,7 +84,7 @@ fn a_rule_spares_parents_of_unplanned_gpu_processes() {
 #[test]
 fn an_existing_process_is_not_added_as_a_child() {
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
-    // `python train.py | tee log` is a single process group.
+    // `python train.py | tee log` runs as one process group.
     let mut tee = test.control.get().processes[&70].clone();
     tee.start_ticks = 701;
     (tee.ppid, tee.process_group) = (Some(60), Some(70));
@@ -98,7 +96,7 @@ fn an_existing_process_is_not_added_as_a_child() {
 
 #[test]
 fn processes_in_another_leaders_group_are_not_signalled() {
-    // A process that the script starts later is in the same group, but not in the family.
+    // The script may start unrelated processes later, and they are in the same group.
     let mut in_script = python();
     in_script.process_group = Some(60);
     in_script.session = Some(50);
@@ -148,12 +146,12 @@ fn the_launcher_is_signalled_before_its_ranks() {
     assert_eq!(test.advance(), ActProgress::Waiting { until: at(35.0) });
     assert_eq!(test.sent(), [(60, TERM)]);
     test.control.get().end(60);
-    // The launcher exited without its rank, so the rank is signalled immediately.
+    // The launcher exited, but its rank did not, so the rank is signalled immediately.
     test.advance_at(2.0);
     assert_eq!(test.sent(), [(60, TERM), (70, TERM)]);
     assert!(matches!(test.run_to_end(), Outcome::Freed { .. }));
 
-    // The launcher ends its rank, so no process is left to signal.
+    // If the rank ends together with its launcher, only the launcher is signalled.
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
     test.act = Act::new(target, Arc::new(guard()), Actor::default());
     test.control.get().processes.insert(60, torchrun);

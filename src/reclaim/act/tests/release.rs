@@ -1,4 +1,4 @@
-//! Tests of release requests: every outcome, and when signals follow.
+//! Tests release requests: their outcomes, and when signals follow.
 
 use super::*;
 use crate::reclaim::past_release::PastRelease;
@@ -36,7 +36,7 @@ fn release() -> Step {
     Step::Release { way: way(), options: options(), grace_seconds: 17.0 }
 }
 
-/// Returns an act that asks an idle process to release memory before it ends the process.
+/// Returns an act on an idle process that asks for a release before it sends signals.
 fn ask_then_signal() -> ActTest {
     ActTest::for_findings(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
@@ -57,8 +57,8 @@ impl ActTest {
         self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Sends the request at 0 s, answers it, and returns the outcome. `held` returns the bytes that
-    /// the process holds at each time.
+    /// Sends the request at 0 s, answers it, and returns the outcome. Calls `held` at each time to get the number of
+    /// bytes that the process holds.
     fn run_until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -72,8 +72,8 @@ impl ActTest {
         panic!("no end");
     }
 
-    /// Like `run_until_end`, but returns when the next step is taken. The process holds `left`
-    /// bytes.
+    /// Like `run_until_end`, but returns as soon as a second request or signal is sent. The process holds `left`
+    /// bytes throughout.
     fn run_until_next_step(&mut self, left: u64) {
         self.advance();
         self.set_answer(Ok(ReleaseReport::default()));
@@ -95,7 +95,7 @@ fn a_release_is_measured_by_nvml_and_recorded() {
     let Outcome::Released { bytes, ms, .. } = outcome else {
         panic!("{outcome:?}");
     };
-    // The answer arrived at 0.25 s, so the next sample shows the effect.
+    // The answer was read at 0.25 s, so the first sample that shows its effect is at 0.5 s.
     assert_eq!((bytes, ms), (GIB - GIB / 4, 500));
     assert_eq!(test.now, 5.25, "NVML is watched for five seconds");
     assert!(test.sent().is_empty());
@@ -110,7 +110,7 @@ fn a_release_is_measured_by_nvml_and_recorded() {
 
 #[test]
 fn memory_allocated_again_does_not_count_as_released() {
-    // The process frees its memory at 1 s and allocates half of it again at 4 s.
+    // The process frees its memory at 1 s and allocates half as much again at 4 s.
     let outcome = ask_only().run_until_end(|_, second| match second {
         second if second < 1.0 => GIB,
         second if second < 4.0 => 0,
@@ -213,8 +213,7 @@ fn a_release_is_the_outcome_if_the_finding_ends() {
     for recheck in [Recheck::NoLonger, Recheck::Unknown] {
         let mut test = ask_then_signal();
         let outcome = test.run_until_end(|test, second| {
-            // The remaining memory is below the rule's threshold, so the finding ends within the
-            // five seconds.
+            // The remaining memory is below the rule's threshold, so the finding ends while NVML is still watched.
             if second > 0.5 {
                 test.recheck = recheck;
             }

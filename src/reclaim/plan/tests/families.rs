@@ -1,5 +1,4 @@
-//! Tests that families (runs, sessions, trainers and their workers) are ended as a whole or not at
-//! all.
+//! Tests that families (runs, sessions, trainers and their workers) end as a whole or not at all.
 
 use super::*;
 use crate::reclaim::launcher::find_launcher;
@@ -21,8 +20,8 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
         assert!(launched_by(program, ["7", "6"]), "{program}");
-        // A rank's own workers have the number of the rank, and numbers that are not adjacent
-        // belong to different runs.
+        // A rank's own workers have the same number as the rank. Numbers that are not adjacent are from different
+        // runs.
         assert!(!launched_by(program, ["0", "0"]), "{program}");
         assert!(!launched_by(program, ["0", "4"]), "{program}");
         assert!(!launched_by(program, ["0", "x"]), "{program}");
@@ -30,7 +29,8 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     assert!(!launched_by("-bash", ["0", "1"]) && !launched_by("/bin/sh", ["0", "1"]));
 }
 
-/// Returns two ranks that torchrun started in separate sessions, and a worker of the first rank.
+/// Returns the processes of a run: two ranks that torchrun started in separate sessions, and a worker of the first
+/// rank.
 fn processes_of_run() -> (Vec<Process>, Vec<Gpu>) {
     let launcher = Arc::new(Parent {
         pid: 60,
@@ -131,31 +131,31 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
     );
     assert_eq!(target.bytes, Some(2 * GIB));
 
-    // Only one rank is idle, so neither rank is ended.
+    // Only one rank has a finding, so no rank is ended.
     let plan = run.plan(&both[..1], &guard());
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // The other rank is on another GPU, so it was not requested.
+    // The other rank is on GPU 1, so the selector does not match it.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
     first.policy.selected = selected(&run.snapshot, &on_other, "gpu:0");
     let plan = run.plan(&on_other, &first);
     assert_eq!(reasons(&plan), [&Why::Family { pids: vec![71] }]);
-    // A person names one rank. The launcher would restart the rank or end all ranks, so the refusal
-    // names the launcher.
+    // If a person names one rank, the plan refuses it: the launcher would restart the rank or end all ranks. The
+    // refusal therefore names the launcher.
     let plan = run.plan(&[], &guard_naming(&[70]));
     let rank =
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
     assert_eq!((reasons(&plan), plan.targets.len()), (vec![&rank], 0));
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
-    // The pid of the launcher selects all ranks of the launcher.
+    // The launcher's pid selects all of its ranks.
     for pids_named in [&[60][..], &[70, 71]] {
         let plan = run.plan(&[], &guard_naming(pids_named));
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
         assert_eq!(plan.targets[0].launcher.as_ref().map(|launcher| launcher.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
-    // Only the launcher relates the ranks to each other.
+    // Here, the ranks are separate families with the same launcher.
     let launcher = run.families[0].launcher.clone();
     run.families =
         [&[70, 72][..], &[71]].map(|members| family(members, launcher.clone()).remove(0)).into();
@@ -187,7 +187,7 @@ fn an_exemption_of_the_launcher_is_respected() {
         let refused = |why: &&Why| matches!(why, Why::Protected { pid: 60, .. });
         assert_eq!(reasons(&plan).iter().any(refused), !is_taken, "{plan:?}");
     }
-    // The launcher's environment is unknown, so its owner may have exempted it and no rule ends it.
+    // If the launcher's environment is unknown, the owner may have exempted it, so no rule ends it.
     run.facts.insert(60, Guarded { environment: None, ..launcher_facts() });
     assert!(run.plan(&both, &guard()).targets.is_empty());
     assert_eq!(run.plan(&[], &guard_naming(&[60])).targets.len(), 1);

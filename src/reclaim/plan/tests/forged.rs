@@ -1,6 +1,5 @@
-//! Tests with random forgeries: a user imitates the cgroups, programs, parents and variables of
-//! other users' processes. No suggested command may name an innocent process, and no forgery may
-//! protect its author.
+//! Tests random forgeries, in which a user imitates the cgroups, programs, parents and variables of other users'
+//! processes. Suggested commands must never name an innocent process, and a forgery must not protect its author.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -19,7 +18,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const FORGER: u32 = 1000;
 
-/// Strings that identify innocent processes. No line about a forger may contain any of these.
+/// Strings that identify innocent processes and must not occur in a line about the forger.
 const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
 
 struct ObservedProcess {
@@ -27,7 +26,7 @@ struct ObservedProcess {
     facts: Guarded,
 }
 
-/// A process in the fake /proc. `numbers` are its pids in the nested pid namespaces.
+/// A process in the fake /proc. `numbers` are its pids in all pid namespaces that contain it.
 struct FakeProcess<'a> {
     pid: u32,
     ppid: u32,
@@ -52,7 +51,7 @@ fn add_process(fake: &FakeProc, process: &FakeProcess<'_>) {
     fake.put(process.pid, "status", status);
     fake.put(process.pid, "cmdline", process.argv.replace(' ', "\0"));
     fake.put(process.pid, "oom_score_adj", "0\n");
-    // Without an `exe` link, the program's file cannot be read.
+    // Without the `exe` link, the program file is unreadable.
     if !process.exe.is_empty() {
         fake.link(process.pid, "exe", process.exe);
     }
@@ -72,8 +71,7 @@ fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
     of[dice.place(of.len())]
 }
 
-/// Returns a cgroup path that a user can create, below the user's systemd or in the user's
-/// container.
+/// Picks a cgroup path that a user can create, below the user's own systemd instance or in the user's own container.
 fn forged_cgroup(dice: &mut Dice) -> String {
     let claims = [
         format!("docker-{ID}.scope"),
@@ -100,7 +98,7 @@ fn forged_cgroup(dice: &mut Dice) -> String {
     path
 }
 
-/// Returns a random forger and a description of the forgery.
+/// Picks a forger, and returns it with a description of the forgery.
 fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
     let fake = FakeProc::new();
     let exe = folder.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
@@ -111,7 +109,7 @@ fn forger(dice: &mut Dice, folder: &std::path::Path) -> (FakeProc, String) {
         0 => "/user.slice/user-1000.slice/session-3.scope".to_owned(),
         _ => forged_cgroup(dice),
     };
-    // The program is the user's own, or a root-owned program that users can start under any name.
+    // The program file is the user's own, or belongs to root but can be started by users under any name.
     let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
     let conmon = format!("conmon -c {ID} -n trainer");
     let shim = format!("containerd-shim -namespace moby -id {ID}");
@@ -160,8 +158,7 @@ fn forged_facts_neither_blame_others_nor_protect() {
         let (fake, forgery) = forger(&mut dice, folder.path());
         let ObservedProcess { process, facts } = read_process(&fake);
         for line in advice::place_lines(&process) {
-            // The line may name a unit of the user's own systemd, or a program under the user's own
-            // supervisor.
+            // The line may name a unit of the user's own systemd instance, or a program of the user's own supervisor.
             let is_own = line.contains("systemctl --user -M ") || line.contains(", as its user: `");
             let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
             assert!(is_own || !is_innocent, "{seed}: {line}: {forgery}");
@@ -223,12 +220,12 @@ fn only_root_supervisors_are_named_instead_of_signalling() {
         ("supervisord", python, 0, 0, "bash", true),
         ("pbs_mom", ("pbs_mom", "/opt/pbs/sbin/pbs_mom"), 0, 0, "bash", true),
         ("runsv", ("runsv", "runsv llm"), 0, 0, "sh", true),
-        // The user runs this supervisor. Root owns its /proc folder if the process is not dumpable.
+        // The user runs this supervisor. The /proc folder of a process that is not dumpable belongs to root.
         ("supervisord", python, FORGER, FORGER, "bash", false),
         ("supervisord", python, FORGER, 0, "bash", false),
-        // The user starts a set-uid program through a link.
+        // The user starts a set-uid program through a symbolic link.
         ("supervisord", ("su", "/usr/bin/python3 /usr/bin/supervisord"), 0, 0, "bash", false),
-        // Root's supervisor started a login service, through which a person started the program.
+        // Root's supervisor started a login service, and a user logged in and started the program.
         ("supervisord", python, 0, 0, "sshd", false),
         ("supervisord", python, 0, 0, "cron", false),
         ("python3", ("python3.11", "python3 train.py"), 0, 0, "bash", false),
@@ -261,14 +258,13 @@ fn only_root_supervisors_are_named_instead_of_signalling() {
         let target = &plan.targets[0];
         let is_advice = matches!(&target.steps[..], [Step::Advise { .. }]);
         assert_eq!(is_advice, is_left, "{argv} {uid} {folder} {between}: {target:?}");
-        // A target that can be signalled names its supervisor, so that the user knows that it may
-        // be restarted.
+        // If the target can be signalled, its entry names the supervisor, because the supervisor may restart it.
         let is_named = snapshot.processes[0].supervisor.is_some();
         assert_eq!(target.owner.is_some(), is_named && !is_left, "{target:?}");
     }
 }
 
-/// Programs that own other processes: short name, program file and command line.
+/// Programs that own other processes: comm, program file and command line.
 const OWNERS: [(&str, &str, &str); 8] = [
     ("supervisord", "/usr/bin/python3.11", "/usr/bin/python3 /usr/bin/supervisord -n"),
     ("runsv", "/usr/bin/runsv", "runsv trainer"),
@@ -280,7 +276,7 @@ const OWNERS: [(&str, &str, &str); 8] = [
     ("slurmstepd", "/usr/sbin/slurmstepd", "slurmstepd:"),
 ];
 
-/// Programs that are not in gpumem's table of owners.
+/// Programs that gpumem does not know as owners.
 const OTHERS: [(&str, &str, &str); 4] = [
     ("bash", "/usr/bin/bash", "-bash"),
     ("python3", "/usr/bin/python3.11", "python3 launch.py"),
@@ -314,8 +310,8 @@ fn a_forged_owner_changes_only_the_advice_about_its_author() {
             put(pid, parent, uid, train);
             is_roots.push((pid, by == 0 && OWNERS.contains(&program)));
         }
-        // The forger's parent has the name of an owner, and the forger has the innocent processes'
-        // variables.
+        // The forger's parent looks like an owner. Some processes, including the forger, have environment variables
+        // that name jobs.
         let (comm, file, argv) = OWNERS[dice.place(OWNERS.len())];
         let (by, file) = [(FORGER, file), (0, "/usr/bin/su"), (0, "")][dice.place(3)];
         put(60, 1, by, (comm, file, argv));

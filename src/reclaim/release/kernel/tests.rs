@@ -1,4 +1,4 @@
-//! Tests of the kernels that can be asked to release memory.
+//! Tests which kernels can be asked to release memory.
 
 use super::*;
 use crate::model::process::AskedRelease;

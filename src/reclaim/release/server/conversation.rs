@@ -1,11 +1,10 @@
-//! Decides the order of requests to a server, and what to do after each answer. A [`ServerChannel`]
-//! supplies the network and the clock.
+//! Decides which requests to send to a server, and what to do after each answer. A [`ServerChannel`] supplies the
+//! network and the clock.
 //!
-//! The conversation first verifies that the server is the expected server, supports unloading, and
-//! is idle. No idle check may show a running or queued request, and the counters of finished
-//! requests must stay constant for the idle time in the options. Then the conversation unloads the
-//! server and verifies the result. Unreadable state counts as work. Only the unload request changes
-//! anything, and it is sent once.
+//! The conversation first verifies that the server is the expected one, supports unloading, and is idle. A server is
+//! idle if no check shows a running or queued request, and the counters of finished requests stay constant for the
+//! idle time in the options. A state that cannot be read is treated as work. Then the server is told to unload, and
+//! the result is verified. Only the unload request changes anything, and it is sent only once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +16,18 @@ use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
 use crate::units::Bytes;
 
-/// Time limit for a query that changes nothing. A server under load takes seconds to answer, and a
-/// probe must end within 10 s.
+/// Time limit for a query. A server under load takes seconds to answer, and a probe must end within 10 s.
 const QUERY_TIME: Duration = Duration::from_secs(8);
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval between checks that the unload is complete.
+/// Interval between checks whether the unload is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub trait ServerChannel {
-    /// Sends a request, and waits at most `limit` for the answer.
+    /// Sends a request and waits for the answer, at most for `limit`.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> Result<UnloadAnswer, AskFailed>;
     fn command(&self) -> &[Arc<str>];
     fn connections(&mut self) -> Option<usize>;
-    /// Returns the host memory that the server could use, in bytes.
+    /// Returns how much host memory the server could allocate, in bytes.
     fn available_bytes(&mut self) -> Option<u64>;
     fn pause(&mut self, time: Duration);
     fn left(&self) -> Duration;
@@ -38,14 +36,14 @@ pub trait ServerChannel {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskFailed {
     Late,
-    /// The server cannot be reached or does not speak HTTP. Contains the reason.
+    /// The server cannot be reached or does not speak HTTP. Contains an explanation.
     NotReached(String),
 }
 
 pub struct Conversation<'a, C> {
     row: &'a UnloadServer,
     api: &'a UnloadApi,
-    /// The server's address in commands for the user.
+    /// Address of the server as shown in commands for the user.
     base: &'a str,
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
@@ -92,7 +90,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Performs the checks that need no request.
+    /// Performs the checks that need no requests.
     fn check_terms(&self) -> AskResult {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
@@ -131,9 +129,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Checks that the server is idle: twice for a probe, or for the whole idle time before an
-    /// unload. Time spent waiting for answers is part of the idle time, so a slow server is asked
-    /// less often. The last check begins after the idle time.
+    /// Checks that the server is idle: twice for a probe, and for the whole idle time before an unload. The idle time
+    /// includes the time spent waiting for answers, so a slow server is asked less often. The last check begins after
+    /// the idle time.
     fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
@@ -165,7 +163,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    /// Checks the connections of a server whose activity shows only in its open connections.
+    /// Checks the connections of a server that does not report its activity in any other way.
     fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
@@ -189,8 +187,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            // Most of the memory is cache, which is not moved. The server does not report the size
-            // of its weights.
+            // Only the weights are moved, which are usually a small part of the memory. The server does not report
+            // their size.
             (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move its weights, a part of {}, to host memory, which has {} available; if you know that they fit: \
@@ -217,13 +215,13 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let answer = self.ask(&pause, QUERY_TIME)?;
             let held = answer.success().map_err(|verdict| self.to_error(verdict, Some(&pause)));
             if let Err(error) = held.and_then(|()| self.read_idle_answers()) {
-                // The server is not idle, and would hold its requests back until it is resumed.
+                // The server is not idle. Until it is resumed, it holds back new requests.
                 let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
                 return Err(error);
             }
         }
         for request in &self.api.deeds(&self.known) {
-            // Check as late as possible, so that few clients can connect before the unload.
+            // Check immediately before the unload, to leave clients little time to connect.
             self.check_connections()?;
             let answer = self.ask_to_unload(request)?;
             if let Err(verdict) = answer.success() {
@@ -251,7 +249,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             if self.channel.left().is_zero() {
                 return Err(late());
             }
-            // A server may be unable to answer while it unloads.
+            // Some servers cannot answer while they unload.
             let answer = match self.channel.ask(&request, self.channel.left()) {
                 Ok(answer) => answer,
                 Err(AskFailed::Late) => return Err(late()),
@@ -267,7 +265,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Sends a query that changes nothing, and evaluates the answer.
+    /// Sends a query and evaluates the answer.
     fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
         let request = question.request(model);
         let answer = self.ask(&request, QUERY_TIME)?;
@@ -278,8 +276,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    /// Sends a request. If the server does not know the request, sends the request of the older
-    /// version.
+    /// Sends a request. If the server does not know it, sends the request of an older version of the server, if there
+    /// is one.
     fn ask(&mut self, request: &ServerRequest, limit: Duration) -> AskResult<UnloadAnswer> {
         let limit = limit.min(self.channel.left());
         let answer = self.channel.ask(request, limit);
@@ -366,7 +364,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// Returns the unload request as a command that the user can run.
+    /// Returns the unload request, or `request` if there is none, as a command that the user can run.
     fn command(&self, request: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {

@@ -1,9 +1,9 @@
-//! Asks an inference server to unload its model, if the server supports that.
+//! Asks an inference server to unload its model, if the server supports unloading.
 //!
-//! The table `advice::unload` contains the requests and how to interpret answers. `conversation`
-//! decides the order of requests, without network or clock. This file finds the server in a
-//! snapshot and connects to it, over loopback or the server's own Unix socket only. `host::http`
-//! verifies the process behind the socket. NVML shows the effect (`step::release`).
+//! The table `advice::unload` contains the requests and how to interpret the answers. `conversation` decides which
+//! requests to send, without network or clock. This file finds the server in a snapshot and connects to it, only over
+//! loopback or the server's own Unix socket. `host::http` verifies which process owns the socket. NVML shows the
+//! effect (`step::release`).
 
 mod conversation;
 #[cfg(test)]
@@ -26,15 +26,15 @@ use crate::model::process::Relation;
 use crate::model::{Process, Snapshot};
 use conversation::{AskFailed, Conversation, ServerChannel};
 
-/// Maximum size of an answer, in bytes. The largest answers are metrics of many models.
+/// Maximum size of an answer, in bytes. The largest answers are the metrics of servers with many models.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// Number of times to check whether an earlier connection has closed.
+/// Maximum number of checks whether an earlier connection has been closed.
 const CLOSING_CHECKS: u32 = 20;
 const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Returns the release request if a process is an inference server or works for one, or an error if
-/// the server cannot be asked to unload.
+/// Returns the release request if the process is an inference server or works for one, or the reason why the server
+/// cannot be asked.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let (row, listener) = server_of(process)?;
     Some(match &row.advice {
@@ -75,8 +75,7 @@ fn find_way(
     })
 }
 
-/// Returns whether PyTorch uses expandable segments, which prevent an unload
-/// (vllm-project/vllm#11743).
+/// Returns whether PyTorch uses expandable segments, with which vLLM cannot unload (vllm-project/vllm#11743).
 fn has_expandable_segments(process: &Process) -> bool {
     let environment = process.environment.as_deref();
     ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
@@ -101,8 +100,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Checks that a server exists, is idle and may be asked. If `is_deed` is set, unloads the server
-/// afterwards. Returns when the unload is complete, or at the time limit.
+/// Checks that a server is running, is idle and may be asked. If `is_deed` is set, then unloads the server and waits
+/// until the unload is complete, at most until the time limit.
 pub(super) fn ask(
     roots: &Roots,
     way: &ReleaseWay,
@@ -127,7 +126,7 @@ struct LiveChannel<'a> {
     command: Arc<[Arc<str>]>,
     metrics_port: Option<u16>,
     deadline: Deadline,
-    /// The server's address in commands for the user.
+    /// Address of the server as shown in commands for the user.
     base: String,
 }
 
@@ -169,7 +168,7 @@ fn endpoint(address: &str) -> Option<Endpoint> {
     Some(Endpoint::Tcp { host: address.ip().to_canonical().to_string(), port: address.port() })
 }
 
-/// Returns the address as an argument of `curl`.
+/// Returns the arguments with which `curl` reaches the server.
 fn base(listener: &Listener) -> String {
     let scheme = if listener.is_https { "https" } else { "http" };
     match &listener.endpoint {
@@ -204,7 +203,7 @@ impl ServerChannel for LiveChannel<'_> {
         if time.is_zero() {
             return Err(AskFailed::Late);
         }
-        // The client verifies before and after connecting which process is listening.
+        // The client verifies which process is listening, both before and after connecting.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
         let method = match request.verb.as_str() {
             "POST" => Method::POST,
@@ -232,7 +231,7 @@ impl ServerChannel for LiveChannel<'_> {
         match self.listener.endpoint {
             Endpoint::Tcp { .. } => {
                 let mut count = self.listener.connections(self.roots)?;
-                // On a busy machine, gpumem's previous connection may still be closing.
+                // gpumem's own previous connection may still be closing.
                 for _ in 0..CLOSING_CHECKS {
                     if count == 0 {
                         break;

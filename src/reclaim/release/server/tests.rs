@@ -1,5 +1,4 @@
-//! Tests of conversations with simulated servers: the order of requests, and random races with
-//! clients.
+//! Tests conversations with simulated servers: the order of requests, and random races with clients.
 
 use crate::model::dice::Dice;
 use std::collections::HashMap;
@@ -12,9 +11,9 @@ use crate::model::testing::rounds;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
-    /// The unload waits until running requests finish.
+    /// The unload waits until all running requests are finished.
     Waits,
-    /// The unload aborts running requests.
+    /// The unload aborts the running requests.
     Ends,
 }
 
@@ -22,17 +21,17 @@ enum Effect {
 struct Load {
     is_busy: bool,
     is_unloaded: bool,
-    /// Number of completed requests.
+    /// Number of finished requests.
     done: usize,
 }
 
 type Answers = fn(&ServerRequest, Load) -> UnloadAnswer;
 
-/// A server whose requests start and end at listed times, in microseconds.
+/// A server whose client requests start and end at fixed times, in microseconds.
 struct Simulated {
     now_us: u64,
     until_us: u64,
-    /// Time that each answer takes.
+    /// Time until each answer.
     answer_us: u64,
     requests: Vec<(u64, u64)>,
     effect: Effect,
@@ -40,7 +39,7 @@ struct Simulated {
     command: Arc<[Arc<str>]>,
     deeds: u32,
     harmed: u32,
-    /// Time of the first query. `unload_us` is the time of the unload request.
+    /// Time of the first query. The next field is the time of the unload request.
     queried_us: Option<u64>,
     unload_us: Option<u64>,
     asked: Vec<String>,
@@ -173,12 +172,11 @@ fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
 
-/// Simulates servers that receive requests at random times, and servers that receive short requests
-/// all the time. No request may be lost, and no server that reports its requests may be unloaded
-/// while it is in use.
+/// Simulates servers that get requests at random times or continuously. No request may be lost, and a server that
+/// reports its requests must not be unloaded while it is in use.
 ///
-/// The simulation counts connections at the moment of the unload. A real client can still connect
-/// in the microseconds between the check and the unload.
+/// The simulation counts connections at the instant of the unload. A real client can still connect in the
+/// microseconds between the check and the unload.
 #[test]
 fn an_unload_interrupts_no_client_request() {
     let servers: [(&str, Answers, Effect); 3] = [
@@ -190,8 +188,7 @@ fn an_unload_interrupts_no_client_request() {
     for race in 0..rounds(1000) {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
         let mut dice = Dice::new(race + 1);
-        // Up to four requests of at most half a second, or a short request every one or two
-        // seconds.
+        // Up to four requests of at most half a second each, or continuous short requests.
         let mut requests = Vec::new();
         for _ in 0..dice.roll(5) {
             let from = dice.roll(66_000_000);
@@ -275,13 +272,13 @@ fn requests_are_sent_in_order() {
     assert!(server.now_us > 60_000_000, "it is observed for a minute");
     assert_eq!(server.asked[4..33], ["GET /metrics"; 29]);
     assert_eq!(server.asked[33..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
-    // A router counts a request for its slots as use, so a probe does not request them.
+    // The router counts a query of its slots as use, so a probe does not send this query.
     let mut server = idle_server(llama_cpp, 90_000_000);
     assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
 }
 
-/// ComfyUI gets two queries in each check. The default time limit is 70 s, and the idle time 60 s.
+/// Each check of ComfyUI sends two queries. The default time limit is 70 s, including an idle time of 60 s.
 #[test]
 fn a_slow_server_is_proved_idle_or_too_slow_and_never_hangs() {
     for answer_ms in [0, 100, 500, 1_000] {
@@ -321,7 +318,7 @@ fn weights_that_may_not_fit_are_moved_only_with_force() {
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    // The server holds more memory than fits into host memory, but its weights may be smaller.
+    // The server holds more memory than is available on the host, but its weights may fit.
     let answer = ask(1 << 50, false);
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),
@@ -420,10 +417,10 @@ fn only_servers_with_an_unload_request_are_found() {
     ] {
         let why = find_way(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
-        // A server's worker that does not listen is recognised as well.
+        // The worker of a server is recognised even if it does not listen.
         assert!(find_way(&process(command, &[])).unwrap().is_err());
     }
-    // If another server started the server, that server must unload it.
+    // A server that another server started must be unloaded by that server.
     for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
         let started = process(command, &["tcp:127.0.0.1:5800"]);
         let why =
