@@ -127,7 +127,7 @@ struct Expect {
     r#else: Option<AnswerVerdict>,
 }
 
-/// Where an answer lists models. All pointers except `list` are relative to the model.
+/// JSON pointers to the models in an answer. All pointers except `list` are relative to a model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelList {

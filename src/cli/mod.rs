@@ -125,7 +125,7 @@ fn run_bare(global: &Global) -> anyhow::Result<Exit> {
 
 /// Prevents a caller from misusing a gpumem that has more privileges than the caller. Refuses setuid and setgid bits,
 /// refuses `--nvml-library` if the program file has capabilities, and drops the capabilities for reading other users'
-/// files. Must be called before other threads start, because capabilities belong to threads. For such a program, the
+/// files. Call this function before other threads start, because capabilities belong to threads. For such a program, the
 /// loader already ignores `LD_LIBRARY_PATH` (ld.so(8)).
 fn check_privileges(library: Option<&Path>) -> anyhow::Result<()> {
     if host::has_gained_ids() {

@@ -111,7 +111,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         print(&text::total(&report))?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // Die from the signal, so that a script that runs gpumem ends, too.
+        // Die from the signal, so that a script that runs gpumem also ends.
         signals::end_as_by(signal)?;
     }
     Ok(match report.status {

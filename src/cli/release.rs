@@ -104,7 +104,7 @@ fn finish(
         print(&document(&report)?)?;
     }
     if let Carried::Interrupted(signal) = carried {
-        // Die from the signal, so that a script that runs gpumem ends, too.
+        // Die from the signal, so that a script that runs gpumem also ends.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);

@@ -173,7 +173,7 @@ fn has_assertions(args: &RunArgs) -> bool {
 
 #[derive(Debug)]
 struct Sampling {
-    /// Receives a message when the command exits: `true` if all of its descendants have exited, too.
+    /// Receives a message when the command exits: `true` if all of its descendants have exited as well.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }

@@ -40,7 +40,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts to listen. Must be called before sampling starts, so that an address in use is reported immediately.
+    /// Starts to listen. Call this function before sampling, so that an address in use is reported immediately.
     pub(super) fn open(
         address: SocketAddr,
         config: &Config,

@@ -87,7 +87,7 @@ impl Subject<'_> {
         courses.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
-    /// Returns the memory growth in bytes over the window that ends with this sample.
+    /// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
         growth_bytes(self.memory_series(courses)?, self.snapshot.time)
     }

@@ -103,7 +103,8 @@ impl Observation {
     }
 }
 
-/// Takes samples for `--window` or its default, or only one if one is enough. Returns the last sample.
+/// Takes samples for the time in `--window`, or for a default time. Stops after one sample if one is enough. Returns the
+/// last sample.
 fn sample_window(
     live: &mut Live,
     engine: &mut Engine,

@@ -3,7 +3,7 @@
 //! The command stays in gpumem's process group, so that the terminal and the shell treat both processes as one job.
 //! gpumem blocks the signals that end or stop a job and reads them from a signalfd. The command receives the terminal's
 //! signals directly, and gpumem forwards only signals that were sent to gpumem alone. When the command ends or stops,
-//! gpumem ends or stops, too. The command inherits gpumem's original signal mask and dispositions.
+//! gpumem does the same. The command inherits gpumem's original signal mask and dispositions.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::AsRawFd as _;
@@ -118,7 +118,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and starts a thread that reads them. Must be called before other threads start, because
+    /// Blocks the signals and starts a thread that reads them. Call this function before other threads start, because
     /// threads inherit the signal mask.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
@@ -159,7 +159,7 @@ impl Signals {
         Ok(child)
     }
 
-    /// Waits until the command exits, and reaps other children. If the command stops, gpumem stops, too.
+    /// Waits until the command exits, and reaps other children. If the command stops, gpumem stops as well.
     pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
         loop {
             let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));

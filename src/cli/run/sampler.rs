@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Takes samples until the command exits. Returns whether all descendants of the command have exited, too.
+/// Takes samples until the command exits. Returns whether all descendants of the command have exited as well.
 pub(super) fn until_end(
     live: &mut Live,
     shared: &Shared,

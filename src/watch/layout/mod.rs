@@ -147,7 +147,7 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// Divides `rest` rows between table, charts and findings. Returns the rows of findings and charts.
+/// Divides `rest` rows between table, charts and findings. Returns the numbers of rows for findings and charts.
 ///
 /// The findings get `usual` rows if the table is short of rows, and otherwise at most `max` rows.
 /// `kept` returns how many of the given rows the charts claim.

@@ -245,7 +245,7 @@ impl App {
         self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.alarm_age())
     }
 
-    /// Returns the alarms about missing samples, each with its maximum number of lines.
+    /// Returns the alarms about missing samples, each with a maximum number of lines.
     pub fn alarms(&self) -> Vec<(String, u16)> {
         let mut alarms = Vec::new();
         if let Some(End::Failed(error)) = &self.end {

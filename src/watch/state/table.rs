@@ -51,8 +51,8 @@ impl TableState {
         self.is_chosen
     }
 
-    /// Lets the next rebuild select the first row if the selected row is no longer listed. Called
-    /// when the user changes which rows are listed.
+    /// Lets the next rebuild select the first row if the selected row is no longer listed. Call this function when the
+    /// user changes which rows are listed.
     pub(super) fn reset_selection(&mut self) {
         self.has_begun = false;
     }
