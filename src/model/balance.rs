@@ -1,25 +1,24 @@
-//! Splits a GPU's memory into free, reserved, held by listed processes, and in use without a listed process.
+//! Splits a GPU's memory into free memory, reserved memory, memory of listed processes, and the rest.
 
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// Breakdown of a GPU's memory, in bytes. The parts add up to the total, except for rounding of up
-/// to a MiB.
+/// Breakdown of a GPU's memory, in bytes. If all parts are known, they add up to the total, give or take a MiB of
+/// rounding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Memory reserved for the driver and firmware, or `None` with memory info v1, which includes
-    /// it in used memory.
+    /// Memory reserved for the driver and firmware. `None` with memory info v1, which counts reserved memory as used.
     pub reserved_bytes: Option<u64>,
-    /// Memory of the listed processes, or `None` if the memory of any process is unknown.
+    /// Memory of the listed processes, or `None` if the memory of a process is unknown.
     pub process_bytes: Option<u64>,
-    /// Memory in use that no listed process holds, or the reason why the amount is unknown.
+    /// Memory in use that no listed process holds, or the reason why it is unknown.
     pub unattributed: Result<u64, &'static str>,
 }
 
-/// Minimum unattributed memory that is reported. Contexts and rounding account for up to 259 MiB on
-/// a desktop (captures of drivers 590 to 610).
+/// Minimum unattributed memory that is worth reporting. On a desktop, contexts and rounding account for up to 259 MiB
+/// (captures of drivers 590 to 610).
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
@@ -28,13 +27,12 @@ impl Balance {
     }
 }
 
-/// Names of GPUs that share system memory. Some drivers do not report the sharing.
+/// Parts of the names of GPUs that share system memory. Some drivers do not report that memory is shared.
 const UNIFIED: &[&str] =
     &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 impl Gpu {
-    /// Returns whether the GPU shares system memory, which may be in use even if no process uses
-    /// the GPU.
+    /// Returns whether the GPU shares system memory, which can be in use even if no process uses the GPU.
     pub fn is_unified(&self) -> bool {
         let has_unified_name = || {
             let name = self.name.as_deref();
@@ -77,15 +75,15 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Returns the memory in use on GPUs without listed processes, or `None` if there is little. In
-    /// a container, processes of other containers may hold the memory.
+    /// Returns how much memory is in use on GPUs without listed processes, or `None` if it is too little to report.
+    /// In a container, processes of other containers may hold this memory.
     pub fn unlisted_bytes(&self) -> Option<u64> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)
     }
 
-    /// Like [`Gpu::balance`], but unattributed memory is also unknown if NVML does not list all
-    /// processes, as in a container.
+    /// Like [`Gpu::balance`], but unattributed memory is also unknown if NVML may not list all processes, as in a
+    /// container.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

@@ -10,7 +10,7 @@ pub type DeviceKey = (u32, Option<(Option<u32>, Option<Arc<str>>)>);
 #[derive(Clone, Copy, Debug)]
 pub struct ComputeDevice<'a> {
     pub gpu: &'a Gpu,
-    /// `None` for the whole GPU.
+    /// The MIG device, or `None` if the device is a whole GPU.
     pub mig: Option<&'a MigDevice>,
 }
 
@@ -25,8 +25,8 @@ impl<'a> ComputeDevice<'a> {
         (self.gpu.index, self.mig.map(|mig| (mig.index, mig.uuid.clone())))
     }
 
-    /// Returns the MIG devices of a partitioned GPU, otherwise the GPU itself. CUDA cannot use a
-    /// partitioned GPU as a whole.
+    /// Returns the MIG devices of a partitioned GPU, otherwise the GPU itself. CUDA programs cannot use a partitioned
+    /// GPU as a whole.
     pub fn all_of(gpu: &'a Gpu) -> impl Iterator<Item = Self> {
         let is_partitioned = gpu.mig_mode == Some(true) || !gpu.mig_devices.is_empty();
         let whole = (!is_partitioned).then_some(Self { gpu, mig: None });
@@ -34,7 +34,7 @@ impl<'a> ComputeDevice<'a> {
         whole.into_iter().chain(parts)
     }
 
-    /// Returns the UUID in the form that `CUDA_VISIBLE_DEVICES` accepts: `GPU-…` or `MIG-…`.
+    /// Returns the UUID as `CUDA_VISIBLE_DEVICES` accepts it: `GPU-…` or `MIG-…`.
     pub fn uuid(&self) -> Option<&'a Arc<str>> {
         self.mig.map_or(self.gpu.uuid.as_ref(), |mig| mig.uuid.as_ref())
     }
@@ -46,12 +46,12 @@ impl<'a> ComputeDevice<'a> {
         }
     }
 
-    /// Returns the total memory of the GPU or of the MIG device's GPU instance, in bytes.
+    /// Returns the total memory of the GPU or, for a MIG device, of its GPU instance, in bytes.
     pub fn total_bytes(&self) -> Option<u64> {
         self.mig.map_or(self.gpu.memory, |mig| mig.memory).map(|memory| memory.total_bytes)
     }
 
-    /// Returns the memory that can be allocated, in bytes, or `None` while the GPU does not answer.
+    /// Returns how much memory can be allocated, in bytes, or `None` if that is unknown or the GPU does not answer.
     pub fn free_bytes(&self) -> Option<u64> {
         let free = match self.mig {
             None => self.gpu.free_bytes(),
@@ -73,8 +73,8 @@ impl<'a> ComputeDevice<'a> {
         Some(self.gpu.processes.as_ref()?.iter().filter(is_here))
     }
 
-    /// Returns whether `typed` names this device by its GPU's index, model name or UUID, by its own
-    /// UUID, or as GPU:DEVICE (`0:3`). A part of a model name or a prefix of a UUID is sufficient.
+    /// Returns whether `typed` names this device: by its UUID, as GPU:DEVICE (`0:3`), or by the index, model name or
+    /// UUID of its GPU. A part of a model name or a prefix of a UUID is enough.
     pub fn is_called(&self, typed: &str) -> bool {
         let needle = Needle::new(typed);
         let is_part = |mig: &MigDevice| {
@@ -85,8 +85,7 @@ impl<'a> ComputeDevice<'a> {
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }
 
-    /// Returns why a new program cannot use the device even if enough memory is free. Ignores
-    /// claims.
+    /// Returns why a new program cannot use the device even if enough memory is free. Claims are not considered.
     pub fn refusal(&self) -> Option<String> {
         let gpu = self.gpu;
         if gpu.is_drained == Some(true) {

@@ -1,10 +1,9 @@
-//! Names of device files. The N of `/dev/nvidiaN` is the GPU's minor number, which can differ from
-//! its index.
+//! Names of device files. The number N in `/dev/nvidiaN` is the GPU's minor number, which can differ from its index.
 
 use super::program::file_name;
 use super::{Gpu, Process};
 
-/// Returns the N of `nvidiaN`, or `None` for any other name.
+/// Returns N for the name `nvidiaN`, or `None` for other names.
 pub fn minor_number(name: &str) -> Option<u32> {
     name.strip_prefix("nvidia")?.parse().ok()
 }
@@ -14,13 +13,13 @@ pub fn minor_number_of(path: &str) -> Option<u32> {
 }
 
 impl Gpu {
-    /// Returns the path of the GPU's device file. Uses the index if NVML does not report the minor
-    /// number.
+    /// Returns the path of the GPU's device file. If NVML does not report the minor number, assumes that it equals
+    /// the index.
     pub fn device_file(&self) -> String {
         format!("/dev/nvidia{}", self.device_number())
     }
 
-    /// Returns whether the process has the GPU's device file open, or `None` if its files cannot be
+    /// Returns whether the process has the GPU's device file open, or `None` if its file descriptors could not be
     /// read.
     pub fn is_open_in(&self, process: &Process) -> Option<bool> {
         let number = Some(self.device_number());
@@ -28,7 +27,8 @@ impl Gpu {
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
-    /// Returns whether a process that NVML does not list on this GPU may hold memory there.
+    /// Returns whether a process that NVML does not list on this GPU may hold memory on it, or `None` if its file
+    /// descriptors could not be read.
     pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
         Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
     }
@@ -39,12 +39,11 @@ impl Gpu {
 }
 
 impl Process {
-    /// Returns whether the process has the driver's memory management file open, or `None` if the
-    /// process's files cannot be read. Every process with a GPU context, and every process forked
-    /// from one, has the file open. A process that only queries NVML does not.
+    /// Returns whether the process has the driver's file for memory management open, or `None` if its file
+    /// descriptors could not be read. All processes with a GPU context have this file open, and so do the processes
+    /// that they forked. A process that only queries NVML does not.
     ///
-    /// The file is `nvidia-uvm` on Linux. The drivers of WSL and Jetson use a single file for all
-    /// purposes.
+    /// The file is `nvidia-uvm` on Linux. The drivers for WSL and Jetson have only one device file.
     pub fn may_hold_gpu_memory(&self) -> Option<bool> {
         let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
         Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))

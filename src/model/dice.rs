@@ -1,6 +1,6 @@
 //! Seeded random numbers for tests, so that a failure can be reproduced.
 
-/// A small generator (xorshift, G. Marsaglia 2003). The state must not be 0.
+/// A small random number generator (xorshift, G. Marsaglia 2003). Its state must not be 0.
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 

@@ -1,17 +1,17 @@
-//! Makes text from untrusted sources safe to display on one line of a terminal, mail or log.
+//! Makes untrusted text safe to display on one line of a terminal, email or log.
 //!
-//! argv, names, paths and notebook names may contain escape sequences, newlines, and characters
-//! that reorder or hide other text. Such characters are written as `\n`, `\e` or `\u{…}`. No
-//! character is dropped, so different names never look the same. Escaping is idempotent.
+//! Command lines, process names, paths and notebook names can contain escape sequences, newlines, and characters that
+//! reorder or hide other text. Such characters are written as `\n`, `\e` or `\u{…}`. No character is dropped, so that
+//! different names stay different. Escaping twice has the same result as escaping once.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::json::is_hostile;
 
-/// Escapes control characters (C0, C1, DEL) and the invisible characters of [`is_hostile`].
+/// Escapes control characters and the invisible characters of [`is_hostile`].
 pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is printable ASCII.
+    // Nearly all text is printable ASCII, which is checked faster.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     if is_plain || !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);

@@ -1,12 +1,11 @@
 //! Groups related processes into families.
 //!
-//! A family may be killed as a whole, so it must be a single job. A common parent, login, terminal,
-//! container or notebook server is not enough: two programs typed into one shell are two families,
-//! as are two notebook kernels. Each [`Tie`] is a kind of evidence that links the members of a
-//! family. Ambiguous evidence is ignored. All members are processes in the snapshot. An unresolved
-//! process belongs to no family.
+//! A family can be killed as a whole, so it must be a single job. A common parent, login, terminal, container or
+//! notebook server is not enough: two programs started from one shell are two families, and so are two notebook
+//! kernels. Each [`Tie`] is a kind of evidence that processes belong together. Ambiguous evidence is ignored. All
+//! members are processes in the snapshot. An unresolved process belongs to no family.
 //!
-//! Pure: this module does no I/O and sends no signals. Callers show a family before they kill it.
+//! This module does no I/O and sends no signals. Callers show a family before they kill it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,17 +19,16 @@ use joining::{Joining, is_dead};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tie {
-    /// Same process group: one shell command line, or one script.
+    /// Same process group: the processes of one shell command line or one script.
     ProcessGroup,
-    /// Same session. Its leader is a member.
+    /// Same session, whose leader is a member.
     Session,
-    /// Same Slurm step, or same service or container. The first process of the service or container
-    /// is a member.
+    /// Same Slurm step, or same service or container whose first process is a member.
     Cgroup,
     /// Ranks of the same run of torchrun, DeepSpeed, MPI, Slurm or Ray.
     Run,
     Parent,
-    /// The members have a GPU's device file open, and a dead member is still listed on that GPU.
+    /// The members have the device file of a GPU open on which NVML still lists a dead member.
     GpuFiles,
 }
 
@@ -47,16 +45,15 @@ impl Tie {
     }
 }
 
-/// A group of related processes. A process without relatives forms a family alone.
+/// Related processes. A process without relatives is a family of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// `family:PID` of the oldest member. The id stays the same while that process is listed, dead
-    /// or alive.
+    /// `family:PID` of the oldest member. The id stays the same as long as this process is listed, dead or alive.
     pub id: Arc<str>,
-    /// Pids of the members, ascending. A dead process that started other members is included.
+    /// Pids of the members, in ascending order. Includes dead processes that started other members.
     pub members: Vec<u32>,
     pub ties: BTreeSet<Tie>,
-    /// Process outside the family that started it, if known.
+    /// The outside process that started this family, or `None` if it is unknown or ambiguous.
     pub launcher: Option<Arc<Parent>>,
     pub user: Option<Arc<str>>,
 }
@@ -67,14 +64,14 @@ pub struct Branch {
     pub depth: usize,
 }
 
-/// Returns the families of a snapshot, sorted by the pids in their ids. A process is in at most one family.
+/// Returns the families of a snapshot, sorted by the pids in their ids. Each process belongs to at most one of them.
 pub fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut joining = Joining::new(snapshot);
     joining.join_groups();
     joining.join_sessions();
     joining.join_children();
     joining.join_the_dead();
-    // The next steps compare whole jobs, because a rank's data loaders inherit its environment.
+    // Join runs only now, as whole jobs, because the data loaders of a rank inherit its environment.
     joining.join_runs();
     joining.join_cgroups();
     joining.finish()
@@ -85,14 +82,14 @@ pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
 }
 
 impl Family {
-    /// Returns the members as a tree, parents first. A dead process is the parent of the processes
-    /// in its group or session.
+    /// Returns the members as a tree, parents before their children. If a member's parent is not a member, a dead
+    /// process whose group or session the member is in takes its place.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
-    /// Like [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for
-    /// each of a thousand members would take as long as building the rest of a table.
+    /// Like [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for each of a thousand
+    /// members would take as long as the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();
@@ -111,8 +108,8 @@ impl Family {
         }
         let mut tree = Vec::with_capacity(members.len());
         let mut visited = BTreeSet::new();
-        // In a recording, processes can be each other's parents. Such a cycle has no root, so start
-        // with any member.
+        // In a recording, processes can be each other's parents. Such a cycle has no root, so each member that was
+        // not visited is tried as a root.
         let rest = members.iter().map(|&(pid, _)| pid);
         for root in roots.iter().map(|&(_, pid)| pid).chain(rest) {
             let mut due = vec![(root, 0)];

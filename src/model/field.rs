@@ -1,9 +1,10 @@
-//! The table of fields. A field is a fact about a row, with names and a way to read its value.
+//! The table of fields. A field is a fact about a row, with its names and the function that reads its value.
 //!
-//! The [selector](super::selector) parser and its help use this table. A match is true, false or
-//! unknown. A resolved process without a known container is known to be in no container.
+//! The [selector](super::selector) parser and the help text use this table. The result of a match is yes, no or
+//! unknown. For example, if the container of a resolved process is missing, the process is known to be in no
+//! container.
 //!
-//! [`gpu`] is a separate table of values of a whole GPU.
+//! [`gpu`] is a separate table for the values of a GPU.
 
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
@@ -52,11 +53,10 @@ pub enum Field {
 }
 
 pub const UNKNOWN: &str = "-";
-/// Placeholder for a value that the GPU or driver does not report. `ps` explains the placeholder
-/// below its tables.
+/// Placeholder for a value that the GPU or driver does not report. `ps` explains it below its tables.
 pub const NOT_AVAILABLE: &str = "n/a";
 
-/// All fields, in column order. The widths leave room for the sort mark after the heading.
+/// All fields, in column order. The widths include the space for the sort mark after the heading.
 pub const FIELDS: [FieldSpec; 25] = {
     use Notation::{Bytes, BytesOrShare, Number, OneOf, Percent, Seconds, Text};
     [
@@ -200,7 +200,7 @@ pub const ON_SCREEN: [Field; count(&FIELDS, true)] = {
     columns
 };
 
-/// Columns of the screen, most important first. A narrow terminal drops columns from the end.
+/// The columns of the screen, most important first. On a narrow terminal, the last columns are dropped.
 pub const BY_NEED: [Field; ON_SCREEN.len()] = {
     let mut columns = ON_SCREEN;
     let mut at = 0;
@@ -226,7 +226,7 @@ pub const SORTED: [Field; count(&FIELDS, false)] = {
     fields
 };
 
-/// Counts the columns of the screen or, unless `on_screen`, the sort keys of `ps`.
+/// Counts the screen's columns if `on_screen`, otherwise the sort keys of `ps`.
 const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < fields.len() {
@@ -240,7 +240,7 @@ const fn count(fields: &[FieldSpec], on_screen: bool) -> usize {
     count
 }
 
-/// Names of states that users type and see, with the kernel's letters.
+/// The names of process states that users type and see, with the letters of the kernel.
 const STATES: [(&str, char); 10] = [
     ("running", 'R'),
     ("sleeping", 'S'),
@@ -255,7 +255,7 @@ const STATES: [(&str, char); 10] = [
 ];
 const KINDS: [&str; 4] = ["compute", "graphics", "mps", "other"];
 const TRAITS: [&str; 2] = ["mine", "unlisted"];
-/// Value of `finding:` that matches any finding.
+/// The value of `finding:` that matches any kind of finding.
 const ANY: &str = "any";
 
 fn state_names() -> Vec<&'static str> {
@@ -272,7 +272,7 @@ pub fn state_name(letter: char) -> Option<&'static str> {
     states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
-/// Parses a single state letter. Case matters: `T` is stopped and `t` is traced, as in ps.
+/// Parses a single state letter. Case matters, because `T` means stopped and `t` means traced, as in ps(1).
 fn state_letter(value: &str) -> Option<char> {
     let mut chars = value.chars();
     let letter = chars.next()?;
@@ -281,7 +281,7 @@ fn state_letter(value: &str) -> Option<char> {
 }
 
 impl FieldSpec {
-    /// Returns an error with the possible values if the field cannot have this value.
+    /// Returns the possible values as an error if none of them begins with the needle.
     pub(super) fn allows(&self, needle: &Needle) -> Result<(), Vec<&'static str>> {
         let Notation::OneOf(words) = self.notation else {
             return Ok(());
@@ -298,12 +298,12 @@ impl FieldSpec {
 impl Field {
     pub fn spec(self) -> &'static FieldSpec {
         let at = FIELDS.iter().position(|spec| spec.field == self);
-        // A test checks that the table contains every field.
+        // A test checks that the table contains all fields.
         &FIELDS[at.unwrap_or_default()]
     }
 
-    /// Returns the value as a number in the unit of the field's notation, or `None` if the value is
-    /// unknown or not a number.
+    /// Returns the value as a number in the unit of the field's notation. Returns `None` if the value is unknown or
+    /// not a number.
     pub fn number(self, row: &ProcessRow<'_>) -> Option<f64> {
         let process = row.process.ok();
         match self {
@@ -323,8 +323,8 @@ impl Field {
         }
     }
 
-    /// Returns the text of a table cell, which the caller must escape and shorten. Returns `None`
-    /// if the value is unknown, or if the field is a chart or a long text.
+    /// Returns the text of a table cell, which the caller must escape and shorten. Returns `None` if the value is
+    /// unknown, or if another function formats the field (charts and long texts).
     pub fn text(self, row: &ProcessRow<'_>) -> Option<String> {
         let process = row.process.ok();
         match self {
@@ -361,13 +361,13 @@ impl Field {
     }
 }
 
-/// Formats a finding briefly: `IDLE 29m`, with ` +1` if the process has another finding, and `
-/// kept` if `reap` skips it.
+/// Formats a finding briefly: `IDLE 29m`, followed by ` +1` if the process has one more finding, and ` kept` if the
+/// process is exempt.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
     text.push(' ');
-    // Keep only the largest unit, because the message contains the exact duration.
+    // Keep only the largest unit, because the message states the exact duration.
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));

@@ -46,19 +46,21 @@ pub enum KindSubject {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// By default, unless other kinds are requested. Without confirmation, if the rule has `action
-    /// = "reap"`.
+    /// `reap` includes the kind unless other kinds are requested. The service includes it if the rule has `action =
+    /// "reap"`.
     Always,
-    /// If the kind or the rule is named. Without confirmation, if the rule has `action = "reap"`.
+    /// `reap` includes the kind if the kind or the rule is named. The service includes it if the rule has `action =
+    /// "reap"`.
     Configured,
-    /// Only if the kind or the rule is named, because the process may hold the memory on purpose.
+    /// `reap` includes the kind only if the kind or the rule is named, because the process may hold the memory on
+    /// purpose.
     Named,
-    /// Never, because the cause is uncertain, or because killing the process would not help.
+    /// `reap` never includes the kind, because the cause is uncertain, or because ending the process would not help.
     Never,
 }
 
-/// Declares the kinds. A line contains the kind's name, its subject, and when `reap` kills the
-/// processes. The rest of a kind is in its file in `rules`.
+/// Declares the kinds, each with its name, its subject, and when `reap` includes it. Everything else is in the kind's
+/// module in `rules`.
 macro_rules! kinds {
     ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
         /// Kind of finding. Kinds are declared in order of urgency. If one process has several equally severe
@@ -132,9 +134,8 @@ impl Kind {
         matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
     }
 
-    /// Returns whether a process with this kind of finding can be asked to release memory. An idle
-    /// process keeps running. On a nearly full GPU, even a busy process may handle a signal that
-    /// requests a release.
+    /// Returns whether a process with this kind of finding can be asked to release memory. On a nearly full GPU, even
+    /// a busy process can handle a release signal.
     pub const fn may_be_released(self) -> bool {
         matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
@@ -275,8 +276,8 @@ pub struct FindingProcess {
 }
 
 impl FindingProcess {
-    /// Describes a process for a finding. A process that has exited keeps its former names, but has
-    /// no start, because another process may have its pid.
+    /// Describes a process for a finding. If the process has exited, keeps its former names but no start, because
+    /// another process may have its pid now.
     pub fn of(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
@@ -337,23 +338,22 @@ pub struct Undecided {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnCommands {
-    /// Command that makes the process release memory and keep running. Present if the snapshot
-    /// shows that its libraries support a release.
+    /// The command that makes the process release memory and keep running, if the snapshot shows that it can.
     pub release: Option<String>,
     pub kill: Option<String>,
 }
 
-// The evidence of a finding consists of the facts that the rule observed. Names include units, and
-// unknown numbers are `null`. The file of a kind in `rules` defines the facts and their wording.
-// The common part is here, so that modules independent of `rules` can use findings as plain data.
+// The evidence of a finding consists of the facts that the rule observed. Their names include units, and unknown
+// numbers are `null`. Each kind's module in `rules` defines its facts and their wording. The common part is in this
+// file, so that modules that do not depend on `rules` can use findings.
 
-/// Facts of one kind, serialized as `evidence`.
+/// The facts of one kind of finding, serialized as `evidence`.
 pub trait KindEvidence: Serialize + JsonSchema {
-    /// Formats the facts on one line. The text can contain names that a process chose, so a caller
-    /// must escape it for a terminal.
+    /// Describes the facts on one line. The text can contain names that a process chose, so callers must escape it
+    /// for a terminal.
     fn words(&self) -> String;
 
-    /// Returns when the GPU's memory will be used up, if the facts show it.
+    /// Returns when the GPU's memory will be used up, if the facts include a forecast.
     fn forecast(&self) -> Option<Exhaustion> {
         None
     }

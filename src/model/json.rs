@@ -1,21 +1,19 @@
-//! JSON without characters that control a terminal, are invisible, or reorder the text around them.
+//! Writes JSON without characters that control a terminal, are invisible, or reorder other text.
 //!
-//! serde_json escapes only control characters below U+0020, as RFC 8259, section 7, requires. With
-//! other control characters or invisible characters, `cat` or an editor would show a different
-//! text. This module escapes these characters as well (`\u202e`), and parsers still read the same
-//! string. `escape` does the same for text.
+//! serde_json only escapes control characters below U+0020, as RFC 8259, section 7, requires. Other control
+//! characters and invisible characters would make `cat` or an editor show a different text. This module escapes them,
+//! too (`\u202e`), and parsers still read the same string. `escape` does the same for plain text.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Result;
 
-/// Returns whether a character is dangerous to display:
-/// - it controls the terminal;
-/// - it is invisible and hides or reorders other text (bidirectional controls, zero-width
-///   characters, line separators, fillers, tags);
-/// - it changes the width of another character in some terminals only (variation selectors, skin
-///   tones).
+/// Returns whether displaying a character is dangerous, because the character
+/// - controls the terminal;
+/// - is invisible and hides or reorders other text (bidirectional controls, zero-width characters, line separators,
+///   fillers, tags);
+/// - changes the width of another character, but only in some terminals (variation selectors, skin tones).
 pub fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -31,7 +29,7 @@ pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map(harmless)
 }
 
-/// Serializes an indented document that ends with a newline.
+/// Serializes a value as an indented document that ends with a newline.
 ///
 /// # Errors
 ///
@@ -40,7 +38,7 @@ pub fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string_pretty(value).map(|text| harmless(text) + "\n")
 }
 
-/// Appends a value on one line.
+/// Appends a value as JSON on one line.
 ///
 /// # Errors
 ///
@@ -59,10 +57,9 @@ pub fn append<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(
     Ok(())
 }
 
-/// Escapes hostile characters anywhere in the document, because they occur only within strings.
+/// Escapes hostile characters in the whole document. They can only occur within strings.
 fn harmless(json: String) -> String {
-    // Within strings, serde_json escapes control characters. Between values, serde_json's line
-    // feeds must stay.
+    // serde_json has already escaped lower control characters within strings, and writes line feeds between values.
     let is_meant = |c: char| c >= '\u{7f}' && is_hostile(c);
     if !json.bytes().any(|byte| byte >= 0x7f) || !json.contains(is_meant) {
         return json;

@@ -1,9 +1,9 @@
-//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, its program,
-//! or being a server.
+//! Reasons not to kill a process despite findings: `GPUMEM_KEEP`, the configuration, the program, or that the process
+//! may be a server.
 //!
-//! `GPUMEM_KEEP` is a date or time until which the process must not be killed. A value that gpumem
-//! cannot parse protects the process forever. `rules::exemption::kept_by` combines the reasons. The
-//! guard in `reclaim` checks each reason separately, because a policy can skip some reasons.
+//! `GPUMEM_KEEP` contains the date or time until which the process must not be killed. A value that gpumem cannot
+//! parse protects the process forever. `rules::exemption::kept_by` combines all reasons. The guard in `reclaim`
+//! checks them separately, because a policy can ignore some of them.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -22,7 +22,7 @@ use crate::units::Span;
 
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// UTC offset, in hours, of the last time zone to end a day. `GPUMEM_KEEP=DATE` names no time zone.
+/// UTC offset, in hours, of the time zone in which each day ends last. `GPUMEM_KEEP=DATE` does not name a time zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +33,7 @@ pub enum KeepEnd {
 }
 
 impl KeepEnd {
-    /// Parses an RFC 3339 time, a date, or a word such as `no`. A date lasts until its day has
-    /// ended in every time zone.
+    /// Parses an RFC 3339 time, a date, or a word such as `no`. A date ends when its day has ended in all time zones.
     pub fn parse(value: &str) -> Self {
         let value = value.trim();
         if NO.iter().any(|no| value.eq_ignore_ascii_case(no)) {
@@ -110,8 +109,7 @@ impl KeptBy {
 }
 
 impl fmt::Display for KeptBy {
-    /// The text can contain a reason from the configuration, so a caller must escape it for a
-    /// terminal.
+    /// The text can contain a reason from the configuration, so callers must escape it for a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = match self.until() {
             Some(until) => format!(" until {}", until.local()),
@@ -137,12 +135,12 @@ impl fmt::Display for KeptBy {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exempt {
     pub identity: Identity,
-    /// Exempt kinds of findings. If `kinds` and `rules` are empty, all findings are exempt.
+    /// Kinds whose findings are exempt. If `kinds` and `rules` are both empty, all findings are exempt.
     pub kinds: Vec<Kind>,
-    /// Rules whose findings are exempt, in addition to `kinds`.
+    /// Names of rules whose findings are exempt, in addition to the findings of `kinds`.
     pub rules: Vec<Arc<str>>,
     pub reason: Arc<str>,
-    /// End of the exemption; `None` if unlimited.
+    /// End of the exemption, or `None` if it never ends.
     pub until: Option<Time>,
 }
 
@@ -166,9 +164,9 @@ impl Exempt {
 }
 
 impl Process {
-    /// Returns the owner's `GPUMEM_KEEP` if it is known and in effect. The owner cannot forge the
-    /// start of the process, so the protection lasts at most `longest` from the start. If the start
-    /// is unknown, there is no limit.
+    /// Returns the protection by the owner's `GPUMEM_KEEP`, if it is in effect. The protection ends at the latest
+    /// `longest` after the start of the process, which the owner cannot forge. If the start is unknown, only the
+    /// value limits the protection.
     pub fn kept_by_owner(&self, now: Time, longest: Option<Span>) -> Option<KeptBy> {
         let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
         let until = keep.until().into_iter().chain(self.keep_limit(longest)).min();

@@ -1,8 +1,8 @@
-//! Short names that several views show: for a process's container, job or unit, its role in the
-//! Multi-Process Service, its part of a GPU, and its open GPU files.
+//! Short texts that several views show: a process's container, job or unit, its role in the Multi-Process Service
+//! (MPS), its part of a GPU, and its open GPU files.
 //!
-//! Processes and clusters choose the text, so this module limits its length, and the writer escapes
-//! it. `rules` judges daemons and unlisted holders.
+//! Processes and clusters choose many of these names, so this module limits their length, and the writer must escape
+//! them. `rules` decides about daemons and unlisted holders.
 
 use foldhash::{HashSet, HashSetExt as _};
 
@@ -11,23 +11,23 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// Maximum length of a name, in characters. Longer names are cut.
+/// Maximum number of characters of a name. Longer names are cut.
 const NAME_CHARS: usize = 40;
-/// Number of characters of an id that are shown, as in docker.
+/// Number of characters shown of an id. Docker shows as many.
 const ID_CHARS: usize = 12;
 /// Maximum number of files that are named.
 const FILES_NAMED: usize = 3;
-/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
+/// Maximum length of a comm, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
-/// Names of the programs of the Multi-Process Service (NVIDIA's MPS documentation).
+/// Program names of the Multi-Process Service (NVIDIA's MPS documentation).
 const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 impl Process {
-    /// Returns the most specific of the process's pod, job, container and unit: `pod:train/bert-0`,
-    /// `job:812.0`, `docker:bert`, `vllm.service`. Returns `None` in a login session, or if the
-    /// place is unknown.
+    /// Returns the most specific of the process's pod, job, container and unit, such as `pod:train/bert-0`,
+    /// `job:812.0`, `docker:bert` or `vllm.service`. Returns `None` if there is none, as in a login session, or if it
+    /// is unknown.
     pub fn place(&self) -> Option<String> {
         let pod = self.kubernetes.as_deref().and_then(|pod| {
             let name = pod.pod_name.as_deref().map(|name| head(name, NAME_CHARS));
@@ -66,8 +66,7 @@ impl Process {
         pod.or_else(job).or_else(container).or_else(unit)
     }
 
-    /// Returns the pid, followed by the pid in the process's pid namespace if that differs: `4242
-    /// (17)`.
+    /// Returns the pid, followed by the pid in the process's own pid namespace if it differs: `4242 (17)`.
     pub fn pid_text(&self) -> String {
         match self.namespace_pid {
             Some(own) => format!("{} ({own})", self.pid),
@@ -83,8 +82,8 @@ impl Process {
         })
     }
 
-    /// Returns the role in the Multi-Process Service. Servers and daemons are recognised by their
-    /// program, clients by NVML's list.
+    /// Returns the role of the process in the Multi-Process Service. Its server and control daemon are recognised by
+    /// their program, its clients by NVML's list.
     pub fn mps_role(&self, on_gpu: Option<&GpuProcess>) -> Option<&'static str> {
         let file = |path: &str| -> Option<&'static str> {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -98,8 +97,8 @@ impl Process {
         let program = self.command.as_deref().and_then(|command| command.first());
         let by_program =
             executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
-        // The short names of the server and the control daemon are truncated to the same text.
-        // Without argv, the two cannot be distinguished.
+        // The kernel truncates the comms of the server and the control daemon to the same text, so without a command
+        // line, the two cannot be distinguished.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
@@ -108,8 +107,8 @@ impl Process {
 }
 
 impl Host {
-    /// Returns a warning that the unreadable processes may include a holder, or `None` if all
-    /// processes were read or there was no scan.
+    /// Returns a warning that unreadable processes may hold GPU memory, or `None` if all processes were read or /proc
+    /// was not scanned.
     pub fn unread_text(&self) -> Option<String> {
         let processes = match self.unread_processes? {
             0 => return None,
@@ -123,8 +122,8 @@ impl Host {
 }
 
 impl MigDevice {
-    /// Returns the device's name as containers write it: `0:3` is device 3 of GPU 0. Without an
-    /// index, the name contains instance ids: `0:gi9/ci0`.
+    /// Returns the name of the device as containers write it: `0:3` is device 3 of GPU 0. If the index is unknown,
+    /// the name consists of the instance ids: `0:gi9/ci0`.
     pub fn name_on(&self, gpu: u32) -> String {
         match self.index {
             Some(index) => format!("{gpu}:{index}"),
@@ -157,7 +156,7 @@ impl Gpu {
         })
     }
 
-    /// Returns the name of the GPU or of an instance on it: `0`, `0:3`, `0:gi9/ci0`.
+    /// Returns the name of the GPU or of an instance on it, such as `0`, `0:3` or `0:gi9/ci0`.
     pub fn part_name(&self, gpu_instance: Option<u32>, compute_instance: Option<u32>) -> String {
         match self.mig_device(gpu_instance, compute_instance) {
             Some(device) => device.name_on(self.index),
@@ -167,11 +166,11 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Returns the processes whose open files suggest that they hold GPU memory although NVML lists
-    /// them on no GPU.
+    /// Returns the processes that seem to hold GPU memory, judging by their open files, although NVML lists them on
+    /// no GPU.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        // Allocate the set once, because this function runs for every sample.
+        // This function runs for every sample, so the set is allocated only once.
         let count = rows().map(Vec::len).sum();
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
@@ -181,15 +180,15 @@ impl Snapshot {
         })
     }
 
-    /// Lists the GPUs whose device files the process has open, such as `0-3,6`. The text is empty
+    /// Formats the GPUs whose device files the process has open as ranges, such as `0-3,6`. Returns an empty string
     /// if there are none.
     pub fn held_gpus(&self, process: &Process) -> String {
         let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
-    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If a GPU's process
-    /// list could not be read, the text says that the listing is unknown.
+    /// Describes an unlisted holder: `holds /dev/nvidia0, not listed by NVML`. If the process list of a GPU could not
+    /// be read, leaves out the second part.
     pub fn holding(&self, process: &Process) -> String {
         let files = process.gpu_files.as_deref().unwrap_or_default();
         let mut shown: Vec<&str> = files
@@ -214,7 +213,7 @@ impl Snapshot {
     }
 }
 
-/// Formats ascending numbers as ranges: `0-3,6`.
+/// Formats ascending numbers as ranges, such as `0-3,6`.
 pub fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

@@ -1,24 +1,21 @@
-//! The data types of gpumem: plain data with serde, without I/O or a clock.
+//! The data types of gpumem: plain data with serde, without I/O and without a clock.
 //!
-//! Observations: [`snapshot`] contains everything that was observed at one instant, and defines the
-//! format of `ps --json`, `record` and `--replay`. [`mod@process`] is a process in a snapshot, and
-//! [`identity`] decides whether two observations are of the same process. [`compute_device`] is a
-//! device that a program can use, [`reservation`] lists the GPUs allocated to jobs and containers,
-//! and [`release`] is a process's report about memory that it freed.
+//! Observations: [`snapshot`] contains everything that was observed at one instant, and defines the format of `ps
+//! --json`, `record` and `--replay`. [`mod@process`] is a process in a snapshot, and [`identity`] identifies it
+//! across snapshots. [`compute_device`] is a device that a program can use, [`reservation`] contains the GPUs
+//! allocated to a job or container, and [`release`] is a process's report about memory that it freed.
 //!
-//! Conclusions: a [`finding`] is proven, a [`suspect`] is not yet proven, and [`reclaimable`] adds
-//! up both. [`family`] groups related processes, and [`keep`] contains reasons not to kill a
-//! process. [`balance`] splits a GPU's memory by holder, [`unread`] lists processes that may be on
-//! an unreadable GPU, and [`waste`] adds up the cost of findings.
+//! Conclusions: a [`finding`] is proven, a [`suspect`] is not proven yet, and [`reclaimable`] adds up both.
+//! [`family`] groups related processes, and [`keep`] contains the reasons not to kill a process. [`balance`] splits a
+//! GPU's memory by holder, [`unread`] finds processes that may be on an unreadable GPU, and [`waste`] adds up the
+//! cost of findings.
 //!
-//! Display and selection: [`row`] is a process on a GPU, [`field`] the table of facts about a row,
-//! [`selector`] the language that filters rows, and [`mod@totals`] adds up groups of rows.
-//! [`label`] and [`process_name`] format names for people; [`time`], [`mod@escape`] and [`json`]
-//! define how values are written.
+//! Display and selection: [`row`] is a process on a GPU, [`field`] is the table of facts about a row, [`selector`] is
+//! the language that filters rows, and [`mod@totals`] adds up groups of rows. [`label`] and [`process_name`] format
+//! names for people. [`time`], [`mod@escape`] and [`json`] define how values are written.
 //!
-//! Interpretation of names: [`names`] contains the lists, [`name_facts`] combines all facts, and
-//! [`program`], [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each
-//! interpret one kind of name.
+//! Interpretation of names: [`names`] contains the lists, and [`name_facts`] combines the results. [`program`],
+//! [`server_name`], [`owners`], [`pool`], [`placeholder`] and [`mod@unit`] each interpret one kind of name.
 //!
 //! Helpers: [`device_file`], [`shared`].
 

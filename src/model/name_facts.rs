@@ -1,7 +1,7 @@
 //! Facts that follow from a process's names alone.
 //!
-//! Each process has several names, which are compared with hundreds of entries in every sample.
-//! Callers therefore cache these facts while the names stay the same.
+//! In every sample, each process's names would have to be compared with hundreds of entries. Callers therefore cache
+//! these facts for as long as the names stay the same.
 
 use super::Process;
 use super::names::Hypervisor;
@@ -15,10 +15,9 @@ pub struct NameFacts {
     pub is_kernel: bool,
     pub is_worker_of_a_server: bool,
     pub looks_like_a_server: bool,
-    /// Whether [`Process::mps_role`] finds a role without NVML's list.
+    /// Whether [`Process::mps_role`] returns a role even without NVML's list.
     pub has_mps_role: bool,
-    /// Whether the program's name is on the list of [`never_killed`], regardless of the owner of
-    /// its file.
+    /// Whether [`never_killed`] lists the program's name, whoever owns the program file.
     pub is_never_killed: bool,
     pub placeholder: Option<&'static str>,
     pub pool: Option<&'static Pool>,

@@ -1,9 +1,9 @@
-//! Owners of processes, from `owners.toml`: programs that restart processes or run them as jobs,
-//! and how to stop them.
+//! Owners of processes, from `owners.toml`: programs that restart processes or run them as jobs, and how to stop
+//! those processes.
 //!
-//! An owner is recognised by the program of a living ancestor, by environment variables, by the
-//! systemd unit, or by facts from the kernel (`OwnerPlace`). Rules leave a process alone only if
-//! the kernel names the owner, or if the ancestor is proven to belong to root.
+//! An owner is recognised by the program of a living ancestor, by environment variables, by the systemd unit, or by
+//! facts from the kernel (`OwnerPlace`). A rule leaves a process to its owner only if the kernel names the owner, or
+//! if the ancestor is proven to belong to root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use super::pool::tool;
 use super::process::{Container, Parent};
 use super::program::is_interpreter;
 
-/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
+/// Maximum length of a comm, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -29,7 +29,7 @@ pub enum OwnerPlace {
     UserUnit,
 }
 
-/// An entry of `owners.toml`, whose header explains each key.
+/// An entry of `owners.toml`, whose header explains the keys.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnerEntry {
@@ -90,7 +90,7 @@ fn is_variable(name: &str) -> bool {
     name != "PID" && name.parse::<usize>().is_err()
 }
 
-/// Returns whether a name matches the listed one, which can end with the wildcard `*`.
+/// Returns whether a name matches a listed name, which can end with the wildcard `*`.
 pub(super) fn is_named(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -98,7 +98,7 @@ pub(super) fn is_named(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Like [`is_named`], for a short name, which the kernel truncates.
+/// Like [`is_named`], but compares with a comm, which the kernel may have truncated.
 pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),
@@ -106,8 +106,7 @@ pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     }
 }
 
-/// Returns whether an ancestor with this short name may be an owner. Only then does `host` read the
-/// argv of the ancestor.
+/// Returns whether an ancestor with this comm may be an owner. `host` reads the command line of such ancestors only.
 pub fn may_be_owner(comm: &str) -> bool {
     let is_program = |name: &String| is_cut(name.split(' ').next().unwrap_or_default(), comm);
     let is_titled = |title: &String| comm.starts_with(title.get(..COMM_BYTES).unwrap_or(title));
@@ -117,7 +116,7 @@ pub fn may_be_owner(comm: &str) -> bool {
     is_interpreter(comm) || OWNERS.iter().any(may_be)
 }
 
-/// Returns whether people or unrelated programs start the processes below this ancestor.
+/// Returns whether people, or programs unrelated to each other, start processes through this ancestor.
 pub fn is_way_in(ancestor: &Parent) -> bool {
     let comm = ancestor.comm.as_deref().unwrap_or_default();
     let tool = tool(ancestor.command.as_deref().unwrap_or_default()).map(|(tool, _)| tool);
@@ -127,12 +126,12 @@ pub fn is_way_in(ancestor: &Parent) -> bool {
     })
 }
 
-/// Returns whether a program with this name owns processes, or lets people start them.
+/// Returns whether a program with this name owns processes or lets people start them.
 pub fn is_owners_program(name: &str) -> bool {
     OWNERS.iter().any(|owner| owner.is_run_as(name))
 }
 
-/// Returns the names of programs that are never killed. A name can end with `*`.
+/// Returns the names of programs that are never killed, which can end with `*`.
 pub fn daemons() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().flat_map(|owner| &owner.daemons).map(String::as_str)
 }
@@ -142,8 +141,7 @@ pub fn runtime_of_cgroup(prefix: &str) -> Option<&'static str> {
     owner.runtimes.first().map(String::as_str)
 }
 
-/// Returns the container runtime that keeps the cgroups of its containers in a folder with this
-/// name.
+/// Returns the container runtime that keeps the cgroups of its containers in a folder with this name, if any.
 pub fn runtime_of_folder(folder: &str) -> Option<&'static str> {
     let owner = OWNERS.iter().find(|owner| is_on(&owner.folders, folder))?;
     owner.runtimes.first().map(String::as_str)
@@ -154,8 +152,8 @@ impl OwnerEntry {
         OWNERS.iter().find(|owner| owner.is_run_by(ancestor))
     }
 
-    /// Returns the owner that runs other people's programs in a unit. `name` is the name of the
-    /// unit without `@...` and `.service`.
+    /// Returns the owner that runs other people's programs in a unit, if any. `name` is the unit's name without
+    /// `@...` and `.service`.
     pub fn of_unit(name: &str) -> Option<&'static Self> {
         OWNERS.iter().find(|owner| owner.units.iter().any(|unit| is_named(unit, name)))
     }
@@ -186,14 +184,14 @@ impl OwnerEntry {
         self.programs().any(|program| is_named(program, name))
     }
 
-    /// Returns whether the owner restarts programs or runs jobs. Other owners are environments, or
-    /// let people start programs.
+    /// Returns whether the owner restarts programs or runs jobs. Other entries describe environments or let people
+    /// start programs.
     fn owns_programs(&self) -> bool {
         self.place.is_none() && (self.restarts || self.is_batch)
     }
 
-    /// Returns whether a program file with this name is the owner's program, or an interpreter for
-    /// its script.
+    /// Returns whether a program file with this name can be the owner's program, or an interpreter that runs the
+    /// owner's script.
     pub fn may_run_from(&self, file: &str) -> bool {
         let is_program = |name: &String| name.split(' ').next() == Some(file);
         is_interpreter(file) || self.parents.iter().any(is_program)
@@ -223,8 +221,8 @@ impl OwnerEntry {
             && self.variables.iter().all(|name| variable(process, name).is_some())
     }
 
-    /// Returns whether the `stop` command contains a name from the process's environment, which the
-    /// process can forge.
+    /// Returns whether the `stop` command contains a value from the environment of the process, which the process can
+    /// forge.
     pub fn is_claimed(&self) -> bool {
         self.stop.as_deref().is_some_and(|stop| placeholders(stop).any(is_variable))
     }
@@ -238,13 +236,14 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedProgram<'a> {
     pub owner: &'static OwnerEntry,
-    /// Ancestor that proves the owner, or `None` if only the environment names the owner.
+    /// The ancestor that proves the owner, or `None` if only the environment names it.
     pub ancestor: Option<&'a Parent>,
     process: &'a Process,
 }
 
 impl Process {
-    /// Returns the owner that would restart the process or notice its exit. An orphan has no owner.
+    /// Returns the owner that would restart the process or notice its exit. A process whose starter and group leader
+    /// are gone has no owner.
     pub fn program_owner(&self) -> Option<OwnedProgram<'_>> {
         if self.is_left_behind() {
             return None;
@@ -252,7 +251,7 @@ impl Process {
         let find = |fits: &dyn Fn(&OwnerEntry) -> bool| {
             OWNERS.iter().find(|owner| fits(owner) && owner.applies(self))
         };
-        // Recordings of earlier versions contain only the parent, not the supervisor.
+        // Recordings of earlier versions contain the parent, but not the supervisor.
         let ancestor = self.supervisor.as_deref().or(self.parent.as_deref());
         let by_ancestor = ancestor
             .and_then(|ancestor| Some((find(&|owner| owner.is_run_by(ancestor))?, Some(ancestor))));
@@ -263,8 +262,7 @@ impl Process {
 }
 
 impl OwnedProgram<'_> {
-    /// Returns whether the owner is proven to run as root. Rules leave processes of such an owner
-    /// alone.
+    /// Returns whether the owner is proven to run as root. Rules leave the processes of such an owner alone.
     pub fn is_roots(&self) -> bool {
         self.process.supervisor.is_some() && self.process.supervisor_is_roots == Some(true)
     }
@@ -306,11 +304,11 @@ mod tests {
             for text in [&owner.says, &owner.also, &owner.unnamed].into_iter().flatten() {
                 assert_eq!(text.matches('`').count() % 2, 0, "{name}");
                 assert!(!text.ends_with('.'), "{name}");
-                // If an entry has both keys, `says` must quote the `stop` command.
+                // If an entry has both `stop` and `says`, then `says` must quote the `stop` command.
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // A process can forge the name, so a person must be able to check it.
+            // If a process can forge the name, there must be a command with which a person can check it.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

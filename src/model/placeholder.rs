@@ -1,8 +1,8 @@
-//! Programs that only occupy a GPU to keep other processes off it.
+//! Recognises programs that only occupy a GPU to keep other processes off it.
 //!
-//! The list contains only published programs, which are matched by the whole name of a program,
-//! script or module. A program that starts other work, as with `nvertake run`, is not a
-//! placeholder. The names of users' own scripts prove nothing.
+//! Only published programs are listed, and they are recognised by the whole name of a program, script or module. A
+//! program that runs other work, such as `nvertake run`, is not a placeholder. The names of users' own scripts prove
+//! nothing.
 
 use std::sync::Arc;
 
@@ -19,8 +19,7 @@ impl Process {
     }
 }
 
-/// Returns the known placeholder that a command line runs, by the name in the placeholder's
-/// documentation.
+/// Returns the placeholder that a command line runs, by its name in its own documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {
@@ -32,7 +31,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
         | "keep_gpu.mcp.server" => "keep-gpu",
         // github.com/TideDra/doma
         "doma" => "doma",
-        // pypi.org/project/nvertake. Without a subcommand, nvertake only fills memory.
+        // pypi.org/project/nvertake. Without a subcommand, it only fills memory.
         "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
         // pypi.org/project/occgpu
         "occgpu" | "occgpu.cli" => "occgpu",
@@ -44,8 +43,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
     })
 }
 
-/// Returns whether nVertake's arguments only make it fill memory. An argument that is not listed
-/// may be a command to run.
+/// Returns whether these arguments make nvertake only fill memory. An unlisted argument may be a command to run.
 fn fills_only(arguments: &[Arc<str>]) -> bool {
     let mut fills = false;
     let mut rest = arguments.iter().map(|argument| &**argument);

@@ -1,9 +1,8 @@
-//! Pools of workers. Killing a single worker is useless or harmful, because the pool restarts it or
-//! its work is lost.
+//! Pools of workers. It is useless or harmful to kill a single worker, because the pool restarts it or its work is
+//! lost.
 //!
-//! `pools.toml` lists known pools. A pool is recognised by the titles of its workers or by the
-//! command line that started them. Names are compared whole. A worker of a pool normally waits for
-//! work.
+//! `pools.toml` lists known pools. A pool is recognised by the titles of its workers or by the command line that
+//! started them. Names are compared whole. It is normal that a pool's worker waits for work.
 
 use std::sync::LazyLock;
 
@@ -18,24 +17,20 @@ use super::program::{file_name, is_interpreter};
 pub struct Pool {
     pub name: String,
     pub restarted_by: String,
-    /// How to stop or drain the pool, on one line, with commands in backquotes and without a full
-    /// stop.
+    /// How to stop or drain the pool: one line without a full stop, with commands in backquotes.
     pub words: String,
-    /// Whether the workers listen only for each other and for their source of work, not for
-    /// clients.
+    /// Whether the workers only listen for each other and for their source of work, not for clients.
     #[serde(default)]
     pub listens_for_itself: bool,
-    /// Whether the pool keeps idle workers, stops workers itself, and starts new workers only for
-    /// new work.
+    /// Whether the pool keeps idle workers and stops them itself, and starts workers only for new work.
     #[serde(default)]
     pub keeps_the_idle: bool,
-    /// Programs, scripts or modules that start the workers, if these starters are not part of the
-    /// pool.
+    /// Programs, scripts or modules that start the workers but are not part of the pool.
     #[serde(default)]
     started_by: Vec<String>,
     #[serde(default)]
     titles: Vec<String>,
-    /// Program, script or module of the workers, followed by words among its arguments.
+    /// Program, script or module of the workers, followed by words that its arguments must contain.
     #[serde(default)]
     commands: Vec<String>,
 }
@@ -52,26 +47,25 @@ fn parse() -> Result<Pools, toml::de::Error> {
 }
 
 impl Process {
-    /// Returns the pool of a worker or of its starter. A process can forge its title, so the title
-    /// is ignored if a program outside the pool is known to have started the process.
+    /// Returns the pool of a worker or of its starter. Because a process can forge its title, the title is ignored if
+    /// a program outside the pool is known to have started the process.
     pub fn pool(&self) -> Option<&'static Pool> {
         let command = self.command.as_deref().unwrap_or_default();
         let by_title = titled(command).filter(|pool| self.is_started_by(pool) != Some(false));
         by_title.or_else(|| running(command)).or_else(|| {
-            // The command line of a spawned process does not name the program.
+            // The command line of a spawned process does not contain the name of the program.
             let parent = self.parent.as_deref()?.command.as_deref()?;
             is_spawned(command).then(|| named(parent)).flatten()
         })
     }
 
-    /// Returns whether the pool would replace the process after its exit, or stops the process
-    /// itself.
+    /// Returns whether the pool replaces the process when it exits, or stops it itself.
     pub fn is_restarted_by_its_pool(&self) -> bool {
         self.pool()
             .is_some_and(|pool| self.is_started_by(pool).unwrap_or(!pool.started_by.is_empty()))
     }
 
-    /// Returns whether the pool's starter started the process, or `None` if that is unknown.
+    /// Returns whether the process was started by the starter of the pool, or `None` if that is unknown.
     fn is_started_by(&self, pool: &Pool) -> Option<bool> {
         if self.parent_is_reaper == Some(true) {
             return Some(false);
@@ -99,7 +93,7 @@ pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
 
 fn titled<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
-    // A replica of Ray Serve is a server, not a worker of a pool.
+    // Replicas of Ray Serve are servers rather than workers of a pool.
     if title.starts_with("ray::ServeReplica") {
         return None;
     }
@@ -124,8 +118,8 @@ pub fn is_ray_idle(title: &str) -> bool {
     title.trim_end() == "ray::IDLE"
 }
 
-/// Splits a command line into the tool and its arguments. The tool is a program, or the script or
-/// module that an interpreter runs.
+/// Splits a command line into the tool and its arguments. The tool is the program or, if that is an interpreter, the
+/// script or module that it runs.
 pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
     let (program, mut rest) = command.split_first()?;
     let program = file_name(program.as_ref());
@@ -136,7 +130,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
         match argument.as_ref() {
             "-m" => return after.split_first().map(|(module, after)| (module.as_ref(), after)),
             "-c" => return None,
-            // `-W` and `-X` of Python take a value as the next argument.
+            // The Python options `-W` and `-X` take the next argument as their value.
             "-W" | "-X" => rest = after.get(1..).unwrap_or_default(),
             option if option.starts_with('-') => rest = after,
             script => return Some((file_name(script), after)),
@@ -161,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     fn words(command: &str) -> Arc<[Arc<str>]> {
-        // A title is a single argument.
+        // A process title is a single argument.
         if ["gunicorn: ", "dask worker ["].iter().any(|title| command.starts_with(title)) {
             return [command.into()].into();
         }
@@ -250,7 +244,7 @@ mod tests {
         assert!(process.is_restarted_by_its_pool());
         let comm = |comm: &str| Parent { comm: Some(comm.into()), ..Parent::default() };
         for (name, is_restarted) in [("raylet", true), ("bash", false)] {
-            // A process can clear its argv.
+            // The parent's command line is empty, so its comm must be enough.
             process.parent = Some(Arc::new(comm(name)));
             assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{name}");
         }

@@ -154,8 +154,7 @@ pub struct AskedRelease {
     pub last_activity: Option<Time>,
 }
 
-/// Maximum difference, in seconds, between the clock of a notebook server and the clock of the
-/// audit log.
+/// Maximum difference, in seconds, between the clock of a notebook server and that of the audit log.
 const ASKED_SLACK_SECONDS: f64 = 2.0;
 
 impl AskedRelease {
@@ -163,8 +162,8 @@ impl AskedRelease {
         self.overlaps(time, time, 0.0)
     }
 
-    /// Returns whether this period overlaps the request or its effects, which can appear up to
-    /// `later_seconds` later.
+    /// Returns whether this period overlaps the request or its effects, which can appear up to `later_seconds` after
+    /// it.
     pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
         let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
         let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
@@ -173,8 +172,8 @@ impl AskedRelease {
 }
 
 impl Process {
-    /// Returns the last activity of a kernel that its server reports, excluding activity that
-    /// gpumem's own request caused.
+    /// Returns the last activity of a notebook kernel, according to its server. Activity that gpumem's own release
+    /// request caused does not count.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|asked| asked.explains(last)) {
@@ -192,8 +191,8 @@ impl Process {
         Identity { pid: self.pid, start }
     }
 
-    /// Returns the last known process if it has exited but NVML still lists it, otherwise the
-    /// process itself.
+    /// Returns the process as it was before it exited, if it has exited but NVML still lists it. Otherwise, returns
+    /// the process itself.
     pub fn while_alive(&self) -> Cow<'_, Self> {
         self.ended().map_or(Cow::Borrowed(self), |ended| {
             let (start_ticks, start_time) = (ended.start_ticks, ended.start_time);
@@ -201,26 +200,26 @@ impl Process {
         })
     }
 
-    /// Returns the last known facts about a process that has exited but is still listed by NVML.
-    /// Returns `None` if /proc lists the pid, or if it is unknown which process has the pid.
+    /// Returns the last known facts about a process that has exited but is still listed by NVML. Returns `None` if
+    /// /proc lists the pid, or if the pid may be that of another process.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)
     }
 
-    /// Returns whether only the first thread has exited: the state is zombie, but other threads
-    /// still run (`pthread_exit` in `main`, or an exit that waits for a driver).
+    /// Returns whether only the first thread has exited: the state is zombie, but other threads are still running
+    /// (after `pthread_exit` in `main`, or because they wait for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
     }
 
-    /// Returns whether all threads have exited and the parent has not reaped the process. A zombie
-    /// receives no signals.
+    /// Returns whether all threads have exited, but the parent has not reaped the process. Such a process does not
+    /// react to signals.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, Some('Z' | 'X' | 'x')) && !self.has_threads_left()
     }
 
-    /// Describes the parent that must reap the zombie: `its parent python train.py (4100)`.
+    /// Describes the parent that must reap the zombie, such as `its parent python train.py (4100)`.
     pub fn parent_words(&self) -> String {
         let Some(ppid) = self.ppid else {
             return "its parent".to_owned();
@@ -232,10 +231,9 @@ impl Process {
         }
     }
 
-    /// Returns the state of the process or, if the first thread has exited, of the remaining
-    /// threads. If their state is unknown, assumes uninterruptible sleep, because the threads did
-    /// not exit with the first thread. A process in a frozen cgroup is stopped, although the kernel
-    /// reports it as sleeping.
+    /// Returns the state of the process or, if its first thread has exited, of the remaining threads. If the state of
+    /// these threads is unknown, assumes uninterruptible sleep, because otherwise they would have exited, too. A
+    /// process in a frozen cgroup is reported as stopped, although its state in /proc is sleeping.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
@@ -248,25 +246,24 @@ impl Process {
         self.live_state() == Some('T')
     }
 
-    /// Returns whether both the starter and the leader of the process group are gone, so that
-    /// nothing else of the job remains. Returns false for a group leader, or if a fact is unknown.
+    /// Returns whether the parent of the process and the leader of its process group are both gone. Returns false for
+    /// a group leader, or if a fact is unknown.
     pub fn is_left_behind(&self) -> bool {
         self.parent_is_reaper == Some(true)
             && self.group_leader_alive == Some(false)
             && self.process_group != Some(self.pid)
     }
 
-    /// Returns the pid of the notebook kernel that forked this process, or `None` for other
-    /// processes. A fork keeps the kernel's argv, including the name of its connection file, which
-    /// no other kernel uses.
+    /// Returns the pid of the notebook kernel that forked this process, if any. A forked process has the same command
+    /// line as the kernel, including the connection file, which is different for each kernel.
     pub fn kernel_forked_from(&self) -> Option<u32> {
         let parent = self.parent.as_deref()?;
         let is_same = parent.command.is_some() && parent.command == self.command;
         (is_same && self.jupyter.as_deref()?.connection_file.is_some()).then_some(parent.pid)
     }
 
-    /// Returns whether a notebook kernel's server or editor is proven to be gone. VS Code is the
-    /// parent of its kernels, so a kernel with another parent has lost VS Code.
+    /// Returns whether the server or editor of a notebook kernel is proven to be gone. VS Code is the parent of its
+    /// kernels, so an adopted kernel has lost VS Code.
     pub fn has_lost_server(&self) -> bool {
         let is_adopted = self.parent_is_reaper == Some(true);
         self.jupyter.as_ref().is_some_and(|jupyter| {
@@ -275,19 +272,20 @@ impl Process {
         })
     }
 
-    /// Returns whether the starter is proven to be gone, regardless of the group's leader.
+    /// Returns whether the program that started the process is proven to be gone, whether or not the group leader is
+    /// alive.
     ///
-    /// The starter is the server of a notebook kernel, the front end of an inference server's
-    /// worker, or the program that spawned a worker with Python's `multiprocessing`. A starter that
-    /// is the first process of its container also adopts orphans, but leads its workers' group or
-    /// is recorded as their parent.
+    /// This applies to a notebook kernel, whose starter is its server, to a worker of an inference server, whose
+    /// starter is the front end, and to a process that Python's `multiprocessing` spawned. A starter that is the
+    /// first process of its container looks like a reaper, but it leads the process group of its workers or is
+    /// recorded as their parent.
     pub fn has_lost_starter(&self) -> bool {
         let group = self.process_group;
         let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
             by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
         };
         let parent = self.parent.as_deref();
-        // An engine and its workers lose their front end together.
+        // When the front end exits, both the engine and its workers have lost it.
         let with_parent = || {
             parent.is_some_and(|parent| {
                 is_adopted(parent.ppid, parent.parent_is_reaper)
@@ -476,7 +474,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Returns the job id as Slurm's programs print it: `812`, or `3_4` for a task of an array.
+    /// Returns the job id as Slurm's commands print it: `812`, or `3_4` for a task of a job array.
     pub fn id(&self) -> Option<String> {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(array), Some(task)) => Some(format!("{array}_{task}")),
@@ -525,23 +523,21 @@ pub struct Jupyter {
 
 impl Jupyter {
     pub fn under_way(&self) -> Option<&'static str> {
-        // gpumem reads the server's URL from the kernel's files, so a known URL means that the
-        // files were read.
+        // The server's URL is read from the kernel's files, so if it is known, the files have been read.
         (self.asking == Some(true)).then_some(match self.server_url {
             Some(_) => "asking its server",
             None => "reading its files",
         })
     }
 
-    /// Returns whether a program runs the notebook from the first cell to the last, like a script.
+    /// Returns whether a program runs the whole notebook like a script.
     pub fn is_batch(&self) -> bool {
         let application = self.application.as_deref();
         matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
-    /// Returns whether a server may know the kernel's activity and restart the kernel if it exits.
-    /// An editor, a console, a person who types `python -m ipykernel`, and a program without
-    /// clients do neither.
+    /// Returns whether a server may know the kernel's activity and may restart the kernel when it exits. This is not
+    /// so for kernels of editors, consoles and batch programs, and for `python -m ipykernel`.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(
@@ -555,7 +551,7 @@ impl Jupyter {
                     | "spyder"
             )
         );
-        // The process that started the kernel is alive and known not to be a server.
+        // The process that started the kernel is alive and is known not to be a server.
         let is_programs = self.server_alive == Some(true)
             && self.server_pid.is_none()
             && self.server_error.is_none()
@@ -564,14 +560,13 @@ impl Jupyter {
         !is_by_itself && !is_programs && !self.is_batch()
     }
 
-    /// Returns whether a server may restart the kernel: the kernel has a server that is not proven
-    /// to be gone.
+    /// Returns whether the kernel has a server that may restart it. A server that is proven to be gone cannot.
     pub fn may_be_restarted(&self) -> bool {
         self.is_served() && self.server_alive != Some(false)
     }
 }
 
-/// An identifier. Earlier versions wrote numbers instead of text.
+/// An identifier. Earlier versions of gpumem wrote numbers instead of strings.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TextOrNumber {

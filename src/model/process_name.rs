@@ -1,7 +1,6 @@
-//! The name of a process in findings, plans and messages.
+//! Names of processes for findings, plans and messages.
 //!
-//! Processes choose their names, so this module limits the length, and the writer must escape the
-//! name.
+//! Processes can choose their names, so this module limits their length, and the writer must escape them.
 
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use super::program::{file_name, is_interpreter};
 
 const LONGEST_NAME: usize = 60;
 
-/// Returns a process's name for a sentence: a notebook's file, an interpreter and its script, or a
-/// program and its subcommand. A process that has exited has the name of its last known command.
+/// Returns a process's name for use in a sentence: a notebook's file, an interpreter with its script, or a program
+/// with its subcommand. A process that has exited is named after its last known command line.
 pub fn name_of(process: &Process) -> String {
     if let Some(ended) = process.ended() {
         return name_of(&ended.as_named());
@@ -47,8 +46,8 @@ pub fn name_of(process: &Process) -> String {
         });
     }
     let runs = program_and_script(program, arguments);
-    // A cell started the process, with `!` or as a child. The server puts the notebook's name into
-    // the kernel's environment, which child processes inherit.
+    // The process was started from a notebook cell, with `!` or as a child process. The notebook server sets this
+    // variable for the kernel, and the kernel's children inherit it.
     let environment = process.environment.as_deref();
     let session = environment.and_then(|variables| variables.get("JPY_SESSION_NAME"));
     match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
@@ -65,8 +64,8 @@ pub(super) fn name_of_parent(parent: &Parent) -> Option<String> {
     }
 }
 
-/// Returns the file name of a program. A title that the process set (setproctitle) is returned
-/// whole, because a `/` in a title separates no folders.
+/// Returns the file name of a program. A title set with setproctitle is returned whole, because a `/` in it does not
+/// separate directories.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
     if is_title { program } else { file_name(program) }
@@ -88,7 +87,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
     }
 }
 
-/// Returns the script that an interpreter runs: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
+/// Returns the script that an interpreter runs, such as `train.py`, `-m package.module`, `-c` or `com.example.Main`.
 fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     let mut arguments = all.iter().map(|argument| &**argument).peekable();
     while let Some(argument) = arguments.next() {
@@ -125,8 +124,8 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),
-        // Most options of these launchers take a value, unless the next argument is the Python
-        // script.
+        // Most options of these launchers take a value. The next argument is not a value if it is another option or a
+        // Python script.
         "torchrun" | "accelerate" | "deepspeed" => {
             !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
         }
@@ -134,12 +133,12 @@ fn takes(program: &str, option: &str, next: &str) -> bool {
     }
 }
 
-/// Cuts a name at the limit, and puts `…` into the last column of a cut name.
+/// Cuts a name that is too long, and ends it with `…`.
 fn cut(name: &str) -> String {
     let mut columns = 0;
     let mut end = 0;
     for (at, c) in name.char_indices() {
-        // Count a control character as one column, although the writer will escape it.
+        // Count a control character as one column, although it will be longer when the writer escapes it.
         columns += c.width().unwrap_or(1);
         if columns > LONGEST_NAME {
             return format!("{}…", &name[..end]);

@@ -1,14 +1,11 @@
-//! Classifies a process by the name of its program: interpreter, monitor, display, or a program
-//! that is never killed.
+//! Classifies programs by their names: interpreters, monitors, displays, and programs that are never killed.
 //!
-//! Any user can give a program the name of a display. The program file must therefore not be known
-//! to belong to a user other than root, and no library may be preloaded, because a user could have
-//! written it.
+//! Any user can give a program the name of a display. To be trusted, the program file must therefore not be known to
+//! belong to a user other than root, and no library may be preloaded, because users can write such libraries.
 //!
-//! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are
-//! recognised by the name of the program file or, if that is unknown, of the process. A wrong guess
-//! only protects a process. Names are compared whole, because users can choose names that contain a
-//! known name.
+//! Monitors, the driver's daemons and displays keep a GPU open without running a job. They are recognised by the name
+//! of the program file or, if that is unknown, of the process. A wrong guess only protects a process that could be
+//! ended. Names are compared whole, because users' own names can contain a listed one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +14,7 @@ use super::Process;
 use super::names::{Hypervisor, NAMES, is_on};
 use super::owners;
 
-/// Maximum length of a process's short name, in bytes. The kernel truncates longer names.
+/// Maximum length of a comm, in bytes. The kernel truncates longer names.
 const COMM_BYTES: usize = 15;
 
 pub fn file_name(path: &str) -> &str {
@@ -50,8 +47,8 @@ impl Process {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Returns whether the process draws a desktop. The executable must not be known to belong to a
-    /// user other than root. The process name is used only if the executable is unknown.
+    /// Returns whether the process draws a desktop. The program file must not be known to belong to a user other than
+    /// root. Only if the program file is unknown are the other names of the process used.
     pub fn is_display(&self) -> bool {
         self.is_roots_program(&NAMES.displays)
     }
@@ -72,8 +69,8 @@ impl Process {
         }
     }
 
-    /// Returns whether the environment names a display of this machine, of X11 (`:0`) or Wayland,
-    /// or is unknown.
+    /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`), or is
+    /// unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")
@@ -82,9 +79,9 @@ impl Process {
     }
 }
 
-/// Returns the program's name if it is on a list of programs that are never killed: the built-in
-/// list, if root owns the program file or the owner is unknown, or the user's `configured` list.
-/// Compares whole names, preferably of the file.
+/// Returns the program's name if the program is never killed, because its name is on the `configured` list, or on the
+/// built-in list and its file is not known to belong to a user other than root. Compares the whole name of the
+/// program file or, if that is unknown, the comm.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
     is_roots: Option<bool>,
@@ -108,8 +105,8 @@ pub fn never_killed<'a>(
     }
 }
 
-/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`). Preloaded code
-/// can make a program behave differently from its name.
+/// Returns whether the environment preloads libraries (`LD_PRELOAD`, `LD_AUDIT`), which can make a program behave
+/// differently from what its name suggests.
 pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
     let names = ["LD_PRELOAD", "LD_AUDIT"];
     names.iter().any(|name| environment.get(*name).is_some_and(|value| !value.is_empty()))
@@ -118,11 +115,11 @@ pub fn is_preloaded(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
 fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
-        // A process keeps its name when its program file is replaced.
+        // The kernel appends this suffix when the program file is deleted or replaced.
         file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
     });
     let own_name = command.first().map(|program| file_name(program));
-    // The process name of a script is the interpreter's, so use the script's name.
+    // A script's process is named after its interpreter, so use the name of the script, too.
     let script = own_name
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|argument| !argument.starts_with('-')))
@@ -163,7 +160,7 @@ mod tests {
         }
         let display = running(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
-        // Any user can name a program `Xorg`.
+        // Any user can start a program as `Xorg`.
         assert!(!running(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
         let mut users_program = running(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
         assert!(users_program.is_display());

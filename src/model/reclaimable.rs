@@ -1,10 +1,9 @@
-//! Totals of reclaimable memory and processes, for the first line of `check`, `ps` and the screen.
+//! Totals of reclaimable memory and processes, for the first line of `check`, of `ps` and of the screen.
 //!
-//! Reclaimable memory is the memory that `gpumem reap` frees by default, for all users. The total
-//! includes findings of the kinds that `reap` includes by default, except findings whose rule
-//! offers only a notice, findings on exempt processes, and findings that a plan for the same
-//! snapshot skips. The total ignores facts that gpumem reads only while it carries out a plan.
-//! Suspected memory is the memory of suspects.
+//! Reclaimable memory is the memory that `gpumem reap --all-users` would free by default. The total includes the
+//! findings of kinds that `reap` includes by default. It excludes findings that offer only a notice, findings on
+//! exempt processes, and findings that a plan for the same snapshot skips. Facts that gpumem reads only when it
+//! carries out a plan are not considered. Suspected memory is the memory of suspects.
 
 use std::sync::Arc;
 
@@ -48,22 +47,20 @@ pub struct PlanMark {
     pub finding: Arc<str>,
     /// Why the plan skips the finding, or `None` if the plan includes it.
     pub skipped: Option<Arc<str>>,
-    /// Bytes that the plan frees beyond the memory that NVML lists for the process: memory of dead
-    /// processes of its job, and of members without a finding. Only one finding per target has a
-    /// value.
+    /// Memory, in bytes, that the plan frees in addition to the finding's own: memory of dead processes of the job,
+    /// and of members without a finding. It is added to only one finding of each target.
     pub more_bytes: Option<u64>,
 }
 
 impl Finding {
-    /// Returns whether the finding's rule only notifies although `reap` includes other findings of
-    /// the kind. Always false for stopped processes, whose rule never offers an action.
+    /// Returns whether the finding offers only a notice, although `reap` includes other findings of its kind. Always
+    /// false for stopped processes, whose findings never offer an action.
     pub fn is_only_notified(&self) -> bool {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Returns whether `gpumem reap --all-users` would include the finding by default if its plan
-    /// skipped nothing.
+    /// Returns whether `gpumem reap --all-users` would include the finding by default, if no plan skipped it.
     pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
@@ -77,16 +74,15 @@ impl Finding {
         self.more_bytes = mark.and_then(|mark| mark.more_bytes);
     }
 
-    /// Returns whether `gpumem reap --all-users` includes the finding by default, according to the
-    /// last plan.
+    /// Returns whether the latest plan of `gpumem reap --all-users` includes the finding by default.
     pub fn is_reclaimable(&self) -> bool {
         self.is_offered() && self.skipped.is_none()
     }
 }
 
 impl Reclaimable {
-    /// Adds up the suspects and all findings, including those that are attached to a more severe
-    /// finding on the same process.
+    /// Adds up suspects and findings, including findings that are attached to a more severe finding on the same
+    /// process.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
@@ -125,7 +121,7 @@ impl Reclaimable {
         sum
     }
 
-    /// Returns whether the totals are known: all rules were decided, or a process was found.
+    /// Returns whether the totals are meaningful, because all rules were decided or a process was found.
     pub fn is_known(&self) -> bool {
         self.processes > 0 || !self.is_undecided
     }
@@ -134,15 +130,14 @@ impl Reclaimable {
         self.processes + self.findings + self.suspected_processes == 0
     }
 
-    /// Returns `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`. With `ascii`, a
-    /// comma replaces the dot.
+    /// Returns the headline, such as `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`. If `ascii`
+    /// is set, a comma replaces the dot.
     pub fn headline(&self, ascii: bool) -> String {
         let [whole, ..] = self.headlines();
         whole.text(ascii)
     }
 
-    /// Returns headlines of decreasing length: the complete text, a text without users, and only
-    /// the total.
+    /// Returns headlines of decreasing length: the complete one, one without users, and only the total.
     pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),

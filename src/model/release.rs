@@ -1,5 +1,5 @@
-//! A process's own report about memory that it freed. `reclaim::release` sends the requests, and
-//! `advice::recipe` contains the code that runs in the process.
+//! A process's own report about memory that it freed. `reclaim::release` sends the requests, and `advice::recipe`
+//! contains the code that runs in a kernel.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! GPUs allocated to a job or container, used or not.
+//! GPUs allocated to a job or container, whether or not they are used.
 //!
-//! The allocation is read from the environment of a process. This module maps the names in the
-//! environment to the GPUs of a snapshot, and determines whether a GPU is unused.
+//! The allocation is read from the environment of a process. This module maps the GPUs named there to those of a
+//! snapshot, and determines whether a GPU is unused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// A GPU without listed processes but with this much used memory may be used by an unlisted
-/// process. Drivers that include their reserve in used memory reserve less than this.
+/// If no process is listed on a GPU but at least this much memory is used, an unlisted process may be using it.
+/// Drivers that count their reserve as used memory reserve less than this.
 const UNLISTED_BYTES: u64 = GIB;
 
 /// GPUs allocated to a job or container, according to the environment of its oldest process that names
@@ -43,22 +43,20 @@ pub struct Reservation {
     pub devices: Arc<[Arc<str>]>,
 }
 
-/// Slurm's variable with the machine's own GPU numbers, which do not depend on the devices that a
-/// cgroup hides.
+/// Slurm's variable with the GPU numbers of the machine. They do not depend on which devices a cgroup hides.
 const SLURM_JOB: &str = "SLURM_JOB_GPUS";
 const SLURM_STEP: &str = "SLURM_STEP_GPUS";
-/// Within a job, the numbers in this variable are relative to the job, so only UUIDs are used.
+/// Within a job, numbers in this variable are relative to the job's GPUs, so only UUIDs are used.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
-    /// Returns the GPUs that were allocated to the process's job or container, according to its
-    /// environment. Returns `None` if the environment shows no allocation, or if the process is in
-    /// no job or container.
+    /// Returns the GPUs allocated to the process's job or container, according to the environment. Returns `None` if
+    /// the process is in no job or container, or its environment names no GPUs.
     ///
-    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers).
-    /// `SLURM_JOB_GPUS` is set for the batch script and interactive jobs; steps on other nodes
-    /// inherit it, but there it is meaningless. NVIDIA Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
+    /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). Slurm sets `SLURM_JOB_GPUS` for
+    /// the batch script and interactive jobs. Steps on other nodes inherit the variable, but it is meaningless there.
+    /// NVIDIA Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
     pub fn of(process: &Process) -> Option<Self> {
         if process.is_monitor() {
             return None;
@@ -104,8 +102,7 @@ impl Reservation {
         })
     }
 
-    /// Returns the indices of the reserved GPUs in `gpus`, in ascending order. Leaves out unknown
-    /// GPUs.
+    /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Unknown GPUs are left out.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
@@ -119,13 +116,13 @@ impl Reservation {
             let is_named =
                 |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(device));
             let mut found = (0..gpus.len()).filter(|&index| is_named(&gpus[index]));
-            // The prefix of a UUID must match only one GPU.
+            // A prefix of a UUID must match exactly one GPU.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
         let index = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two numbers differ, the GPU is
-        // unknown.
+        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two numbers differ, it is unknown which GPU is
+        // meant.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[index].minor_number.is_some_and(|minor| minor != number);
         (!(is_by_slurm && differs)).then_some(index)
@@ -136,8 +133,7 @@ pub fn names_devices(value: &str) -> bool {
     devices(value).is_some()
 }
 
-/// Parses a list of GPUs. Returns `None` if the list does not name individual GPUs: `all`, `none`,
-/// `void`, a CDI path.
+/// Parses a list of GPUs. Returns `None` if a word does not name a GPU, such as `all`, `none`, `void` or a CDI name.
 fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
     let is_device = |word: &str| {
         let is_number = (1..=4).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
@@ -149,9 +145,9 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Returns whether a GPU is unused: no process is listed or has its device file open,
-    /// utilization is 0, and only the driver uses memory. Ignores monitors and desktops. Returns
-    /// `None` if a fact is unknown.
+    /// Returns whether a GPU is unused: NVML lists no process on it, no process has its device file open, its
+    /// utilization is 0, and little memory is used. Monitors and desktops do not count. Returns `None` if a required
+    /// fact is unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;
@@ -219,14 +215,14 @@ mod tests {
         let step = of_job("0", &both);
         assert_eq!(given(&step).as_deref(), Some("SLURM_STEP_GPUS=3"));
         assert_eq!(given(&of_job("0", &both[..1])), None);
-        // Numbers are relative to the job, so only a UUID identifies a GPU.
+        // Numbers are relative to the job's GPUs, so only UUIDs identify a GPU.
         let visible = |value| of_job("0", &[("CUDA_VISIBLE_DEVICES", value)]);
         assert_eq!(given(&visible("0")), None);
         assert_eq!(
             given(&visible("GPU-1,GPU-2")).as_deref(),
             Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
         );
-        // The environment can be a copy from another job, and the job can have ended.
+        // First, the environment was copied from another job. Then, the job is over.
         let mut other = of_job("batch", &both);
         other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
         assert_eq!(given(&other), None);

@@ -1,8 +1,8 @@
-//! Rows of tables and selections. A row is a process on a GPU, or an unlisted process that has GPU
-//! files open, with facts from one snapshot.
+//! Rows of tables and selections. A row is a process on a GPU, or an unlisted process that has GPU files open, with
+//! the facts from one snapshot.
 //!
-//! [`field`](super::field) lists the facts about a row, and [`selector`](super::selector) is the
-//! filter language.
+//! [`field`](super::field) contains the facts about a row, and [`selector`](super::selector) the language that
+//! filters rows.
 
 use std::sync::Arc;
 
@@ -15,15 +15,14 @@ use super::{Identity, Start, Time};
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Me {
-    /// Unknown for a recording, which can come from another machine.
+    /// `None` for a recording, which may be from another machine.
     pub uid: Option<u32>,
     pub name: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU that the process has
-    /// open.
+    /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU whose device file it has open.
     pub gpu: Option<usize>,
     /// Index in [`Gpu::processes`], or `None` if NVML does not list the process.
     pub entry: Option<usize>,
@@ -31,9 +30,9 @@ pub struct RowPlace {
     pub finding: Option<usize>,
 }
 
-/// Returns a snapshot's rows: listed processes, GPU by GPU, then unlisted processes.
+/// Returns the rows of a snapshot: first the listed processes, GPU by GPU, then the unlisted ones.
 pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
-    // If two processes have the same pid, use the first one, like `Snapshot::process`.
+    // If two processes have the same pid, use the first, as `Snapshot::process` does.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> =
         processes.map(|(index, process)| (process.pid, index)).collect();
@@ -62,7 +61,7 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             gpu: snapshot.gpus.iter().position(holds),
             entry: None,
             process: processes.get(&process.pid).copied(),
-            // A finding on an unlisted holder is about a GPU that does not list the process.
+            // A finding on an unlisted process is about a GPU on which the process is not listed.
             finding: finding_of.get(&process.identity()).copied(),
         });
     }
@@ -72,26 +71,26 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessRow<'a> {
     pub snapshot: &'a Snapshot,
-    /// Identity of the process, even if it is unresolved, or `None` for a whole GPU.
+    /// Identity of the process, even of an unresolved one, or `None` if the row is a whole GPU.
     pub identity: Option<Identity>,
-    /// GPU of the row. For an unlisted process, the first GPU that the process has open.
+    /// GPU of the row. For an unlisted process, the first GPU whose device file it has open.
     pub gpu: Option<&'a Gpu>,
-    /// Entry of the process on the GPU, or `None` if NVML does not list the process.
+    /// Entry of the process in the GPU's list, or `None` if NVML does not list the process.
     pub entry: Option<&'a GpuProcess>,
-    /// The process, or the reason why it is unresolved. Facts about an unresolved pid can belong to
-    /// another process.
+    /// The process, or the reason why it is unresolved. The facts about an unresolved pid can be those of another
+    /// process.
     pub process: Result<&'a Process, &'a str>,
-    /// Last known facts about the process if it has exited but NVML still lists it.
+    /// Last known facts about a process that has exited but is still listed by NVML.
     pub ended: Option<&'a LastKnown>,
     pub finding: Option<&'a Finding>,
     pub suspect: Option<&'a Suspect>,
-    /// Seconds since the process last used this GPU: 0 while in use, `None` if unknown.
+    /// Seconds since the process last used this GPU, 0 while it is using the GPU, or `None` if unknown.
     pub idle_seconds: Option<f64>,
     pub growth_bytes: Option<i64>,
 }
 
 impl<'a> ProcessRow<'a> {
-    /// Builds the row for `place`, without the idle time, which requires several snapshots.
+    /// Builds the row for `place`. The idle time stays unknown, because it requires several snapshots.
     pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
@@ -183,8 +182,8 @@ impl<'a> ProcessRow<'a> {
         Some(self.snapshot.time.seconds_since(start).max(0.0))
     }
 
-    /// Returns whether the row belongs to this user. Compares uids if both are known, otherwise
-    /// names.
+    /// Returns whether the row belongs to this user. Compares uids if both are known, otherwise names. Returns `None`
+    /// if the owner is unknown.
     pub fn is_of(&self, me: &Me) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
@@ -193,8 +192,8 @@ impl<'a> ProcessRow<'a> {
         Some(me.name.as_deref()? == process.user.as_deref()?)
     }
 
-    /// Returns whether the row is on the GPU with this index, or its process has the GPU's files
-    /// open.
+    /// Returns whether the row is on the GPU with this index or, for an unlisted process, whether it has the GPU's
+    /// device file open.
     pub fn is_on(&self, index: u32) -> Option<bool> {
         if self.is_listed() || self.identity.is_none() {
             return Some(self.gpu?.index == index);
@@ -214,8 +213,8 @@ impl<'a> ProcessRow<'a> {
         (total > 0).then(|| self.used_bytes().map(|used| percent(used, total)))?
     }
 
-    /// Returns the name of the GPU, of the MIG device, or of the GPUs whose files the process has
-    /// open. Returns `None` if there are none.
+    /// Returns the name of the GPU or MIG device, or the indices of all GPUs whose device files an unlisted process
+    /// has open. Returns `None` if there is none.
     pub fn place_on_gpus(&self) -> Option<String> {
         let (gpu_instance, compute_instance) = self.instance();
         let text = match self.process {
@@ -240,7 +239,7 @@ fn identity(pid: u32, process: Option<&Process>) -> Identity {
     process.map_or(unknown, Process::identity)
 }
 
-/// Returns why the facts from /proc about this pid are not trusted, or `None` if they are trusted.
+/// Returns why facts from /proc about this pid are not trusted, or `None` if they are.
 fn stranger(process: &Process) -> Option<&str> {
     match &process.unresolved {
         Some(reason) => Some(reason),
@@ -249,7 +248,7 @@ fn stranger(process: &Process) -> Option<&str> {
     }
 }
 
-/// Returns whether a finding is about this GPU, or about the process as a whole.
+/// Returns whether a finding is about this GPU, or about the process on all GPUs.
 fn concerns(finding: &Finding, gpu: u32) -> bool {
     finding.gpus.is_empty() || finding.gpus.iter().any(|found| found.index == gpu)
 }

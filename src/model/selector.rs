@@ -1,14 +1,14 @@
-//! The selector language: words and terms that select rows.
+//! The language with which users select rows: words and terms.
 //!
-//! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`, and all terms must match. A
-//! word matches if the row contains it anywhere, ignoring case. `:` matches a part of a text, `=`
-//! the whole text. Commas separate alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers, `=`
-//! in whole units. `!` or `-` before a term negates the term. In texts, `*` and `?` are wildcards;
-//! other pattern characters are rejected. Quoted characters are taken literally; `\"` is a quote.
+//! Blanks separate terms such as `user:ann gpu:0 idle>10m mem>4GiB`, and all terms must match. A word matches if the
+//! row contains it anywhere, regardless of case. `:` matches a part of a text, and `=` the whole text. Commas
+//! separate alternatives. `>`, `>=`, `<`, `<=` and `=` compare numbers; `=` compares in whole units. `!` or `-`
+//! before a term negates it. In texts, `*` and `?` are wildcards. Pattern characters of other languages are rejected.
+//! Quoted characters are taken literally, and `\"` is a quote.
 //!
-//! An unknown value matches no term, whether negated or not.
+//! If a value is unknown, neither a term nor its negation matches.
 //!
-//! Pure. [`field`](super::field) defines the fields, and [`row`](super::row) the rows.
+//! [`field`](super::field) defines the fields, and [`row`](super::row) defines the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,7 +25,7 @@ mod parse;
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
-/// Minimum similarity, from 0 to 1, of a name that an error suggests.
+/// Minimum similarity, from 0 to 1, of a name that an error message suggests.
 const ALIKE: f64 = 0.85;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -56,7 +56,7 @@ pub enum SelectorError {
     Number { name: &'static str, value: String, example: &'static str },
     #[error("{name}: no value begins with {value:?}; use one of: {allowed}")]
     NoneSuch { name: &'static str, value: String, allowed: String },
-    /// Patterns of other languages would silently match nothing.
+    /// Pattern characters of other languages, which would match nothing here.
     #[error(
         "{name}: {sign:?} is not a wildcard; use * for any text and ? for one character, or put \"quotes\" around plain text"
     )]
@@ -70,15 +70,15 @@ fn names() -> String {
     names.join(" ")
 }
 
-/// Returns `; did you mean user?` if a field has a similar name.
+/// Returns `; did you mean user?` if a field has a similar name, otherwise an empty string.
 fn suggestion(name: &str) -> String {
     let near = near(name, selectable().flat_map(|spec| spec.names).copied());
     near.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 
-/// Returns the name in `names` that is most similar to an unknown name.
+/// Returns the name in `names` that is most similar to an unknown name, or `None` if none is similar.
 pub fn near<'k>(name: &str, names: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // A name of this length is not similar to any field, so skip the comparison.
+    // Longer names are not similar to any field, so they are not compared.
     let alike = names.filter(|_| name.len() <= 64);
     let alike = alike.map(|other| (strsim::jaro_winkler(name, other), other));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
@@ -97,7 +97,7 @@ pub struct Selected {
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedGpus<'s, 'g> {
     pub typed: &'s str,
-    /// Whether the text is a UUID or the prefix of a UUID.
+    /// Whether the text is a UUID or a prefix of one.
     pub is_uuid: bool,
     pub gpus: Vec<&'g Gpu>,
 }
@@ -158,7 +158,7 @@ impl Sign {
 }
 
 impl Selector {
-    /// Parses a selector. Returns `None` if the selector excludes nothing.
+    /// Parses a selector. Returns `None` if the text is empty, so that it selects everything.
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ impl Selector {
         Ok((!terms.is_empty()).then(|| Self { typed: text.trim().to_owned(), terms }))
     }
 
-    /// Returns a selector of rows whose field contains any of these texts or, with `whole`, equals
-    /// it. Returns `None` if there are no texts.
+    /// Returns a selector of the rows whose field contains one of these texts or, if `whole` is set, equals one.
+    /// Returns `None` if there are no texts.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
         let typed = any.iter().map(|value| match value.chars().all(is_plain) {
@@ -195,13 +195,12 @@ impl Selector {
         })
     }
 
-    /// Returns whether a row is known to match. `me` is the user for `is:mine`.
+    /// Returns whether a row certainly matches. `me` is the user whom `is:mine` means.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
         self.answer(row, me) == Some(true)
     }
 
-    /// Returns whether a row matches, or `None` if no known field excludes the row but a field in
-    /// the selector is unknown.
+    /// Returns whether a row matches, or `None` if unknown values leave this open.
     pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
@@ -214,8 +213,8 @@ impl Selector {
         answer
     }
 
-    /// Returns whether a process with these `rows` is selected: a row for which `counts` is true
-    /// matches, and no row is excluded. For example, `!gpu:0` excludes a process on GPUs 0 and 1.
+    /// Returns whether a process with these rows is selected: a row that `counts` accepts matches, and no row is
+    /// excluded by a negated term. For example, `!gpu:0` excludes a process that is on GPUs 0 and 1.
     fn selects(
         &self,
         rows: &[ProcessRow<'_>],
@@ -230,7 +229,7 @@ impl Selector {
         counting.any(|row| self.fits(row, me)) && !rows.iter().any(is_left_out)
     }
 
-    /// Selects processes of a snapshot by their `rows`, and findings from `found`.
+    /// Selects the processes with these rows, and the findings in `found`.
     pub fn select<'f>(
         &self,
         snapshot: &Snapshot,
@@ -270,8 +269,7 @@ impl Selector {
                 }
                 Some(process) => {
                     let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
-                    // An unlisted holder has no row on the GPUs of its finding, so any of its rows
-                    // counts.
+                    // An unlisted process has no row on the GPUs of its finding, so each of its rows counts.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
                         finding.gpus.is_empty() || !row.is_listed() || index.is_some_and(is_about)
@@ -287,14 +285,13 @@ impl Selector {
         selected
     }
 
-    /// Returns whether rows on a GPU can match, judging by the terms about GPUs.
+    /// Returns whether rows on this GPU can match, according to the terms about GPUs.
     pub fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let mut of_gpus = self.terms.iter().filter(|term| term.test.is_of_gpus());
         of_gpus.all(|term| term.test.is_called(gpu, term.is_negated) != term.is_negated)
     }
 
-    /// Returns the GPU names in the selector, as typed, with the matching GPUs. A unique prefix of
-    /// a UUID is sufficient.
+    /// Returns the GPU names in the selector as typed, each with the GPUs that it matches.
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
@@ -322,13 +319,12 @@ impl Selector {
         self.terms.iter().any(|term| term.test.is_of_gpus())
     }
 
-    /// Returns whether the selector has only terms about GPUs, so that it selects everything on
-    /// these GPUs.
+    /// Returns whether all terms are about GPUs, so that the selector matches everything on those GPUs.
     pub fn is_of_gpus(&self) -> bool {
         self.terms.iter().all(|term| term.test.is_of_gpus())
     }
 
-    /// Returns whether the selector needs more than one snapshot, for idle times or findings.
+    /// Returns whether the selector needs idle times or findings, and therefore several snapshots.
     pub fn needs_history(&self) -> bool {
         self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
@@ -340,8 +336,7 @@ impl Selector {
         })
     }
 
-    /// Returns the fields whose values are compared in part (`:`), so that a longer text also
-    /// matches.
+    /// Returns the fields that are compared with `:`, so that longer texts match, too.
     pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
         self.terms.iter().filter_map(|term| match &term.test {
             Test::Text { field, whole: false, .. } => Some(*field),
@@ -378,8 +373,7 @@ impl Test {
         }
     }
 
-    /// Returns whether a GPU has this name. Unless `all` is set, a MIG device of the GPU can have
-    /// the name instead.
+    /// Returns whether the term names this GPU or, unless `all` is set, one of its MIG devices.
     fn is_called(&self, gpu: &Gpu, all: bool) -> bool {
         match self {
             Self::Word(_) => false,
@@ -394,7 +388,7 @@ impl Test {
     }
 }
 
-/// Returns whether any answer is true, or `None` if no answer is true and at least one is unknown.
+/// Returns whether an answer is true. If none is true but one is unknown, returns `None`.
 fn one_of(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut all_known = true;
     for answer in answers {

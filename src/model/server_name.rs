@@ -1,8 +1,7 @@
-//! Tells whether the names of a process suggest an inference server, a server's worker, or a
-//! notebook kernel.
+//! Decides whether the names of a process suggest an inference server, a worker of a server, or a notebook kernel.
 //!
-//! A name proves nothing. [`serves`](crate::rules::serves) combines the names with the addresses of
-//! listening sockets, and decides. Names are compared by whole words: `reserve.py` is not a server.
+//! A name proves nothing. [`serves`](crate::rules::serves) combines the names with the addresses of listening
+//! sockets. Names are compared by whole words, so `reserve.py` does not suggest a server.
 
 use std::sync::Arc;
 
@@ -51,8 +50,7 @@ fn looks_like_server(process: &Process) -> bool {
         || is_server_command(process.command.as_deref().unwrap_or_default())
 }
 
-/// Returns whether this command line starts an inference server, judging by its program, module or
-/// script.
+/// Returns whether a command line starts an inference server, according to the name of its program, module or script.
 pub fn is_server_command(command: &[Arc<str>]) -> bool {
     let Some(program) = command.first().map(|program| file_name(program)) else {
         return false;
@@ -74,13 +72,12 @@ pub fn is_server_command(command: &[Arc<str>]) -> bool {
     if is_module && NAMES.server_modules.iter().any(|module| is_in(module)) {
         return true;
     }
-    // A user's script is a server if its name contains a listed word as a whole word.
+    // A user's own script is a server if its name contains a listed word as a whole word.
     is_on(&NAMES.server_programs, tool)
         || words(tool).iter().any(|word| is_on(&NAMES.server_words, word))
 }
 
-/// Splits a name into lower-case words: `modelServer_v2.py` contains `model`, `server`, `v2` and
-/// `py`.
+/// Splits a name into lower-case words: `modelServer_v2.py` consists of `model`, `server`, `v2` and `py`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

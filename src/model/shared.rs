@@ -1,7 +1,7 @@
-//! Compares shared values without reading their contents if both are the same allocation.
+//! Compares shared values without reading their contents if both are in the same allocation.
 //!
-//! Consecutive samples share facts about processes. The standard library compares addresses first
-//! only for sized types. It always compares the contents of two `Arc<str>`.
+//! Consecutive samples share facts about processes. The standard library compares addresses first only for sized
+//! types; for two `Arc<str>`, it always compares the contents.
 
 use std::sync::Arc;
 

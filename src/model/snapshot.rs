@@ -1,8 +1,8 @@
 //! The snapshot: everything that gpumem observed at one instant.
 //!
-//! `gpumem ps --json` prints a snapshot, `gpumem record` writes one snapshot per line, and
-//! `--replay` reads them. Names include units, and unknown values are absent, never 0. Strings are
-//! shared (`Arc`), because consecutive samples have most strings in common.
+//! `gpumem ps --json` prints a snapshot, `gpumem record` writes one per line, and `--replay` reads them. Names of
+//! numbers include their units. Unknown values are absent, never 0. Strings are shared (`Arc`), because most of them
+//! are the same in consecutive samples.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -71,7 +71,7 @@ impl Snapshot {
     }
 }
 
-/// Name and major version of the format. Reading any other schema fails with an error that names
+/// Name and major version of the format. A document with a different schema is rejected, with an error that names
 /// both schemas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Schema;
@@ -288,7 +288,7 @@ pub struct Claim {
 }
 
 impl fmt::Display for Claim {
-    /// Writes `claimed by ann (4242)`, with the name escaped.
+    /// Writes `claimed by ann (4242)`. The name is escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("claimed")?;
         match (&self.user, self.uid) {
@@ -301,7 +301,7 @@ impl fmt::Display for Claim {
 }
 
 impl Gpu {
-    /// Returns the total memory of the listed processes, or `None` if the memory of any process is unknown.
+    /// Returns the total memory of the listed processes, or `None` if the memory of a process is unknown.
     pub fn process_bytes(&self) -> Option<u64> {
         self.processes
             .as_ref()?
@@ -309,8 +309,8 @@ impl Gpu {
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
 
-    /// Returns the memory that can be allocated: the free memory of the GPU, or less if the limit
-    /// of gpumem's own cgroup leaves less.
+    /// Returns how much memory can be allocated: the free memory of the GPU or, if lower, what the limit of gpumem's
+    /// own cgroup leaves.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
     }
@@ -368,8 +368,8 @@ pub enum ProcessType {
 }
 
 impl ProcessType {
-    /// Returns the letters that nvidia-smi prints: `C`, `G` or `C+G`. `M` is an MPS client, and `?`
-    /// a type from a later version.
+    /// Returns the letters that nvidia-smi prints (`C`, `G` or `C+G`), `M` for an MPS client, or `?` for a type that
+    /// this version does not know.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Compute => "C",
@@ -427,11 +427,11 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// Returns the process's utilization in percent, according to the driver's statistics, and the
-    /// start of the statistics. Statistics that began before the process belong to an earlier
+    /// Returns the utilization of the process in percent, according to the driver's accounting, and the time when the
+    /// accounting began. Returns `None` if it began long before the process, because it is then about an earlier
     /// process with the same pid.
     pub fn lifetime_of(&self, process: &Process) -> Option<(u32, Time)> {
-        // The start time is computed from the boot time, so it changes when the clock is set.
+        // The start time is computed from the boot time, so it shifts when the clock is set.
         const SLACK_SECONDS: f64 = 60.0;
         let (percent, since) = self.lifetime_percent.zip(self.lifetime_since)?;
         let is_its = process.start_time?.seconds_since(since) <= SLACK_SECONDS;
@@ -458,7 +458,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads a GPU's memory. If one value is missing, computes it from the others or returns `None`.
+/// Reads a GPU's memory. A single missing value is computed from the others. Returns `None` if that is not possible.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Memory>, D::Error> {
     #[derive(Deserialize)]
     struct SnapshotOrFinding {
@@ -495,7 +495,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     Ok(Some(number.ceil() as u32))
 }
 
-/// Index of a snapshot's processes by pid, built at the first lookup.
+/// Index of a snapshot's processes by pid, built when it is first used.
 #[derive(Debug)]
 pub struct ProcessesByPid<'a> {
     snapshot: &'a Snapshot,
@@ -507,8 +507,7 @@ impl<'a> ProcessesByPid<'a> {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// Like [`Snapshot::process`], but uses the index. If two processes have the same pid, returns
-    /// the first.
+    /// Like [`Snapshot::process`], but uses the index. If several processes have the same pid, returns the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

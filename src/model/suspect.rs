@@ -1,7 +1,7 @@
-//! A suspect: a process that meets a rule's condition, but was not observed for long enough.
+//! A suspect: a process that meets a rule's conditions, but was not observed for long enough.
 //!
-//! A suspect is not a finding and never a target: code that kills processes, frees memory or
-//! computes exit codes ignores suspects. `rules::suspect` creates suspects.
+//! A suspect is not a finding: code that kills processes, frees memory or computes exit codes ignores suspects.
+//! `rules::suspect` creates them.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -55,12 +55,12 @@ pub struct Suspect {
     pub command: Arc<str>,
 }
 
-/// Formats the text only during serialization, because few of a sample's suspects are shown.
+/// Formats the text only when it is serialized, because few suspects of a sample are shown.
 fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }
 
-/// Observed and required duration of the condition, formatted as `idle? 12s of 10m`.
+/// How long the condition was observed and how long it must last, formatted as `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
     pub kind: Kind,
@@ -83,10 +83,10 @@ impl fmt::Display for SeenSoFar {
 /// Time until a rule can decide, formatted as `decided in 9m 48s`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StillMissing {
-    /// Rounded up. 0 if the next samples can decide.
+    /// Remaining time, rounded up, or 0 if the next samples can decide.
     pub seconds: u64,
-    /// Whether the start of the condition was observed or a recorder is running. Advice to start a
-    /// recorder would then be useless.
+    /// Whether the start of the condition was observed, or a recorder is running. If so, advice to start a recorder
+    /// would be useless.
     pub is_recorded: bool,
 }
 

@@ -1,10 +1,9 @@
-//! Helpers that build processes for the tests of several modules.
+//! Helpers for the tests of several modules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Returns the number of random rounds of a test: `few`, multiplied by `GPUMEM_TEST_ROUNDS`, which
-/// CI sets.
+/// Returns how many random rounds a test runs: `few`, multiplied by `GPUMEM_TEST_ROUNDS`, which CI sets.
 pub(crate) fn rounds(few: u64) -> u64 {
     few * std::env::var("GPUMEM_TEST_ROUNDS").map_or(1, |times| times.parse().unwrap())
 }

@@ -1,5 +1,5 @@
-//! An instant, in milliseconds since the Unix epoch. File formats use RFC 3339 in UTC. People see
-//! and type local time.
+//! An instant in milliseconds since the Unix epoch. File formats use RFC 3339 in UTC, and people see and type local
+//! time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::units::Span;
 
-/// Milliseconds since the Unix epoch. In JSON, `"2026-11-21T10:04:05.123Z"`.
+/// Milliseconds since the Unix epoch, written as `"2026-11-21T10:04:05.123Z"` in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(i64);
 
@@ -32,13 +32,12 @@ impl Time {
         self.0.div_euclid(1000)
     }
 
-    /// Returns the seconds from `earlier` to this instant. The result is negative if `earlier` is
-    /// later.
+    /// Returns the seconds from `earlier` to this instant, which are negative if `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self - earlier) as f64 / 1000.0
     }
 
-    /// Returns the instant `seconds` later, or earlier if `seconds` is negative.
+    /// Returns the instant `seconds` later. If `seconds` is negative, the result is earlier.
     pub fn plus_seconds(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1000.0).round() as i64))
     }
@@ -56,7 +55,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => write!(f, "{timestamp:.3}"),
-            // Only broken recordings contain times outside the years -9999 to 9999.
+            // Only a broken recording contains a time outside the years -9999 to 9999.
             Err(_) => write!(f, "@{}ms", self.0),
         }
     }
@@ -99,13 +98,12 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-// People see times in local time, with date, time of day and zone. The zone is set once at start,
-// before any time is shown; the default is UTC. File formats always use UTC, through [`Time`]'s own
-// `Display`.
+// People see local times with date, time of day and zone. The zone is set once, before the first time is shown, and
+// defaults to UTC. File formats always use UTC, through the `Display` of [`Time`].
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Sets the zone of all local times. Later calls have no effect.
+/// Sets the zone of all local times. Only the first call has an effect.
 pub fn show_times_in(zone: TimeZone) {
     let _ = ZONE.set(zone);
 }
@@ -131,8 +129,8 @@ impl Time {
         LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
-    /// Returns the first instant with this time on clocks in the local zone. If clocks skip the
-    /// time, the result is later by the length of the skip.
+    /// Returns the instant of a local time. A time in a daylight-saving gap is moved forward by the length of the
+    /// gap: 02:30 becomes 03:30. Of two possible instants, returns the first.
     fn of_local(shown: DateTime) -> Option<Self> {
         Self::of_zone(shown, &zone())
     }
@@ -144,8 +142,7 @@ impl Time {
 }
 
 impl LocalTime {
-    /// Formats the date as `2026-11-21`. The text is empty if the calendar cannot represent the
-    /// time.
+    /// Formats the date as `2026-11-21`. Returns an empty string if the calendar cannot represent the time.
     pub fn date(&self) -> String {
         self.day().map_or_else(String::new, |date| date.to_string())
     }
@@ -154,8 +151,7 @@ impl LocalTime {
         Some(self.zoned.as_ref()?.date())
     }
 
-    /// Formats the time of day as `11:04:05`, or the whole time if the calendar cannot represent
-    /// it.
+    /// Formats the time of day as `11:04:05`. If the calendar cannot represent the time, formats the whole time.
     pub fn clock(&self) -> String {
         match &self.zoned {
             Some(zoned) => zoned.strftime("%H:%M:%S").to_string(),
@@ -182,7 +178,7 @@ impl fmt::Display for LocalTime {
 
 /// A time that a user typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 ///
-/// Times of day are in the screen's time zone. A full time can have an offset or `Z`.
+/// Times of day are in the local time zone. A complete time can have an offset or `Z`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypedTime {
     Start,
@@ -193,8 +189,8 @@ pub enum TypedTime {
 
 const EXAMPLES: &str = "10:04, 10:04:30, 2026-11-21 10:04, -5m, +1h, start or end";
 
-/// Parses a typed time. A time of day is on the day of `shown`, or on the previous day if it would
-/// otherwise be later than `now`.
+/// Parses a typed time. A relative time counts from `shown`. A time of day is on the day of `shown`, or on the day
+/// before if it would otherwise be later than `now`.
 ///
 /// # Errors
 ///
@@ -231,7 +227,7 @@ pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTi
     }
 }
 
-/// Parses a date and a time of day, with or without seconds, in the screen's time zone.
+/// Parses a time of day with or without seconds, on this date, in the local time zone.
 fn at(date: Date, clock: &str) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",

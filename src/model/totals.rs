@@ -1,7 +1,6 @@
-//! Totals of the rows of each user, job, container or framework, for `ps --by` and the screen's
-//! page of totals.
+//! Totals of the rows of each user, job, container or framework, for `ps --by` and the screen's page of totals.
 //!
-//! Pure. Groups are the values of a [`field`](super::field).
+//! Each group is a value of a [`field`](super::field).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -12,15 +11,14 @@ use super::row::ProcessRow;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
     pub of: GroupName,
-    /// Number of processes. A process on several GPUs is counted once.
+    /// Number of processes, each of which is counted once even if it is on several GPUs.
     pub processes: usize,
     pub gpus: BTreeSet<u32>,
-    /// GPU memory of the rows with known memory, in bytes, or `None` if no row has known memory.
+    /// GPU memory of the rows whose memory is known, in bytes, or `None` if there are none.
     pub used_bytes: Option<u64>,
-    /// Number of listed rows with unknown memory. If there are any, `used_bytes` is a lower bound.
+    /// Number of listed rows whose memory is unknown. If it is not 0, `used_bytes` is a lower bound.
     pub unknown_rows: usize,
-    /// Memory of reclaimable rows, in bytes: 0 without such rows, `None` if the memory of all of
-    /// them is unknown.
+    /// Memory of the reclaimable rows, in bytes. 0 if there are none, `None` if the memory of all of them is unknown.
     pub reclaimable_bytes: Option<u64>,
 }
 
@@ -47,9 +45,8 @@ impl SummedBytes {
     }
 }
 
-/// Computes totals by a field of [`GROUPED`](super::field::GROUPED). The result is sorted by
-/// memory, largest first, then by name. `is_reclaimable` marks rows whose memory `reap` would free
-/// by default.
+/// Computes totals by a field of [`GROUPED`](super::field::GROUPED), sorted by memory, largest first, then by name.
+/// `is_reclaimable` returns whether `reap` would free a row's memory by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,
@@ -62,7 +59,7 @@ pub fn totals<'a, 'r: 'a>(
         };
         let sum = sums.entry(by.group(row)).or_default();
         sum.processes.insert(identity);
-        // The memory of an unlisted holder of a device file is unknown.
+        // The memory of an unlisted holder is unknown.
         if !row.is_listed() {
             continue;
         }
@@ -129,9 +126,8 @@ mod tests {
         Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
-    /// Returns a snapshot of four processes. Pids 1 and 2 of ann use three GPUs, and pid 1 is in a
-    /// job. Pid 3 of ben is in a container, with unknown memory on one GPU. Pid 9 has no known
-    /// owner.
+    /// Returns a snapshot of four processes. Pids 1 and 2 belong to ann and use three GPUs, and pid 1 is in a job.
+    /// Pid 3 belongs to ben, is in a container, and has unknown memory on one GPU. The owner of pid 9 is unknown.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![

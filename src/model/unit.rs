@@ -1,27 +1,24 @@
-//! The role of a systemd unit: whether its processes are the unit's own work, or other people's
-//! work that the unit runs.
+//! The role of a systemd unit: whether its processes are its own work, or the work of other people.
 //!
-//! The role decides three questions: whether a unit's processes belong together (`family`), whether
-//! an orphan may be the unit's daemon (the rule `orphan`), and whether the unit may be stopped to
-//! end one process (`advice::owner`).
+//! The role determines whether a unit's processes belong together (`family`), whether an apparent orphan may be the
+//! unit's daemon (the rule `orphan`), and whether the unit can be stopped to end one process (`advice::owner`).
 
 use super::owners::OwnerEntry;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// A unit that does a single piece of work. Stopping the unit stops nothing else.
+    /// A unit that does a single piece of work. Stopping it stops nothing else.
     Work,
-    /// A daemon that runs the programs of many people: logins, timers, jobs, notebooks, containers.
-    /// Stopping the unit would end all these programs, or lock people out. A process that the
-    /// daemon left behind is not part of the daemon.
+    /// A daemon that runs the programs of many people: logins, timers, jobs, notebooks, containers. Stopping the unit
+    /// would end all these programs, or lock people out. Processes that the daemon left behind do not belong to it.
     Host { owner: &'static OwnerEntry },
-    /// A unit that starts daemons at boot and exits. Its remaining processes were meant to stay.
+    /// A unit that starts daemons at boot and exits. The remaining processes are intended.
     Starter,
-    /// Not a service: a login, a terminal, a slice, or a user's service manager.
+    /// Not a service: a login, a terminal, a slice, or the service manager of a user.
     Login,
 }
 
-/// Returns the role of a unit, judging by its name, such as `llm.service` or `session-3.scope`.
+/// Returns the role of a unit according to its name, such as `llm.service` or `session-3.scope`.
 pub fn role(unit: &str) -> Role {
     let Some(name) = unit.strip_suffix(".service") else {
         return Role::Login;

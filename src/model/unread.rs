@@ -1,12 +1,10 @@
-//! Lists processes that may be on a GPU whose processes are unknown.
+//! Finds processes that may be on a GPU whose process list is unknown.
 //!
-//! If a GPU's process list cannot be read, its processes and their activity are unknown. A process
-//! may be on that GPU if it has the GPU's device file open, was on the GPU before, or is in the
-//! GPU's last list. The members of a family wait for each other, so a family counts as a whole. A
-//! run that lacks some of its ranks may be on the GPU, too. A process with unreadable file
-//! descriptors is not assumed to be on every GPU.
+//! If a GPU's process list cannot be read, the activity on that GPU is unknown. A process may be on the GPU if it has
+//! the GPU's device file open, was on the GPU before, or is in the GPU's last known list. If one member of a family
+//! may be on the GPU, the whole family may depend on it. A run that lacks some of its ranks may be on the GPU, too. A
+//! process whose file descriptors are unreadable is not assumed to be on every GPU.
 //!
-//! Pure: this module does no I/O and judges no process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +12,15 @@ use super::family::Family;
 use super::{Gpu, Process, Snapshot};
 
 impl Gpu {
-    /// Returns whether the GPU's processes are unknown, because the GPU does not answer or a
-    /// process list could not be read.
+    /// Returns whether the GPU's processes are unknown, because the GPU does not answer or its process list could not
+    /// be read.
     pub fn is_unread(&self) -> bool {
         self.stale_seconds.is_some() || self.processes.is_none()
     }
 }
 
 impl Snapshot {
-    /// Returns whether a GPU's process list is complete: every kind of list was read and contained
-    /// no impossible entries.
+    /// Returns whether the GPU's process list is complete: the lists for all process types were read without errors.
     pub fn lists_all(&self, gpu: &Gpu) -> bool {
         let is_of_list =
             |call: &str| call.contains("RunningProcesses") && call.starts_with("nvmlDeviceGet");
@@ -42,17 +39,14 @@ impl Snapshot {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// For each pid, the lowest NVML index of the process's possible GPUs, judging by the process
-    /// itself.
+    /// The GPUs that each process itself may be on. Contains the lowest NVML index for each pid.
     process_gpus: BTreeMap<u32, u32>,
-    /// For each pid, the lowest NVML index of the GPUs that the process or a member of its family
-    /// may be on.
+    /// The GPUs that each process or another member of its family may be on. Contains one NVML index for each pid.
     family_gpus: BTreeMap<u32, u32>,
 }
 
 impl Unread {
-    /// Computes the processes that may be on unread GPUs. `was_on` returns whether a process was on
-    /// a GPU before.
+    /// Finds the processes that may be on unread GPUs. `was_on` returns whether a process was on a GPU earlier.
     pub fn new(
         snapshot: &Snapshot,
         families: &[Family],
@@ -100,14 +94,12 @@ impl Unread {
     }
 }
 
-/// Returns whether the launcher's variables show more ranks on this machine than the snapshot
-/// contains.
+/// Returns whether the launcher's environment variables promise more ranks than the snapshot contains.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()
     };
-    // The snapshot of a run on several machines contains only the local ranks, so compare their
-    // variables first.
+    // On several machines, the snapshot contains only the local ranks, so the variables for local ranks come first.
     [("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
         .iter()
         .find_map(|(rank, size)| {
@@ -141,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Returns a snapshot with two GPUs. The first lists each process, the second is unread.
+    /// Returns a snapshot with two GPUs. All processes are listed on GPU 0, and the list of GPU 1 is unread.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
         let rows = processes
             .iter()

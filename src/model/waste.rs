@@ -1,7 +1,7 @@
-//! The cost of findings: bytes times duration, by kind, user and GPU.
+//! The cost of findings: bytes multiplied by time, for each kind, user and GPU.
 //!
-//! Pure: samples contain their time. Totals start at 0 and are not saved. Consumers such as
-//! Prometheus handle counter resets.
+//! Time comes from the samples. Sums start at 0 and are not saved, because consumers such as Prometheus handle
+//! counter resets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use super::finding::{Finding, Kind};
 use super::snapshot::Snapshot;
 use super::time::Time;
 
-/// Maximum interval, in seconds, that one sample adds to the cost. During a longer gap, the state
-/// of the finding is unknown.
+/// Maximum interval, in seconds, that a sample adds to the cost. If the gap is longer, the finding may have ended in
+/// between.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-/// Time, in seconds, to keep a user's sums after the user last held GPU memory. Only users of the
-/// last day therefore have a series.
+/// Time, in seconds, after which the sums of a user who holds no GPU memory are dropped. This limits the number of
+/// series.
 const USER_SECONDS: f64 = 86_400.0;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WasteKey {
     pub kind: Kind,
-    /// User of the process. Absent if the finding is about a GPU or the user is unknown.
+    /// User of the process, or `None` if the finding is on a GPU or the user is unknown.
     pub user: Option<Arc<str>>,
     pub uuid: Option<Arc<str>>,
 }
@@ -33,8 +33,7 @@ pub struct Waste {
 }
 
 impl Waste {
-    /// Adds the cost since the previous sample. Does nothing if the sample is not newer than the
-    /// previous one.
+    /// Adds the cost since the previous sample. Ignores a sample that is not newer.
     pub fn observe(&mut self, snapshot: &Snapshot, findings: &[Finding]) {
         let time = snapshot.time;
         let elapsed = self.until.map_or(0.0, |until| time.seconds_since(until));
@@ -46,7 +45,7 @@ impl Waste {
         self.held.extend(holding_users(snapshot).map(|user| (Arc::clone(user), time)));
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
             let user = finding.process.as_ref().and_then(|process| process.user.clone());
-            // If the process has ended, only the finding names its user.
+            // If the process has exited, only its finding contains its user.
             self.held.extend(user.clone().map(|user| (user, time)));
             for gpu in &finding.gpus {
                 let bytes = match finding.process {
@@ -81,10 +80,10 @@ fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
     holders.filter_map(|process| process.user.as_ref())
 }
 
-/// Method of reclaiming memory: `"release"`, `"unload"` or `"end"`.
+/// How memory was reclaimed: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
-/// Counters since the start of the audit log, which never decrease.
+/// Counters of past acts in the audit log. They never decrease.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
     pub bytes: BTreeMap<(How, Arc<str>), u64>,
@@ -98,8 +97,7 @@ mod tests {
     use crate::model::{Gpu, GpuProcess, Process};
     use crate::reclaim::testing;
 
-    /// Returns a sample with memory held by these users. The pid of a user is the position in the
-    /// list.
+    /// Returns a sample in which each of these users holds memory. The pid is the position in the list.
     fn sample(seconds: f64, users: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(0).plus_seconds(seconds));
         let row = |pid: u32| GpuProcess { pid, used_bytes: Some(10), ..GpuProcess::default() };
@@ -130,14 +128,14 @@ mod tests {
     fn waste_is_bytes_times_seconds() {
         let mut findings = [idle("ann")];
         let mut waste = Waste::default();
-        // A repeated sample is counted once, and an older sample is ignored.
+        // A sample that is not newer than the previous one adds nothing.
         for seconds in [100.0, 105.0, 105.0, 90.0] {
             waste.observe(&sample(seconds, &[]), &findings);
         }
         assert_eq!(total(&waste), 50.0);
         let (key, _) = waste.sums().next().unwrap();
         assert_eq!((key.kind, key.user.as_deref()), (Kind::Idle, Some("ann")));
-        // The long gap is charged up to its maximum, and a resolved finding adds nothing.
+        // A long gap is charged only up to the maximum, and a resolved finding adds nothing.
         waste.observe(&sample(10_000.0, &[]), &findings);
         assert_eq!(total(&waste), 50.0 + 10.0 * LONGEST_GAP_SECONDS);
         findings[0].resolved_at = Some(Time::from_unix_milliseconds(10_000_000));
@@ -158,7 +156,7 @@ mod tests {
         };
         waste.observe(&sample(10.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann", "ben"]);
-        // ann holds memory, but has no finding.
+        // ann still holds memory, but has no finding.
         waste.observe(&sample(11.0 + USER_SECONDS, &["ann"]), &[]);
         assert_eq!(users(&waste), ["ann"]);
     }

@@ -1,8 +1,8 @@
-//! Joins processes into families: first by facts from the kernel (groups, sessions, parents, dead
-//! pids), then by environment variables that identify runs, then by cgroups.
+//! Joins processes into families: first by facts from the kernel (groups, sessions, parents, dead pids), then by
+//! environment variables that identify a run, and finally by cgroups.
 //!
-//! Processes of different users, or of two notebook kernels, never belong together. If two such
-//! processes share a property, the property joins no processes at all.
+//! Processes of different users, or of two notebook kernels, never belong together. If a group, session or other
+//! property contains such processes, it joins none of its processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,41 +12,39 @@ use crate::model::process::{Parent, Process};
 use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
-/// Short names of shells. The commands that a shell starts in one session need not belong together.
+/// Names of shells. The commands that a shell starts in its session can be unrelated.
 const SHELLS: [&str; 12] =
     ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
 type RunKey = (&'static str, Vec<Arc<str>>);
 
-/// Pid of a launcher, and its start ticks if known.
+/// Pid of a launcher, and its start ticks if they are known.
 type Launcher = (u32, Option<u64>);
 
 #[derive(Debug, Default)]
 struct Job {
     members: Vec<usize>,
     ties: BTreeSet<Tie>,
-    /// User of the processes, or `None` if the only process is dead.
+    /// User of the processes, or `None` if the job consists of a dead process.
     uid: Option<u32>,
     kernel: Option<u32>,
     runs: BTreeMap<RunKey, BTreeSet<Arc<str>>>,
 }
 
 impl Job {
-    /// Returns whether two jobs may be parts of the same job: both have the same user, and at most
-    /// one contains a notebook kernel.
+    /// Returns whether two jobs can be parts of one job: they have the same user, and at most one of them contains a
+    /// notebook kernel.
     fn may_be_one_with(&self, other: &Self) -> bool {
         let same_user = match (self.uid, other.uid) {
             (Some(one), Some(another)) => one == another,
-            // The owner of a dead process is unknown. Living processes with an unknown owner are
-            // never joined.
+            // The user of a dead process is unknown. Living processes whose user is unknown never get here.
             (None, Some(_)) | (Some(_), None) => true,
             (None, None) => false,
         };
         same_user && (self.kernel.is_none() || other.kernel.is_none())
     }
 
-    /// Returns whether both jobs contain the same rank of a run. Two such jobs are different runs
-    /// with the same key.
+    /// Returns whether both jobs contain the same rank of a run. If they do, they are two runs with the same key.
     fn has_a_rank_of(&self, other: &Self, key: &RunKey) -> bool {
         let ranks = |job: &Self| job.runs.get(key).cloned().unwrap_or_default();
         !ranks(self).is_disjoint(&ranks(other))
@@ -58,14 +56,13 @@ pub(super) struct Joining<'a> {
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
     job_of: Vec<usize>,
-    /// Initially one job per process. Joining a job to another job leaves it empty.
+    /// At first, one job per process. When a job is joined to another one, it becomes empty.
     jobs: Vec<Job>,
 }
 
 impl<'a> Joining<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        // A pid that is missing from /proc belongs to a dead process only if all pid namespaces are
-        // visible.
+        // Only in the host's pid namespace does a pid that is missing from /proc belong to a dead process.
         let shows_the_dead = snapshot.host.pid_namespace == Some(PidNamespace::Host);
         let mut processes: Vec<&Process> = snapshot
             .processes
@@ -103,8 +100,8 @@ impl<'a> Joining<'a> {
         &self.jobs[self.job_of[process]]
     }
 
-    /// Joins the jobs of two processes if the jobs may be one. Records the tie even if both
-    /// processes are already in the same job.
+    /// Joins the jobs of two processes, if they can be one job. If the processes already are in the same job, only
+    /// records the tie.
     fn join(&mut self, one: usize, another: usize, tie: Tie) {
         let (into, from) = (self.job_of[one], self.job_of[another]);
         if into != from {
@@ -127,8 +124,8 @@ impl<'a> Joining<'a> {
         self.jobs[into].ties.insert(tie);
     }
 
-    /// Joins all processes that share a property. Joins none if two of these processes cannot be in
-    /// the same job, because the property then proves nothing.
+    /// Joins all processes that share a property. If two of them cannot be in the same job, the property proves
+    /// nothing, so none are joined.
     fn join_class(&mut self, class: &[usize], tie: Tie) {
         let jobs: BTreeSet<usize> = class.iter().map(|&process| self.job_of[process]).collect();
         let jobs = || jobs.iter().map(|&job| &self.jobs[job]);
@@ -139,8 +136,7 @@ impl<'a> Joining<'a> {
             .collect();
         let are_other_runs =
             runs.iter().any(|one| runs.iter().any(|another| one.is_disjoint(another)));
-        // A process older than the kernel is its server or an editor. The kernel's own helpers are
-        // younger.
+        // Processes older than the kernel are its server or an editor. The kernel's own helpers are younger.
         let kernel = kernels.first().and_then(|&pid| self.index(pid));
         let has_elders = kernel.is_some_and(|kernel| {
             let start_ticks = self.processes[kernel].start_ticks;
@@ -155,9 +151,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins living processes that have the same key and user. Workers that outlived their starter
-    /// are joined only with each other, because the rest of their group may be a script that is
-    /// still working.
+    /// Joins living processes with the same key and user. Workers that have lost their starter are only joined with
+    /// each other, because the rest of their process group can be a script that is still working.
     fn join_classes<K: Ord>(&mut self, tie: Tie, key: impl Fn(&Process) -> Option<K>) {
         let mut classes: BTreeMap<(Option<u32>, bool, K), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -171,16 +166,15 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Joins process groups. All processes of a group come from one shell command line or one
-    /// script.
+    /// Joins process groups. The processes of a group were started by one shell command line or one script.
     pub(super) fn join_groups(&mut self) {
         self.join_classes(Tie::ProcessGroup, |process| {
             process.process_group.filter(|&group| group > 0)
         });
     }
 
-    /// Joins sessions whose leader is a member. A session is a login, a terminal or a daemon, and
-    /// can contain many jobs even after its terminal is closed.
+    /// Joins sessions whose leader is a living process in the snapshot and not a shell. A session is a login, a
+    /// terminal or a daemon, and can contain many jobs even after its terminal was closed.
     pub(super) fn join_sessions(&mut self) {
         let leaders: BTreeSet<u32> = self
             .living()
@@ -193,9 +187,8 @@ impl<'a> Joining<'a> {
         });
     }
 
-    /// Joins a process with the member that started it, except for notebook kernels and for
-    /// processes that a kernel or shell started in a new session. A new session means that the
-    /// process is independent.
+    /// Joins processes with the process that started them. Exceptions are notebook kernels, children of shells, and
+    /// processes that a kernel started in a new session, because a new session means that the process is independent.
     pub(super) fn join_children(&mut self) {
         for (child, process) in self.living() {
             let Some(elder) = started_by(process).and_then(|(pid, start_ticks)| {
@@ -210,16 +203,16 @@ impl<'a> Joining<'a> {
             let started = self.processes[elder];
             let is_let_go =
                 leads_its_session(process) && (started.jupyter.is_some() || is_shell(started));
-            // A shell that holds a GPU device file is a login, not a job.
+            // A shell that has a GPU's device file open is a login, not a job.
             if process.jupyter.is_none() && !is_let_go && !is_shell(started) {
                 self.join(elder, child, Tie::Parent);
             }
         }
     }
 
-    /// Joins dead processes with the processes that they started. The kernel does not reuse a pid
-    /// while it is the id of a group or session. If the id of a process's group or session is a
-    /// dead pid, the dead process therefore started it.
+    /// Joins dead processes with the processes that they started. As long as a process group or session exists, the
+    /// kernel does not reuse its id as a pid. A dead process with this pid is therefore its former leader, and
+    /// started the other processes in it.
     pub(super) fn join_the_dead(&mut self) {
         for dead in 0..self.processes.len() {
             let pid = self.processes[dead].pid;
@@ -262,12 +255,12 @@ impl<'a> Joining<'a> {
         let gpus = &self.snapshot.gpus;
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
-                // Without a minor number, the name of the device file would be a guess.
+                // Without a minor number, the name of the device file is unknown.
                 gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 
-    /// Joins the ranks of a run. Ranks have separate sessions and a common launcher, which may have
+    /// Joins the ranks of a run. The ranks are in separate sessions, but have the same launcher, which may have
     /// exited.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
@@ -298,8 +291,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Returns whether these jobs can have the same launcher. Ranks of an earlier run have a
-    /// different launcher or none.
+    /// Returns whether these jobs may have the same launcher. Leftover ranks of an earlier run have a different
+    /// launcher or none.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
         let launchers: Vec<BTreeSet<Launcher>> =
             jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
@@ -307,13 +300,13 @@ impl<'a> Joining<'a> {
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
             1 => all_have,
-            // Without launchers, only a unique run name proves that the ranks belong together.
+            // If all launchers have exited, only a unique run name proves that the ranks belong together.
             0 => names_itself(key),
             _ => false,
         }
     }
 
-    /// Returns the processes outside a job that started its members.
+    /// Returns the processes outside the job that started its members.
     fn launchers(&self, job: &Job) -> BTreeSet<Launcher> {
         let starters = job.members.iter().filter_map(|&i| started_by(self.processes[i]));
         starters
@@ -324,11 +317,10 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// Joins the processes of a cgroup if the cgroup is a Slurm step, or if its first process is a
-    /// member. When the first process exits, the kernel or systemd kills the rest of the cgroup.
+    /// Joins the processes of a cgroup if it is a Slurm step, or if its first process is a member. When the first
+    /// process exits, the kernel or systemd kills the other processes of the cgroup.
     pub(super) fn join_cgroups(&mut self) {
-        // A person started a process with a terminal, so the process does not belong to the step,
-        // service or container.
+        // If a process has a terminal, a person started it by hand in the step, service or container.
         let is_typed = |process: &Process| process.terminal.is_some();
         self.join_classes(Tie::Cgroup, |process| {
             let slurm = process.slurm.as_deref()?;
@@ -336,8 +328,8 @@ impl<'a> Joining<'a> {
             (!is_typed(process)).then_some((slurm.job_id.clone()?, step))
         });
 
-        // The path alone can name a whole slice, because the memory hierarchy can be coarser than
-        // systemd's.
+        // The cgroup path alone is not enough, because it can be that of a whole slice if the memory controller is
+        // enabled only there.
         let cgroup_of = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
@@ -365,8 +357,7 @@ impl<'a> Joining<'a> {
             let processes = || job.members.iter().map(|&index| self.processes[index]);
             let mut members: Vec<u32> = processes().map(|process| process.pid).collect();
             members.sort_unstable();
-            // A dead process led the group or session of the living members, so it is the oldest
-            // member.
+            // A dead member led the group or session of other members, so it is older than they are.
             let oldest = processes().min_by_key(|p| (p.start_ticks.unwrap_or(0), p.pid));
             let oldest = oldest.map_or(0, |process| process.pid);
             let mut launchers = processes().filter_map(|process| process.parent.as_ref());
@@ -401,7 +392,7 @@ fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
 
-/// Returns whether NVML lists the pid but no process has it.
+/// Returns whether NVML lists a pid that no process has.
 pub(super) fn is_dead(process: &Process) -> bool {
     process.unresolved.is_none()
         && process.start_ticks.is_none()
@@ -418,8 +409,8 @@ fn leads_its_session(process: &Process) -> bool {
     process.session == Some(process.pid)
 }
 
-/// Returns the recorded launcher or, without one, the parent. Returns `None` if the parent has only
-/// adopted the process.
+/// Returns the process that started this process: the recorded parent or, if there is none, the current parent unless
+/// it adopted the process.
 fn started_by(process: &Process) -> Option<Launcher> {
     if let Some(parent) = &process.parent {
         return Some((parent.pid, parent.start_ticks));
@@ -428,23 +419,23 @@ fn started_by(process: &Process) -> Option<Launcher> {
     (process.parent_is_reaper == Some(false)).then_some((ppid, None))
 }
 
-/// Returns whether a Slurm step is one job. In other steps, people type commands into a shell.
+/// Returns whether a Slurm step is a single job. In `extern` and `interactive` steps, users run unrelated commands.
 fn is_one_job(step: &str) -> bool {
     step != "extern" && step != "interactive"
 }
 
-/// Returns whether a process is the first process of its pid namespace. When the first process
-/// exits, the kernel kills all other processes of the namespace.
+/// Returns whether a process is the first process in the pid namespace of its container. When it exits, the kernel
+/// kills all other processes in the namespace.
 fn is_first_of_a_container(process: &Process) -> bool {
-    // Without an id, a container cannot be distinguished from others in the same cgroup.
+    // A container without an id cannot be distinguished from others in the same cgroup.
     let container = process.container.as_deref();
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// Returns whether a process is the main process of a systemd service: it leads its session, and
-/// systemd is its parent.
+/// Returns whether a process is the main process of a systemd service: it leads a session, and its parent is a
+/// reaper.
 fn is_main_of_a_service(process: &Process) -> bool {
-    // Processes of a unit that runs other users' programs are unrelated.
+    // The processes of a unit that runs other users' programs are unrelated to each other.
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)
         && process.container.is_none()
@@ -452,8 +443,7 @@ fn is_main_of_a_service(process: &Process) -> bool {
         && process.parent_is_reaper == Some(true)
 }
 
-/// Returns the runs that have the process as a rank, and the numbers of its ranks, according to the
-/// environment.
+/// Returns the runs in which the process is a rank, and its ranks, according to its environment.
 fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut runs = BTreeMap::new();
     let Some(environment) = process.environment.as_deref() else {
@@ -467,8 +457,8 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let mut note = |key: RunKey, rank: Option<Arc<str>>| {
         runs.insert(key, rank.into_iter().collect());
     };
-    // Only workers have a rank. The id alone does not identify a run, because people copy
-    // `--rdzv-id=100` from the manual, so the port is required.
+    // Only a worker has a rank. The port is required, because users copy `--rdzv-id=100` from the manual, so the id
+    // alone does not identify a run.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
         let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
         note(("torch", values(&names)), Some(rank));
@@ -482,24 +472,24 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     let job = process.slurm.as_deref().and_then(|slurm| slurm.job_id.clone());
     if let (Some(_), Some(step)) = (value("SLURM_JOB_ID"), value("SLURM_STEP_ID"))
         && is_one_job(&step)
-        // A step with a terminal is a shell into which people type commands.
+        // A step with a terminal is usually an interactive shell, whose commands are not one run.
         && process.terminal.is_none()
-        // A process that left the job's cgroup keeps the environment, but does not belong to the
-        // job. If cgroups are unknown, assume that it belongs to the job.
+        // A process that left the job's cgroup still has the environment, but does not belong to the job. If the
+        // cgroup is unknown, trust the environment.
         && (job.is_some() || process.cgroup.is_none())
     {
         let key = ("slurm", values(&["SLURM_JOB_ID", "SLURM_STEP_ID"]));
         note(key, value("SLURM_PROCID"));
     }
-    // Each Ray cluster numbers its jobs from 1, so ranks must also have a common launcher.
+    // Each Ray cluster numbers its jobs from 1, so equal numbers alone do not identify a job.
     if value("RAY_JOB_ID").is_some() {
         note(("ray", values(&["RAY_JOB_ID"])), None);
     }
     runs
 }
 
-/// Returns whether a run's name is unique, so that two orphans with the same name belong to the
-/// same run. torchrun names an unnamed run `none`. Ray and MPI reuse numbers.
+/// Returns whether the name of a run is unique, so that orphans with the same name are from the same run. torchrun
+/// uses `none` for a run without a name. Ray and MPI reuse numbers.
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {

@@ -1,11 +1,11 @@
-//! Tests of joining processes into families, and above all of keeping processes apart.
+//! Tests which processes are joined into families, and above all which are kept apart.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
 use crate::model::testing::environment;
 use crate::model::{Snapshot, Time};
 
-/// Returns a process of user 1000 with this group and session, on a terminal.
+/// Returns a process of user 1000 in this group and session, with a terminal.
 fn process(pid: u32, group: u32, session: u32) -> Process {
     Process {
         pid,
@@ -37,8 +37,8 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-/// Returns a torchrun worker in its own session. `text` contains the worker's rank, run, port and
-/// agent (`-` for no agent).
+/// Returns a torchrun worker in its own session. `text` consists of the worker's rank, run, port and agent (`-` for
+/// no agent).
 fn rank(pid: u32, text: &str) -> Process {
     let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{text}")
@@ -99,7 +99,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..process(pid, pid, 50)
     };
     assert_eq!(members(&[typed(100), typed(200)]), [[100], [200]]);
-    // After the login has ended, the terminal and the leader are gone, but the processes remain two
+    // After the user has logged out, the terminal and the session leader are gone, but the programs are still two
     // families.
     let orphaned = |pid| Process {
         terminal: None,
@@ -108,7 +108,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..typed(pid)
     };
     assert_eq!(members(&[orphaned(100), orphaned(200)]), [[100], [200]]);
-    // The result is the same if the shell has a device file open.
+    // If the shell has a device file open, too, nothing changes.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
@@ -138,14 +138,13 @@ fn two_notebook_kernels_are_always_two_families() {
     let (one, two) = (server(kernel(100)), server(kernel(200)));
     assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
 
-    // The result is the same if the server is the container's first process and has a device file
-    // open.
+    // If the server is the first process of the container and has a device file open, nothing changes.
     let first = Process { namespace_pid: Some(1), parent: None, ..server(process(40, 40, 40)) };
     let all = [first, one.clone(), two.clone()];
     assert_eq!(members(&all), [[40], [100], [200]]);
 
-    // An editor starts kernels in one group and session. The kernels remain separate, and a helper
-    // joins its kernel.
+    // Some editors start their kernels in one group and session. The kernels are still separate, and each helper
+    // belongs to its kernel.
     let editor = |process| Process { process_group: Some(30), session: Some(30), ..process };
     let helper =
         |pid, starter| Process { parent: parent(starter, "python"), ..process(pid, 30, 30) };
@@ -155,7 +154,7 @@ fn two_notebook_kernels_are_always_two_families() {
 
 #[test]
 fn a_kernel_is_not_in_its_servers_family() {
-    // An editor can start the kernel in the server's group and session.
+    // An editor can start a kernel in its own group and session.
     let server = process(90, 90, 90);
     let kernel = Process {
         parent: parent(90, "node"),
@@ -182,7 +181,7 @@ fn processes_of_different_users_are_never_joined() {
     assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
     let without_uid = Process { uid: None, ..other };
     assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
-    // A common dead parent does not join processes of different users.
+    // Processes of different users are not joined, even if a dead process started both.
     let dead = Process { pid: 90, ..Process::default() };
     let one = process(100, 90, 50);
     let two = Process { uid: Some(1001), ..process(101, 90, 50) };
@@ -213,8 +212,7 @@ fn a_dead_trainer_and_its_workers_are_one_family() {
     let branch = |pid, depth| Branch { pid, depth };
     assert_eq!(tree, [branch(90, 0), branch(101, 1), branch(102, 1)]);
 
-    // Without a minor number, the device file is unknown and links no members. An unresolved pid is
-    // in no family.
+    // If the GPU's minor number is unknown, an open device file is no evidence. Unresolved pids belong to no family.
     let Some(gpu) = snapshot.gpus.first_mut() else { unreachable!() };
     gpu.minor_number = None;
     assert_eq!(families(&snapshot)[0].ties, BTreeSet::from([Tie::ProcessGroup]));
@@ -230,8 +228,8 @@ fn a_child_of_a_dead_process_joins_its_family() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
-    // The pid of the dead starter is reused. The new process is younger than the worker, so it
-    // cannot have started it.
+    // The pid of the dead starter was reused. The new process is younger than the worker, so it did not start the
+    // worker.
     let stranger = Process { start_ticks: Some(99_999), ..process(90, 90, 60) };
     assert_eq!(members(&[stranger, worker]), [[90], [101]]);
 }
@@ -253,7 +251,7 @@ fn ranks_of_one_run_are_one_family() {
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
-    // Data loaders, which inherit the ranks' environment, do not prevent joining.
+    // Data loaders have the environment of their rank, which does not prevent joining.
     let loader = |pid, rank_pid: u32| Process {
         parent: parent(rank_pid, "python"),
         process_group: Some(rank_pid),
@@ -281,7 +279,7 @@ fn two_similar_runs_are_two_families() {
     ] {
         assert_eq!(members(&[rank(100, one), rank(200, two)]), [[100], [200]], "{why}");
     }
-    // A script starts two runs in its group. The launchers separate the ranks.
+    // A script started two runs in its process group. The runs stay separate because their launchers differ.
     let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
         in_script(rank(100, "0  29500 50")),
@@ -338,15 +336,15 @@ fn a_cgroup_is_one_job_if_it_was_created_for_a_member() {
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
     };
-    // `docker exec` started both processes, and no fact shows that they belong together.
+    // `docker exec` started both processes, which can be unrelated.
     assert_eq!(members(&[in_container(100, 17), in_container(101, 18)]), [[100], [101]]);
     let program = [in_container(99, 1), in_container(100, 17)];
     assert_eq!(members(&program), [[99, 100]]);
     assert_eq!(ties(&program), [Tie::Cgroup]);
     let typed = Process { terminal: Some("pts/0".into()), ..in_container(100, 17) };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
-    // A pid namespace in a login looks like a container without an id. The processes of the login
-    // are not joined.
+    // A pid namespace in a login looks like a container without an id. Other processes of the login are not joined
+    // with it.
     let unnamed = |process: Process| Process {
         container: Some(Arc::new(Container::default())),
         cgroup: Some("/user.slice/session-3.scope".into()),
@@ -369,7 +367,7 @@ fn a_cgroup_is_one_job_if_it_was_created_for_a_member() {
     for unit in ["cron.service", "ssh.service", "user@1000.service", "x.scope"] {
         assert_eq!(members(&[in_unit(100, unit, true), worker(unit)]), [[100], [101]], "{unit}");
     }
-    // Two processes could both be the service's main process.
+    // Each of the two processes looks like the main process of the service.
     let unit = "train.service";
     assert_eq!(members(&[in_unit(100, unit, true), in_unit(101, unit, true)]), [[100], [101]]);
 
@@ -401,7 +399,7 @@ fn a_tree_is_in_parent_order_and_handles_cycles() {
             vec![process(100, 100, 50), child_of(101, 100), child_of(102, 100), child_of(103, 101)],
             &[(100, 0), (101, 1), (103, 2), (102, 1)][..],
         ),
-        // A recording can contain a cycle of parents.
+        // In a recording, parents can form a cycle.
         (
             vec![child_of(100, 101), child_of(101, 100), child_of(102, 102)],
             &[(102, 0), (100, 0), (101, 1)],

@@ -1,8 +1,7 @@
 //! The table of a GPU's values, with their names, units, and positions on the screen and in `ps`.
 //!
-//! To add a value, add a call in `source::nvml`, a field of [`Gpu`] and a line here. `ps` and the
-//! screen then show the value. Memory is not in this table, because it is split by holder and has
-//! its own columns.
+//! To add a value, add a call in `source::nvml`, a field of [`Gpu`], and a line to this table, which `ps` and the
+//! screen use. Memory has its own columns and is not in this table, because it is split by holder.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
@@ -32,21 +31,20 @@ impl FillLevel {
 #[derive(Clone, Copy, Debug)]
 pub struct GpuField {
     pub title: &'static str,
-    /// Whether `ps` aligns the column to the right.
+    /// Whether the column of `ps` is right-aligned.
     pub right: bool,
-    /// Order of dropping columns from `ps` on a narrow terminal. 1 is dropped first, [`STAYS`]
-    /// never.
+    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never.
     pub gives_way: usize,
-    /// Column heading on the screen, or an empty text if the screen does not show the value.
+    /// Column heading on the screen, or an empty string if the screen does not show the value.
     pub heading: &'static str,
-    /// Width on the screen in terminal columns. With 0, the column is as wide as its widest text.
+    /// Width on the screen, in terminal columns. If 0, the column is as wide as its longest text.
     pub width: u16,
-    /// Rank on the screen. A narrow terminal drops the highest rank first.
+    /// Rank on the screen. On a narrow terminal, the column with the highest rank is dropped first.
     pub need: usize,
-    /// Minimum terminal width for the value, which the screen shows dimmed after the charts. With
-    /// 0, the value always appears, before the name.
+    /// Minimum terminal width from which the screen shows the value, dimmed, after the charts. If 0, the screen
+    /// always shows the value, before the name.
     pub from_columns: u16,
-    /// Returns the fill level, or `None` if it is unknown or meaningless.
+    /// Returns the fill level, or `None` if it is unknown or has no meaning.
     pub level: fn(&Gpu) -> Option<FillLevel>,
     pub is_work: bool,
     label: &'static str,
@@ -57,7 +55,7 @@ pub struct GpuField {
     most: fn(&Gpu) -> Option<f64>,
 }
 
-/// Defaults: a right-aligned `ps` column that is never dropped, and no column on the screen.
+/// The defaults: a right-aligned column of `ps` that is never dropped, and no column on the screen.
 const VALUE: GpuField = GpuField {
     title: "",
     right: true,
@@ -76,7 +74,7 @@ const VALUE: GpuField = GpuField {
     most: |_| None,
 };
 
-/// GPU utilization. The grid of GPUs has room for no other value.
+/// GPU utilization, which is the only value that the grid of GPUs has room for.
 pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
@@ -97,7 +95,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         heading: "TEMP",
         need: 2,
         width: 5,
-        // No level: each GPU model throttles at its own temperature.
+        // Fixed levels for all GPU models, although each model throttles at a different temperature.
         level: |gpu| {
             let celsius = f64::from(gpu.temperature_celsius?);
             Some(FillLevel::new(celsius, [75.0, 85.0]))
@@ -143,7 +141,7 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
-/// Additional values of a card, most important first.
+/// The values that only a card shows, most important first.
 pub const CARD_FIELDS: [GpuField; 3] = [
     GpuField {
         label: "SM ",
@@ -181,12 +179,13 @@ impl GpuField {
         self.write((self.value)(gpu), None, self.units[0])
     }
 
-    /// Formats the value for the screen: `34°C` or `52/70 W`.
+    /// Formats the value for the screen, such as `34°C` or `52/70 W`.
     pub fn short(&self, gpu: &Gpu) -> String {
         self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
-    /// Formats the value for a card: `util 37%`. Returns `None` if a card does not show the value.
+    /// Formats the value for a card, such as `util 37%`. Returns `None` if the value is unknown and cards omit it
+    /// then.
     pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
         let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
         is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))
@@ -250,7 +249,7 @@ mod tests {
         assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));
     }
 
-    /// Two values with the same rank would share a position, and a missing rank would leave a gap.
+    /// Two columns with the same rank would share a position, and an unused rank would leave a gap.
     #[test]
     fn screen_and_ps_ranks_are_unique() {
         let needs: Vec<usize> = on_screen().iter().map(|field| field.need).collect();

@@ -1,4 +1,4 @@
-//! Text to search for in a row.
+//! Text that a selector searches for in rows.
 
 use std::ops::RangeInclusive;
 
@@ -23,8 +23,8 @@ impl Needle {
         Self { typed, lower, pattern: None }
     }
 
-    /// Builds a needle from characters with a flag that marks quoted characters. Outside quotes,
-    /// `*` and `?` are wildcards.
+    /// Creates a needle from characters, each with a flag that tells whether it was quoted. Characters `*` and `?`
+    /// that were not quoted are wildcards.
     pub(in crate::model) fn of_typed(typed: &[(char, bool)]) -> Self {
         let glyphs = typed.iter().map(|typed| match typed {
             ('*', false) => Glyph::Any,
@@ -99,7 +99,8 @@ impl Needle {
         }
     }
 
-    /// Returns a needle if the word can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`.
+    /// Returns the needle for a word that can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`, otherwise
+    /// `None`.
     pub fn of_gpu(word: &str) -> Option<Self> {
         let needle = Self::new(word);
         match needle.lower.strip_prefix("gpu:") {
@@ -108,7 +109,7 @@ impl Needle {
         }
     }
 
-    /// Returns whether a UUID equals the needle or, unless `whole`, begins with it.
+    /// Returns whether a UUID equals the needle or, unless `whole` is set, begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
         if whole { self.is(uuid) } else { self.begins(uuid) }
     }
@@ -118,8 +119,8 @@ impl Needle {
     }
 }
 
-/// Returns whether the whole text matches. Only the last `*` is retried, so the time is at most
-/// proportional to the product of the lengths.
+/// Returns whether the pattern matches the whole text. Backtracks only to the last `*`, so the time is at most
+/// proportional to the product of both lengths.
 fn matches(pattern: &[Glyph], text: &str, ignores_case: bool) -> bool {
     let is_same = |one: char, other: char| {
         one == other || (ignores_case && one.to_lowercase().eq(other.to_lowercase()))

@@ -1,5 +1,4 @@
-//! Reads the values of fields from a row. Allocates as little as possible, because a selector reads
-//! every row.
+//! Reads the values of fields. Avoids allocations, because a selector reads the fields of every row.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,8 +12,8 @@ use crate::model::row::{Me, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
-    /// Returns whether the field has this number. Returns `None` if the number is unknown, or if
-    /// the field is neither a GPU nor a pid.
+    /// Returns whether the field, a GPU or a pid, has this number. Returns `None` for other fields, or if the value
+    /// is unknown.
     pub(in crate::model) fn is_number(self, row: &ProcessRow<'_>, number: u32) -> Option<bool> {
         match self {
             Self::Gpu => row.is_on(number),
@@ -26,7 +25,7 @@ impl Field {
         }
     }
 
-    /// Returns whether the field's value equals (`whole`) or contains the needle, or `None` if the
+    /// Returns whether the field's value contains the needle or, if `whole` is set, equals it. Returns `None` if the
     /// value is unknown.
     pub(in crate::model) fn has(
         self,
@@ -102,21 +101,21 @@ fn kinds(row: &ProcessRow<'_>) -> impl Iterator<Item = Kind> {
 
 pub(super) fn is_known(field: Field, process: &Process) -> bool {
     match field {
-        // gpumem can read a process's libraries if it can read its file descriptors.
+        // If a process's file descriptors could be read, so could the list of its libraries.
         Field::Framework => process.framework.is_some() || process.gpu_files.is_some(),
         Field::Name => process.comm.is_some() || process.command.is_some(),
-        // A notebook kernel is recognised by its command line.
+        // Notebook kernels are recognised by their command line, so it must be known.
         Field::Notebook => match &process.jupyter {
             Some(jupyter) => jupyter.notebook_path.is_some(),
             None => process.command.is_some(),
         },
-        // Every user can read a process's container, unit and job.
+        // All users can read a process's container, unit and job.
         _ => true,
     }
 }
 
-/// Returns whether the owner's name equals or contains the needle, or the owner's uid equals it.
-/// Comparing whole names is case-sensitive, because two accounts can differ only in case.
+/// Returns whether the owner's name contains the needle, or equals it if `whole` is set, or the owner's uid equals
+/// it. Whole names are compared with case, because two accounts can differ only in case.
 fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     let name = process.user.as_deref();
     let is_named = name.is_some_and(|name| match whole {
@@ -132,8 +131,8 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
     }
 }
 
-/// Returns whether the needle names the row's GPU, or a GPU that the process has open, by UUID, MIG
-/// device or name.
+/// Returns whether the needle names the row's GPU, or a GPU whose device file the process has open, by index, UUID,
+/// MIG device or model name.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -246,8 +245,7 @@ fn library(process: &Process, position: usize) -> Option<&str> {
     process.libraries.as_deref()?.get(position).map(|name| &**name)
 }
 
-/// Returns whether a word of the command line contains the needle. A needle with blanks or
-/// wildcards can span several words.
+/// Returns whether the command line contains the needle. A needle with blanks or wildcards can match across words.
 fn command_has(process: &Process, needle: &Needle, whole: bool) -> bool {
     let words = process.command.as_deref().unwrap_or_default();
     if whole || needle.is_pattern() || needle.typed().contains(' ') {
@@ -292,23 +290,23 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
         || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }
 
-/// Fields that `ps --by` accepts, in the order of the help text.
+/// Fields by which `ps --by` groups, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Number of characters of a container id that are shown, as in the commands of container runtimes.
+/// Number of characters shown of a container id. Container runtimes show as many.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GroupName {
-    /// A name that a process may have chosen. A caller must escape the name for a terminal.
+    /// A name that a process may have chosen. Callers must escape it for a terminal.
     Named(String),
-    /// The row is known to belong to no group.
+    /// The row is known to be in no group.
     None,
     Unknown,
 }
 
 impl Field {
-    /// Returns the value as the name of a group. The field must be in [`GROUPED`].
+    /// Returns the group of a row by this field, which must be in [`GROUPED`].
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
@@ -340,7 +338,7 @@ impl Field {
     }
 }
 
-// Rows are sorted by value, never by formatted text. Unknown values come last in both directions.
+// Rows are sorted by value rather than by formatted text. Unknown values come last in both directions.
 
 #[derive(Clone, Debug)]
 pub enum SortValue<'a> {
@@ -352,7 +350,7 @@ pub enum SortValue<'a> {
 }
 
 impl<'a> SortValue<'a> {
-    /// Returns the sort key of a row for a field. `rank` sorts findings; 0 sorts as the largest
+    /// Returns the sort key of a row. `rank` is the position of the row's finding, of which 0 sorts as the largest
     /// value.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();

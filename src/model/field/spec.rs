@@ -1,12 +1,12 @@
-//! The definition of a field in the table, and its builder.
+//! The definition of a field in the table, and functions that build definitions.
 
 use super::Field;
 
-/// How a typed value of a field is parsed and compared.
+/// How a value that a user types for a field is parsed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     Text,
-    /// Any of these words, or a prefix of a word.
+    /// One of these words, or a prefix of one.
     OneOf(fn() -> Vec<&'static str>),
     Gpu,
     Number,
@@ -18,30 +18,29 @@ pub enum Notation {
 
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
-    /// Names in a selector, most common first. A field without names cannot be selected.
+    /// Names in a selector, most common first. If there are none, the field cannot be selected.
     pub names: &'static [&'static str],
     pub example: &'static str,
     pub meaning: &'static str,
     pub notation: Notation,
     pub field: Field,
-    /// Column heading, or an empty text if the field is not a column.
+    /// Column heading, or an empty string if no table has this column.
     pub title: &'static str,
-    /// Whether sorting by this field puts the largest value first.
+    /// Whether rows sorted by this field start with the largest value.
     pub descending: bool,
     pub right: bool,
-    /// Key that, typed after `o`, sorts the screen by this field. A blank if the screen has no such
-    /// column.
+    /// Key that sorts the screen by this field when typed after `o`, or a blank if the screen has no such column.
     pub letter: char,
-    /// Width on the screen in terminal columns. With 0, the column is as wide as its widest text.
+    /// Width on the screen, in terminal columns. If 0, the column is as wide as its longest text.
     pub width: u16,
-    /// Rank on the screen. A narrow terminal drops the highest rank first.
+    /// Rank on the screen. On a narrow terminal, the column with the highest rank is dropped first.
     pub need: usize,
-    /// Order of dropping columns from `ps` on a narrow terminal. 1 is dropped first, [`STAYS`]
-    /// never. 0 means that `ps` has no such column.
+    /// When `ps` drops the column on a narrow terminal: 1 is dropped first, [`STAYS`] never. 0 if `ps` has no such
+    /// column.
     pub gives_way: usize,
-    /// Name and help text for `ps --sort`, or empty texts if `ps` cannot sort by this field.
+    /// Name and help text for `ps --sort`, or empty strings if `ps` cannot sort by this field.
     pub sort: (&'static str, &'static str),
-    /// Name of the column in options if `sort` and `names` are empty.
+    /// Name of the column in options, if `sort` and `names` are empty.
     pub called: &'static str,
 }
 
@@ -85,7 +84,7 @@ impl FieldSpec {
         Self { called, ..self }
     }
 
-    /// Returns the name of the column in the options of all commands.
+    /// Returns the name of the column in options.
     pub fn column_name(&self) -> &'static str {
         match (self.sort.0, self.names.first()) {
             ("", None) => self.called,

@@ -1,13 +1,13 @@
-//! Parses typed text into terms.
+//! Parses the text of a selector into terms.
 
 use super::{Order, Quantity, SelectorError, Sign, Term, Test};
 use crate::model::field::{FieldSpec, Needle, Notation, selectable};
 use crate::units::{Amount, Bytes, Span};
 
-/// Special characters of other pattern languages, which would match nothing here.
+/// Special characters of other pattern languages, which have no special meaning here.
 const UNSUPPORTED: [char; 7] = ['[', ']', '{', '}', '^', '$', '|'];
 
-/// Returns whether the last typed word may be the start of a term.
+/// Returns whether the last word can be completed to a term.
 pub fn is_begun(text: &str) -> bool {
     let tokens = tokens(text);
     let Some((_, last)) = tokens.last().filter(|_| !text.ends_with(char::is_whitespace)) else {
@@ -26,8 +26,7 @@ pub fn without_last(text: &str) -> &str {
 
 pub(super) type Typed = (char, bool);
 
-/// Splits text at blanks into tokens with their byte offsets. The end of the text closes an open
-/// quote.
+/// Splits text at blanks into tokens, each with its byte offset. A quote that is still open ends with the text.
 pub(super) fn tokens(text: &str) -> Vec<(usize, Vec<Typed>)> {
     let mut tokens = Vec::new();
     let mut token: Vec<Typed> = Vec::new();
@@ -87,7 +86,7 @@ impl Test {
         };
         let spec = selectable().find(|spec| spec.names.contains(&name.as_str()));
         let Some(spec) = spec else {
-            // `--lr=3` and `10:04` are text, but `usr:ann` is a typing error.
+            // `--lr=3` and `10:04` are plain words, but `usr:ann` is a typing error.
             let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
             return if is_name && sign != Sign::Compare(Order::Equal) {
                 Err(SelectorError::Unknown { name })
@@ -110,7 +109,7 @@ impl Test {
         let alternatives: Vec<String> = typed.iter().map(|typed| text_of(typed)).collect();
         let is_number = match (spec.notation, sign) {
             (Notation::Text | Notation::OneOf(_), _) => false,
-            // `:` and `=` also compare a GPU's names. Other signs compare only numbers.
+            // `:` and `=` can also name a GPU. The other signs only compare its index.
             (Notation::Gpu, Sign::Colon | Sign::Compare(Order::Equal)) => false,
             (Notation::Gpu, _) => alternatives.iter().all(|text| text.parse::<u32>().is_ok()),
             _ => true,

@@ -1,4 +1,4 @@
-//! Tests of the rows that typed selectors match.
+//! Tests which rows a typed selector matches.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -14,9 +14,8 @@ fn error(text: &str) -> String {
     Selector::parse(text).unwrap_err().to_string()
 }
 
-/// Returns a snapshot with five processes: ann's 4000 (idle, in a Slurm job), bob's 4001, hana's
-/// 4002 in a container, ann's unresolved 4003, and ann's unlisted 3999, which has the files of GPUs
-/// 0 and 1 open.
+/// Returns a snapshot of five processes: 4000 of ann (idle, in a Slurm job), 4001 of bob, 4002 of hana (in a
+/// container), 4003 of ann (unresolved), and 3999 of ann (unlisted, with the files of GPUs 0 and 1 open).
 fn machine() -> (Snapshot, Vec<Finding>) {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.gpus[1].processes = Some(Vec::new());
@@ -37,7 +36,7 @@ fn machine() -> (Snapshot, Vec<Finding>) {
     (snapshot, findings)
 }
 
-/// Returns the rows in order of pid. Process 4000 has been idle for 1790 s.
+/// Returns the rows, sorted by pid. Process 4000 has been idle for 1790 s.
 fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRow<'a>> {
     let row_places = places(snapshot, findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = row_places
@@ -119,7 +118,7 @@ fn terms_match_one_field() {
         ("name:python3", &[3999, 4000, 4001, 4002]),
         ("cmd:ipykernel", &[4001]),
         ("framework:2.9", &[3999]),
-        // Users can be selected by uid. Prefixes of UUIDs are compared without their case.
+        // Users can be selected by uid. Prefixes of UUIDs are compared regardless of case.
         ("user:1000", &[4000]),
         ("user=ann,1000", &[3999, 4000]),
         ("user=ANN", &[]),
@@ -131,7 +130,7 @@ fn terms_match_one_field() {
         ("gpu=gpu-000", &[]),
         ("gpu:7,h100", &[3999, 4000, 4001, 4002, 4003]),
         ("gpu:1,nothing", &[3999]),
-        // With `:`, a pattern can match anywhere in the text.
+        // After `:`, a pattern can match anywhere in the text.
         ("cmd:ipy*ch*", &[4001]),
         ("name=py*n3*", &[3999, 4000, 4001, 4002]),
         ("name=py?on", &[]),
@@ -174,7 +173,7 @@ fn numbers_are_compared_in_their_units() {
 
 #[test]
 fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
-    // Unknown values: the CPU use of 4001; everything about 4003; memory and GPU use of 3999.
+    // Unknown values are the CPU use of 4001, everything about 4003, and the memory and GPU use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
         ("!cpu>100", &[3999, 4000]),
@@ -298,7 +297,7 @@ fn a_gpu_is_selected_by_any_of_its_names() {
         ("gpu>0", &[1, 2]),
         ("gpu:gpu-0001", &[1]),
         ("gpu:2:0", &[2]),
-        // Excluding a MIG device does not exclude its whole GPU.
+        // A term that excludes a MIG device does not exclude the whole GPU.
         ("!gpu:2:0", &[0, 1, 2]),
         ("user:ann", &[0, 1, 2]),
         ("gpu:h100", &[0, 1, 2]),
