@@ -33,7 +33,8 @@ use crate::cli::signals;
 use crate::config::Config;
 use crate::host::{self, Roots};
 use crate::model::json::document;
-use crate::model::{Kind, Time};
+use crate::model::snapshot::Claim;
+use crate::model::{Gpu, Kind, Time};
 use crate::reclaim::commands::CommandSource;
 use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
 use crate::report::reap::ReapReport;
@@ -311,7 +312,8 @@ fn observe(
         warn(&lock(verdict).purpose(patience));
     }
     let window = SampleWindow { interval, length: patience, begins_answered: true };
-    session::sample(&mut live, window, |snapshot| {
+    session::sample(&mut live, window, |mut snapshot| {
+        ignore_own_claims(&mut snapshot.gpus);
         let mut verdict = lock(verdict);
         let progress = verdict.observe(snapshot);
         verdict.prove_machine()?;
@@ -320,6 +322,17 @@ fn observe(
             VerdictProgress::Open => ControlFlow::Continue(()),
         })
     })
+}
+
+/// Removes the claims of ancestors, whose GPUs this process may use.
+fn ignore_own_claims(gpus: &mut [Gpu]) {
+    let is_ancestors = |claim: &mut Claim| {
+        let own = std::process::id();
+        claim.pid.is_some_and(|pid| host::descends_from(&Roots::default(), own, pid))
+    };
+    for gpu in gpus {
+        gpu.claim.take_if(is_ancestors);
+    }
 }
 
 /// Locks the verdict and ignores poisoning, because the state is valid even after a panic.

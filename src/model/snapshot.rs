@@ -274,27 +274,32 @@ pub struct Gpu {
     pub processes: Option<Vec<GpuProcess>>,
 }
 
-/// A claim on a GPU (`gpumem run --claim`); other runs with `--claim` respect it.
+/// A claim on a GPU (`gpumem run --claim`), or another program's lock, which prevents claims.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Claim {
-    /// PID of the gpumem process that claimed the GPU; absent if it has exited and only its command is
-    /// still running.
+    /// PID of the process that holds the lock; absent if unknown, for example in another container.
     pub pid: Option<u32>,
-    /// User ID of the claimant.
+    /// User ID of the process.
     pub uid: Option<u32>,
-    /// User name of the claimant.
+    /// User name of the process.
     pub user: Option<Arc<str>>,
+    /// Name of the process's program, unless it is gpumem: a program that inherited a claim, or that took the lock.
+    #[serde(default)]
+    pub program: Option<Arc<str>>,
 }
 
 impl fmt::Display for Claim {
-    /// Writes `claimed by ann (4242)`. The name is escaped.
+    /// Writes `claimed by ann (4242)` or `locked by ann's flock (4242)`. Names are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("claimed")?;
+        f.write_str(if self.program.is_some() { "locked by " } else { "claimed by " })?;
         match (&self.user, self.uid) {
-            (Some(user), _) => write!(f, " by {}", escape(user))?,
-            (None, Some(uid)) => write!(f, " by uid {uid}")?,
-            (None, None) => {}
+            (Some(user), _) => write!(f, "{}", escape(user))?,
+            (None, Some(uid)) => write!(f, "uid {uid}")?,
+            (None, None) => f.write_str("an unknown process")?,
+        }
+        if let Some(program) = &self.program {
+            write!(f, "'s {}", escape(program))?;
         }
         self.pid.map_or(Ok(()), |pid| write!(f, " ({pid})"))
     }

@@ -95,6 +95,22 @@ impl Live {
         })
     }
 
+    /// Lets this process claim the GPUs of the claim that it is nested in. Returns their indices.
+    pub fn nest_claims(&mut self, gpus: &mut [Gpu]) -> Vec<u32> {
+        let inherited = self.claims.nest(gpus, &self.roots);
+        self.mark_claims(gpus);
+        inherited
+    }
+
+    pub fn mark_claims(&mut self, gpus: &mut [Gpu]) {
+        let now_ns = host::read_clocks().boottime_ns;
+        self.claims.mark(gpus, &self.roots, &mut self.users, now_ns);
+    }
+
+    pub fn claims(&mut self) -> &mut Claims {
+        &mut self.claims
+    }
+
     /// Samples only NVML, including pids, without reading /proc.
     pub fn of_gpus_only(mut self) -> Self {
         self.gpus_only = true;
@@ -112,7 +128,7 @@ impl Live {
         let clock = (Instant::now(), host::read_clocks().boottime_ns);
         self.named.record(&sample.gpus, clock);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
-        self.claims.mark(&mut snapshot.gpus, &self.roots, &mut self.users, clock.1);
+        self.mark_claims(&mut snapshot.gpus);
         snapshot.driver = self.nvml.driver().clone();
         if !self.gpus_only {
             self.add_processes(&mut snapshot);

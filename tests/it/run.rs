@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::machine::{GIB, LineProcess, Machine, Running, one_gpu};
+use crate::place::{in_namespace, unshare};
 use crate::procs::{self, lives, send};
 use crate::support::{self, finish, finish_with_input, wait_until};
 
@@ -499,7 +500,9 @@ fn make_claimable(machine: &Machine) {
         let address = gpu["pci_bus_id"].as_str().unwrap().to_ascii_lowercase();
         let device = folder.join(address.strip_prefix("0000").unwrap());
         fs::create_dir_all(&device).unwrap();
-        fs::write(device.join("vendor"), "0x10de\n").unwrap();
+        for file in ["vendor", "device", "class", "subsystem_vendor", "subsystem_device"] {
+            fs::write(device.join(file), "0x10de\n").unwrap();
+        }
     }
 }
 
@@ -713,7 +716,8 @@ fn a_claim_lasts_as_long_as_gpumem_or_its_command() {
     send(first.running.pid(), Signal::KILL);
     first.running.0.wait().unwrap();
     assert!(lives(command));
-    assert_eq!(claims()[0]["pid"], Value::Null);
+    assert_eq!(claims()[0]["pid"], command);
+    assert_eq!(claims()[0]["program"], "sh");
     finish(&mut claim(&["--gpu", "0", "--timeout", "50ms"])).exits(1);
     let mut third = LineProcess::start(&mut claim(&["--gpu", "0"]));
     first.say("end");
@@ -758,6 +762,106 @@ fn a_gpu_that_cannot_be_claimed_is_skipped() {
         let output = claim(options).exits(3);
         assert!(output.stdout.is_empty() && output.stderr.contains("GPU 0"), "{output:?}");
     }
+}
+
+/// Returns the words of a nested `gpumem run` with these options for a shell.
+fn nested(machine: &Machine, options: &str) -> String {
+    let gpumem = support::command(&[]).get_program().to_owned();
+    let options =
+        format!("{options} --interval 10ms --nvml-library {}", machine.library().display());
+    format!("{} run -q {options} --", gpumem.display())
+}
+
+#[test]
+fn a_nested_run_uses_the_claim_around_it() {
+    let machine = Machine::new(&two_gpus([2 * GIB, GIB]));
+    make_claimable(&machine);
+    let uuid = machine.snapshot(0).gpu(1)["uuid"].as_str().unwrap().to_owned();
+    let outer = |script: &str| {
+        let options = ["-q", "--claim", "--gpu", "1", "--interval", "20ms"];
+        finish(&mut run(&machine, &options, &["bash", "-c", script]))
+    };
+    let claim = nested(&machine, "--claim --timeout 50ms");
+    let show = "sh -c 'echo $CUDA_VISIBLE_DEVICES'";
+    let close: String = (3..64).map(|descriptor| format!(" {descriptor}<&-")).collect();
+    for script in [
+        format!("{claim} {show}"),
+        format!("env -u CUDA_VISIBLE_DEVICES {claim} {show}"),
+        // Many programs close descriptors in their children.
+        format!("{claim} {show} {close}"),
+        format!("{claim} {claim} {show}"),
+        format!("{} {show}", nested(&machine, "--gpus 1 --timeout 50ms")),
+        // The claim outlives a killed gpumem.
+        format!("kill -9 $PPID; {claim} {show} {close}"),
+    ] {
+        let output = outer(&script);
+        assert_eq!(output.stdout.trim(), uuid, "{script} {output:?}");
+    }
+    let gpumem = claim.split(" run ").next().unwrap();
+    let library = machine.library().display();
+    let check = "check --wait-free 1GiB --print index --timeout 50ms --nvml-library";
+    assert_eq!(outer(&format!("{gpumem} {check} {library}")).exits(0).stdout, "1\n");
+    // GPUs outside the claim are not available.
+    for options in ["--gpu 0", "--gpus 2", "--claim --gpu 0,1"] {
+        let inner = nested(&machine, &format!("--timeout 50ms {options}"));
+        outer(&format!("env -u CUDA_VISIBLE_DEVICES {inner} {show}")).exits(2);
+    }
+    // Nested runs exclude each other, and wait.
+    let waits = nested(&machine, "--claim");
+    let exclusive = format!(
+        "{waits} sh -c 'mkdir {0} && sleep 0.1 && rmdir {0}'",
+        machine.path("taken").display()
+    );
+    let parallel = format!("{exclusive} & first=$!; {exclusive} && wait $first");
+    outer(&parallel).exits(0);
+}
+
+/// Other programs' locks prevent claims, and their holders are named.
+#[test]
+fn the_holder_of_any_lock_is_named() {
+    or_skip!(support::find("flock", "util-linux"));
+    let machine = Machine::new(&one_gpu(&[]));
+    make_claimable(&machine);
+    let folder = fs::read_dir(machine.path("pci")).unwrap().next().unwrap().unwrap().path();
+    let claim = ["--claim", "--timeout", "50ms", "--interval", "20ms"];
+    let check = ["check", "--wait-free", "1GiB", "--print", "index", "--timeout", "50ms"];
+    for kind in ["-s", "-x"] {
+        let mut locker = Command::new("flock");
+        locker.args([kind, folder.to_str().unwrap(), "sleep", "600"]);
+        let mut locker = Running::start(&mut locker);
+        let lock = || machine.snapshot(0).gpu(0)["claim"].clone();
+        wait_until("the lock is found", || lock()["pid"] == locker.pid());
+        assert_eq!(lock()["program"], "flock");
+        let named = format!("'s flock ({})", locker.pid());
+        assert!(machine.run(&["ps"]).stdout.contains(&named));
+        let output = finish(&mut run(&machine, &claim, &["true"])).exits(1);
+        assert!(output.stderr.contains(&named), "{output:?}");
+        assert_eq!(machine.run(&check).exits(1).stdout, "");
+        // The kernel does not list locks of other pid namespaces.
+        if let Some(unshare) = unshare("p") {
+            let words = claim.join(" ");
+            let script = format!("\"$@\" run {words} -- true");
+            let output = finish(&mut in_namespace(&machine, &unshare, &script)).exits(1);
+            assert!(output.stderr.contains("claimed by an unknown process"), "{output:?}");
+        }
+        // The process that took the lock has exited, and its child has inherited the lock.
+        let [child] = procs::children(locker.pid())[..] else { panic!("one child") };
+        locker.0.kill().unwrap();
+        locker.0.wait().unwrap();
+        assert_eq!(lock()["pid"], child);
+        assert_eq!(lock()["program"], "sleep");
+        send(child, Signal::KILL);
+        finish(&mut run(&machine, &["--claim"], &["true"])).exits(0);
+    }
+    // A claim from another pid namespace is seen, too.
+    let unshare = or_skip!(unshare("p"));
+    let mut first =
+        LineProcess::start(&mut run(&machine, &claim, &["sh", "-c", "echo on; read line"]));
+    assert_eq!(first.line(), "on");
+    let script = format!("\"$@\" {}", check.join(" "));
+    assert_eq!(finish(&mut in_namespace(&machine, &unshare, &script)).exits(1).stdout, "");
+    let output = finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);
+    assert!(output.stdout.contains("claimed by an unknown process"), "{output:?}");
 }
 
 /// Starts a process that holds `count` POSIX locks. As root, the process runs as nobody.

@@ -35,7 +35,7 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
 const HOLDERS: usize = 2;
 const NAME_COLUMNS: usize = 16;
 
-/// Time limit for the queue thread to pass empty queues. After this time, the user sees a progress message.
+/// Time limit for the queue thread to pass empty queues. If it takes longer, the user sees a progress message.
 const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 type Places = Result<Vec<OwnedFd>, CannotClaim>;
@@ -64,12 +64,23 @@ pub(super) fn choose(
     let begun = Instant::now();
     let mut snapshot = live.sample();
     let (mut set, count) = candidates(args, &snapshot, callers_visible().as_deref())?;
-    let claims = Claims::of_machine();
+    let inherited = live.nest_claims(&mut snapshot.gpus);
+    if !inherited.is_empty() {
+        set.retain(|key| inherited.contains(&key.0));
+        if set.len() < count {
+            return Err(UsageError(format!(
+                "requested {}, but the claim around this run has only {}",
+                number_of(count, "GPU"),
+                set.len()
+            ))
+            .into());
+        }
+    }
     if args.claim {
-        set = claimable(&set, count, &snapshot, (&claims, args.quiet))?;
+        set = claimable(&set, count, &snapshot, (live.claims(), args.quiet))?;
     }
     let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
-    let queue = args.claim.then(|| wait_in_line(claims.clone(), first)).transpose()?;
+    let queue = args.claim.then(|| wait_in_line(live.claims().clone(), first)).transpose()?;
     // Queues are usually empty, so wait briefly before the first progress message.
     let mut places = None;
     if let Some(queue) = &queue {
@@ -81,7 +92,7 @@ pub(super) fn choose(
         let mut ready: Vec<ComputeDevice<'_>> = in_set(&set, &snapshot).collect();
         ready.retain(|device| is_ready(device, args, &snapshot));
         ready.sort_by_key(|device| Reverse(device.free_bytes()));
-        if is_first && let Some(locks) = take(&ready, count, args.claim.then_some(&claims))? {
+        if is_first && let Some(locks) = take(&ready, count, args.claim.then(|| live.claims()))? {
             let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
                 locks.into_iter().unzip();
             // CUDA numbers the devices in the order of CUDA_VISIBLE_DEVICES.
@@ -100,6 +111,8 @@ pub(super) fn choose(
             }
             return Ok(Some(Chosen { visible, locks, waited: begun.elapsed() }));
         }
+        // Another process may have locked a GPU since the sample.
+        live.mark_claims(&mut snapshot.gpus);
         let waiting = match &mut waiting {
             Some(waiting) => waiting,
             none => none.insert(Waiting::new(args, global, live, rules.clone())?),
@@ -147,14 +160,14 @@ fn claimable(
 fn take<'a>(
     ready: &[ComputeDevice<'a>],
     count: usize,
-    claims: Option<&Claims>,
+    mut claims: Option<&mut Claims>,
 ) -> Result<Option<Vec<ClaimedDevice<'a>>>, CannotClaim> {
     let mut taken = Vec::new();
     for &device in ready {
         if taken.len() == count {
             break;
         }
-        match claims.map(|claims| claims.claim(device.gpu)).transpose()? {
+        match claims.as_mut().map(|claims| claims.claim(device.gpu)).transpose()? {
             // Another run has claimed the GPU since the snapshot was taken.
             Some(None) => {}
             Some(lock) => taken.push((device, lock)),
@@ -189,7 +202,7 @@ fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Place
     Ok(receiver)
 }
 
-/// Returns the processes on the device, except processes that only draw graphics.
+/// Returns the processes on the device, except those that only use it to draw.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
     rows.filter(|row| row.kind != ProcessType::Graphics)
@@ -224,8 +237,8 @@ fn in_set<'a>(
     set.iter().filter_map(move |key| devices().find(|device| device.key() == *key))
 }
 
-/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, returns
-/// only these devices. Never returns a device that CUDA_VISIBLE_DEVICES hides.
+/// Returns the devices to choose from, in the caller's order, and how many to choose. If `--gpu` names devices, only
+/// these are returned. Devices that CUDA_VISIBLE_DEVICES hides are never returned.
 fn candidates(
     args: &RunArgs,
     snapshot: &Snapshot,
@@ -264,12 +277,12 @@ fn candidates(
             .into());
         }
     }
-    // `--gpu` with the name of a partitioned GPU requests one of its MIG devices.
+    // If a GPU is partitioned, `--gpu` with its name requests any one of its MIG devices.
     let is_whole = !args.gpu.is_empty() && !is_partitioned(&set);
     let count = if is_whole { set.len() } else { args.gpus.unwrap_or(1) as usize };
     set.retain(|device| device.mig.is_none() || (count == 1 && !args.claim));
     if let Some(wanted) = args.wait_free {
-        // Keep devices with an unknown total, which can be large enough.
+        // Keep devices whose total memory is unknown, because it can be enough.
         set.retain(|device| device.total_bytes().is_none_or(|total| total >= wanted.0));
     }
     if set.len() < count {

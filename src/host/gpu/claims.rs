@@ -5,9 +5,15 @@
 //! a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last process that has it
 //! open exits, even after a crash.
 //!
+//! The command of a claim can claim its GPUs again for parts of itself. These nested claims lock other files
+//! ([`LEVELS`]). The kernel proves that a claim belongs to an ancestor: `/proc/PID/fdinfo` lists the locks of a
+//! process's open files.
+//!
 //! flock(2) has no test operation. To detect a claim, gpumem tries to take a shared lock, which fails while the GPU
-//! is claimed. A successful test holds the shared lock briefly, so claiming retries. `/proc/locks` only identifies
-//! the holder. Any user can make `/proc/locks` long, so reads are limited in size and frequency.
+//! is claimed. A successful test holds the shared lock briefly, so claiming retries. Other programs can take such locks,
+//! too, and a shared lock of theirs prevents claims. The holder of a lock is found in `/proc/locks`, which does not
+//! list locks of other pid namespaces, or else in `/proc/PID/fdinfo`. Any user can make `/proc/locks` long, so reads
+//! are limited in size and frequency.
 
 use std::fs;
 use std::io;
@@ -23,19 +29,26 @@ use rustix::io::Errno;
 use crate::host::Roots;
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::owner::users::Users;
-use crate::host::proc::folder::Folder;
+use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::guarded::read_ancestors;
 use crate::host::proc::small_file::read_start;
+use crate::host::proc::stat::read_start_ticks;
 use crate::model::snapshot::{Claim, Gpu};
 
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
-/// File in a GPU's folder that waiting claimers lock.
-const QUEUE: &str = "vendor";
+/// What claims lock, and the file on which claimers queue, for each level of nested claims. Both are relative to the
+/// GPU's folder.
+const LEVELS: [(&str, &str); 3] =
+    [(".", "vendor"), ("device", "class"), ("subsystem_device", "subsystem_vendor")];
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
-/// Minimum interval between reads of `/proc/locks` unless a new claim is detected.
+/// Maximum number of bytes read from a file in `/proc/PID/fdinfo`.
+const FDINFO_BYTES: usize = 4096;
+/// Minimum interval between reads of `/proc/locks` unless a new claim is detected, and between searches of all
+/// processes for a lock.
 const HOLDERS_NS: u64 = 30_000_000_000;
 /// Maximum number of attempts to claim a GPU, [`PAUSE`] apart. A concurrent test may hold the lock briefly.
 const ATTEMPTS: usize = 20;
@@ -69,14 +82,30 @@ pub fn is_claim_folder_valid() -> bool {
     std::env::var_os(VARIABLE).is_none_or(|folder| Path::new(&folder).is_absolute())
 }
 
+/// Device and inode number of a locked file.
+type FileId = ((u32, u32), u64);
+
+/// The process that holds a lock on a GPU.
+#[derive(Clone, Debug)]
+struct Holder {
+    gpu: u32,
+    start_ticks: Option<u64>,
+    claim: Claim,
+}
+
 /// Claims of the machine's GPUs, detected from one lockable folder for each PCI device.
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    locks: Vec<Lock>,
+    /// How many ancestors' claims this process is nested in.
+    level: usize,
+    holders: Vec<Holder>,
     read_ns: Option<u64>,
+    searched_ns: Option<u64>,
     /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
     claimed: Vec<u32>,
+    /// Indices of the GPUs on which a shared lock was found.
+    shared: Vec<u32>,
 }
 
 impl Claims {
@@ -87,15 +116,45 @@ impl Claims {
     }
 
     fn below(folder: PathBuf) -> Self {
-        Self { folder, locks: Vec::new(), read_ns: None, claimed: Vec::new() }
+        Self {
+            folder,
+            level: 0,
+            holders: Vec::new(),
+            read_ns: None,
+            searched_ns: None,
+            claimed: Vec::new(),
+            shared: Vec::new(),
+        }
+    }
+
+    /// Returns the indices of the GPUs in the innermost claim that this process or its ancestors hold. From then on,
+    /// this process claims those GPUs at the next level.
+    pub fn nest(&mut self, gpus: &[Gpu], roots: &Roots) -> Vec<u32> {
+        let own = std::process::id();
+        let pids = std::iter::once(own).chain(read_ancestors(roots, own));
+        let locks = pids.filter_map(|pid| read_locks_of(&roots.proc, pid, gpus));
+        let locks: Vec<Lock> = locks.flatten().collect();
+        let is_held = |path: PathBuf| {
+            let file = file_id(&path);
+            locks.iter().any(|lock| lock.is_exclusive && Some(lock.file) == file)
+        };
+        let depth = |gpu: &Gpu| {
+            LEVELS.iter().take_while(|(lock, _)| is_held(self.path(gpu).join(lock))).count()
+        };
+        let depths: Vec<(u32, usize)> = gpus.iter().map(|gpu| (gpu.index, depth(gpu))).collect();
+        let deepest = depths.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
+        // At the last level, nested claims wait for each other.
+        self.level = deepest.min(LEVELS.len() - 1);
+        let inherited = depths.into_iter().filter(|(_, depth)| *depth == deepest && deepest > 0);
+        inherited.map(|(index, _)| index).collect()
     }
 
     /// Waits without a timeout until this process is first in the GPU's queue. Dropping the returned descriptor
     /// leaves the queue. The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
     pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
-        let path = self.path(gpu).join(QUEUE);
+        let path = self.path(gpu).join(LEVELS[self.level].1);
         let failed = |errno| CannotClaim::new(gpu, &path, errno);
-        let file = open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let file = open_file(&path).map_err(failed)?;
         rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
             .map_err(failed)?;
         Ok(file)
@@ -103,18 +162,18 @@ impl Claims {
 
     /// Fails if the GPU cannot be claimed because it has no folder in sysfs.
     pub fn check(&self, gpu: &Gpu) -> Result<(), CannotClaim> {
-        let path = self.path(gpu);
-        open_folder(&path).map(drop).map_err(|errno| CannotClaim::new(gpu, &path, errno))
+        let path = self.lock_path(gpu);
+        open_file(&path).map(drop).map_err(|errno| CannotClaim::new(gpu, &path, errno))
     }
 
-    /// Claims a GPU. Returns `None` if another process has already claimed the GPU.
-    pub fn claim(&self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
-        let path = self.path(gpu);
+    /// Claims a GPU. Returns `None` if another process has already locked the GPU.
+    pub fn claim(&mut self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
+        let path = self.lock_path(gpu);
         let locked = || {
-            let folder = open_folder(&path)?;
+            let file = open_file(&path)?;
             for attempt in 1..=ATTEMPTS {
-                match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                    Ok(()) => return Ok(Some(folder)),
+                match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) => return Ok(Some(file)),
                     Err(Errno::WOULDBLOCK) if attempt < ATTEMPTS => thread::sleep(PAUSE),
                     Err(Errno::WOULDBLOCK) => break,
                     Err(errno) => return Err(errno),
@@ -122,92 +181,203 @@ impl Claims {
             }
             Ok(None)
         };
-        locked().map_err(|errno| CannotClaim::new(gpu, &path, errno))
+        let claim = locked().map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
+        if claim.is_none() && !self.shared.contains(&gpu.index) {
+            self.shared.push(gpu.index);
+            self.read_ns = None;
+        }
+        Ok(claim)
     }
 
     /// Returns the GPU's folder, or a nonexistent path if the bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
-        // NVML prints the PCI domain with eight hexadecimal digits, sysfs with at least four.
-        let address = gpu.pci_bus_id.as_deref().unwrap_or_default().to_ascii_lowercase();
-        let name = address.split_once(':').and_then(|(domain, device)| {
-            Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
-        });
-        let address = name.unwrap_or_else(|| "unknown".to_owned());
-        self.folder.join(address)
+        self.folder.join(address(gpu).as_deref().unwrap_or("unknown"))
     }
 
-    /// Sets `claim` of each claimed GPU. Reads `/proc/locks` after a new claim, and otherwise every [`HOLDERS_NS`].
+    fn lock_path(&self, gpu: &Gpu) -> PathBuf {
+        self.path(gpu).join(LEVELS[self.level].0)
+    }
+
+    /// Sets `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every [`HOLDERS_NS`].
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
-        let claimed: Vec<&mut Gpu> =
-            gpus.iter_mut().filter(|gpu| is_claimed(&self.path(gpu))).collect();
-        let indices: Vec<u32> = claimed.iter().map(|gpu| gpu.index).collect();
-        let is_new = indices.iter().any(|index| !self.claimed.contains(index));
+        let is_gone = |holder: &Holder| {
+            let pid = holder.claim.pid.unwrap_or_default();
+            read_start_ticks(&roots.proc, pid).ok().flatten() != holder.start_ticks
+        };
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
-        if is_new || (is_old && !indices.is_empty()) {
-            let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-            // The size limit may truncate the last line.
-            let lines = read.split_inclusive(|&byte| byte == b'\n');
-            let lines = lines.filter(|line| line.ends_with(b"\n"));
-            self.locks = lines.filter_map(parse_lock).collect();
-            self.read_ns = Some(now_ns);
+        let claimed = self.locked(gpus);
+        let is_new = claimed.iter().any(|index| !self.claimed.contains(index));
+        self.claimed = claimed;
+        if is_new || is_old || self.holders.iter().any(is_gone) {
+            self.find_holders(gpus, roots, (users, now_ns));
+            // The search can find shared locks.
+            self.claimed = self.locked(gpus);
         }
-        self.claimed = indices;
-        for gpu in claimed {
-            let holder = fs::metadata(self.path(gpu)).ok().and_then(|folder| {
-                let device = (rustix::fs::major(folder.dev()), rustix::fs::minor(folder.dev()));
-                let is_its = |lock: &&Lock| (lock.device, lock.inode) == (device, folder.ino());
-                self.locks.iter().find(is_its)?.pid
-            });
-            let pid = holder.filter(|&pid| is_gpumem(&roots.proc, pid));
-            let uid = pid.and_then(|pid| Folder::open(&roots.proc, pid).ok()?.owner().ok());
-            gpu.claim = Some(Claim { pid, uid, user: uid.and_then(|uid| users.name(uid, now_ns)) });
+        for gpu in gpus.iter_mut() {
+            let holder = self.holders.iter().find(|holder| holder.gpu == gpu.index);
+            let claim = || holder.map(|holder| holder.claim.clone()).unwrap_or_default();
+            gpu.claim = self.claimed.contains(&gpu.index).then(claim);
+        }
+    }
+
+    /// Returns the indices of the GPUs that are locked. A GPU with a known shared lock is tested with an exclusive one.
+    fn locked(&mut self, gpus: &[Gpu]) -> Vec<u32> {
+        let is_shared = |gpu: &Gpu| self.shared.contains(&gpu.index);
+        let locked: Vec<u32> = gpus
+            .iter()
+            .filter(|gpu| is_locked(&self.lock_path(gpu), is_shared(gpu)))
+            .map(|gpu| gpu.index)
+            .collect();
+        self.shared.retain(|index| locked.contains(index));
+        locked
+    }
+
+    fn find_holders(&mut self, gpus: &[Gpu], roots: &Roots, (users, now_ns): (&mut Users, u64)) {
+        let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
+        // The size limit may truncate the last line.
+        let lines = read.split_inclusive(|&byte| byte == b'\n');
+        let lines = lines.filter(|line| line.ends_with(b"\n"));
+        let mut locks: Vec<(u32, Lock)> = lines.filter_map(parse_lock).collect();
+        self.read_ns = Some(now_ns);
+        let files: Vec<(&Gpu, FileId)> =
+            gpus.iter().filter_map(|gpu| Some((gpu, file_id(&self.lock_path(gpu))?))).collect();
+        let is_listed = |file: FileId| locks.iter().any(|(_, lock)| lock.file == file);
+        let is_locked =
+            |gpu: &Gpu| self.claimed.contains(&gpu.index) || self.shared.contains(&gpu.index);
+        let locked: Vec<FileId> = files
+            .iter()
+            .filter(|(gpu, file)| is_locked(gpu) || is_listed(*file))
+            .map(|(_, file)| *file)
+            .collect();
+        locks.retain(|(_, lock)| locked.contains(&lock.file));
+        // A process that took a lock may have exited, and others may have inherited the lock.
+        locks.retain(|&(pid, lock)| match read_locks_of(&roots.proc, pid, gpus) {
+            Some(held) => held.contains(&lock),
+            None => Folder::open(&roots.proc, pid).is_ok(),
+        });
+        let is_found = |file: &FileId| locks.iter().any(|(_, lock)| lock.file == *file);
+        let may_search = self.searched_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
+        if may_search && !locked.iter().all(is_found) {
+            self.searched_ns = Some(now_ns);
+            let processes = Folder::list(&roots.proc).and_then(|proc| proc.processes());
+            for ProcEntry { pid, .. } in processes.unwrap_or_default() {
+                let held = read_locks_of(&roots.proc, pid, gpus).unwrap_or_default();
+                locks.extend(held.into_iter().map(|lock| (pid, lock)));
+            }
+        }
+        self.holders.clear();
+        for (gpu, file) in files {
+            for &(pid, lock) in locks.iter().filter(|(_, lock)| lock.file == file) {
+                let Some(holder) = read_holder(&roots.proc, pid, gpu.index) else { continue };
+                // A shared lock of gpumem is a test.
+                let is_test = holder.claim.program.is_none() && !lock.is_exclusive;
+                if is_test || self.holders.iter().any(|holder| holder.gpu == gpu.index) {
+                    continue;
+                }
+                if !lock.is_exclusive && !self.shared.contains(&gpu.index) {
+                    self.shared.push(gpu.index);
+                }
+                self.holders.push(holder);
+            }
+        }
+        for holder in &mut self.holders {
+            holder.claim.user = holder.claim.uid.and_then(|uid| users.name(uid, now_ns));
         }
     }
 }
 
-fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
-    open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY, Mode::empty())
+/// Returns the name of the GPU's folder.
+fn address(gpu: &Gpu) -> Option<String> {
+    // NVML prints the PCI domain with eight hexadecimal digits, sysfs with at least four.
+    let address = gpu.pci_bus_id.as_deref()?.to_ascii_lowercase();
+    let (domain, device) = address.split_once(':')?;
+    Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
 }
 
-fn is_claimed(path: &Path) -> bool {
-    let Ok(folder) = open_folder(path) else { return false };
-    let locked = flock(&folder, FlockOperation::NonBlockingLockShared);
+fn open_file(path: &Path) -> rustix::io::Result<OwnedFd> {
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn file_id(path: &Path) -> Option<FileId> {
+    let file = fs::metadata(path).ok()?;
+    Some(((rustix::fs::major(file.dev()), rustix::fs::minor(file.dev())), file.ino()))
+}
+
+/// Tries to take a lock that conflicts with exclusive locks, or also with shared ones.
+fn is_locked(path: &Path, or_shared: bool) -> bool {
+    let Ok(file) = open_file(path) else { return false };
+    let locked = flock(
+        &file,
+        if or_shared {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        },
+    );
     if locked.is_ok() {
         // Closing the descriptor does not unlock if a forked child has inherited it and not yet called exec.
-        let _ = flock(&folder, FlockOperation::Unlock);
+        let _ = flock(&file, FlockOperation::Unlock);
     }
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Returns whether the process with this pid is gpumem. If gpumem has exited, its command may still hold the lock while
-/// an unrelated process has reused the pid.
-fn is_gpumem(proc: &Path, pid: u32) -> bool {
-    let mut content = [0; 32];
-    let read = Folder::list(proc).and_then(|proc| proc.file_of(pid, "comm", &mut content));
-    read.is_ok_and(|length| content[..length] == *COMM)
+/// Returns the locks on these GPUs that a process holds; `None` if its descriptors cannot be read.
+fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
+    let folder = Folder::open(proc, pid).ok()?;
+    let (links, infos) = (folder.folder(c"fd").ok()?, folder.folder(c"fdinfo").ok()?);
+    let addresses: Vec<String> = gpus.iter().filter_map(address).collect();
+    let is_of_gpu = |link: &[u8]| {
+        let mut names = link.rsplit(|&byte| byte == b'/').take(2);
+        names.any(|name| addresses.iter().any(|address| address.as_bytes() == name))
+    };
+    let (mut locks, mut content) = (Vec::new(), Vec::new());
+    let listed = links.names(|name| {
+        // Reading a link is faster than reading fdinfo.
+        if links.link(name, is_of_gpu) == Ok(true)
+            && infos.read_list(name, &mut content, FDINFO_BYTES).is_ok()
+        {
+            let lines = content.split(|&byte| byte == b'\n');
+            let lines = lines.filter_map(|line| parse_lock(line.strip_prefix(b"lock:")?));
+            locks.extend(lines.map(|(_, lock)| lock));
+        }
+        true
+    });
+    listed.ok().map(|()| locks)
 }
 
+fn read_holder(proc: &Path, pid: u32, gpu: u32) -> Option<Holder> {
+    let mut content = [0; 32];
+    let length = Folder::list(proc).ok()?.file_of(pid, "comm", &mut content).ok()?;
+    let comm = content.get(..length)?;
+    let program = (comm != COMM).then(|| String::from_utf8_lossy(comm.trim_ascii_end()).into());
+    let uid = Folder::open(proc, pid).ok()?.owner().ok();
+    let start_ticks = read_start_ticks(proc, pid).ok().flatten();
+    Some(Holder { gpu, start_ticks, claim: Claim { pid: Some(pid), uid, user: None, program } })
+}
+
+/// A held flock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lock {
-    pid: Option<u32>,
-    device: (u32, u32),
-    inode: u64,
+    is_exclusive: bool,
+    file: FileId,
 }
 
-/// Parses a held flock from a line of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`.
-/// Returns `None` for the line of a waiter, which has an arrow before `FLOCK`.
-fn parse_lock(line: &[u8]) -> Option<Lock> {
+/// Parses a held flock, and the pid of the process that took it, from a line of `/proc/locks` (proc_locks(5)) or of
+/// `/proc/PID/fdinfo`: `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`. Returns `None` for the line of a waiter, which
+/// has an arrow before `FLOCK`.
+fn parse_lock(line: &[u8]) -> Option<(u32, Lock)> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);
     let (kind, _, access) = (words.next()?, words.next()?, words.next()?);
-    if (kind, access) != ("FLOCK", "WRITE") {
+    if kind != "FLOCK" {
         return None;
     }
-    let pid = words.next()?.parse().ok();
+    let pid = words.next()?.parse().ok()?;
     let mut device_and_inode = words.next()?.splitn(3, ':');
     let mut number = || u32::from_str_radix(device_and_inode.next()?, 16).ok();
     let device = (number()?, number()?);
-    Some(Lock { pid, device, inode: device_and_inode.next()?.parse().ok()? })
+    let inode = device_and_inode.next()?.parse().ok()?;
+    Some((pid, Lock { is_exclusive: access == "WRITE", file: (device, inode) }))
 }
 
 #[cfg(test)]
@@ -234,16 +404,17 @@ mod tests {
     #[test]
     fn only_held_locks_are_parsed() {
         for (line, lock) in [
-            ("1: FLOCK  ADVISORY  WRITE 27271 00:16:4767 0 EOF", Some((27271, (0, 0x16), 4767))),
+            ("1: FLOCK  ADVISORY  WRITE 27271 00:16:4767 0 EOF", Some((27271, true, 4767))),
+            ("\t1: FLOCK  ADVISORY  READ 27271 00:16:4767 0 EOF", Some((27271, false, 4767))),
             ("1: -> FLOCK  ADVISORY  WRITE 27271 00:16:4767 0 EOF", None),
-            ("5: FLOCK  ADVISORY  READ 27081 fe:00:10133508 0 EOF", None),
             ("5: POSIX  ADVISORY  WRITE 27081 fe:00:10133508 0 EOF", None),
             ("5: FLOCK  ADVISORY  WRITE 27081 fe:00", None),
             ("", None),
         ] {
-            let parsed = parse_lock(line.as_bytes());
-            let lock = lock.map(|(pid, device, inode)| Lock { pid: Some(pid), device, inode });
-            assert_eq!(parsed, lock, "{line}");
+            let lock = lock.map(|(pid, is_exclusive, inode)| {
+                (pid, Lock { is_exclusive, file: ((0, 0x16), inode) })
+            });
+            assert_eq!(parse_lock(line.as_bytes()), lock, "{line}");
         }
     }
 
@@ -251,7 +422,7 @@ mod tests {
     fn a_claim_is_exclusive_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("0000:17:00.0")).unwrap();
-        let claims = Claims::below(folder.path().to_owned());
+        let mut claims = Claims::below(folder.path().to_owned());
         let gpu = gpu("00000000:17:00.0");
         let first = claims.claim(&gpu).unwrap();
         assert!(first.is_some() && claims.claim(&gpu).unwrap().is_none());
@@ -284,22 +455,21 @@ mod tests {
             fs::write(proc.path().join("locks"), locks).unwrap();
             gpus[0].claim = None;
             claims.mark(&mut gpus, &roots, &mut Users::default(), now_ns);
-            (gpus[0].claim.as_ref().map(|claim| claim.pid), claims.locks.len())
+            gpus[0].claim.as_ref().map(|claim| claim.pid)
         };
-        let holder = Claims::below(folder.path().to_owned());
+        let mut holder = Claims::below(folder.path().to_owned());
         let unclaimed = gpu("00000000:17:00.0");
-        assert_eq!(mark(&own_line, 0).0, None, "a line does not prove a claim");
+        assert_eq!(mark(&own_line, 0), None, "a line does not prove a claim");
         let claim = holder.claim(&unclaimed).unwrap().unwrap();
-        let (pid, read) = mark(&format!("{other_lines}{own_line}"), 1);
-        assert_eq!((pid, read), (Some(None), 0));
-        assert_eq!(mark(&own_line, HOLDERS_NS).0, Some(None), "read too recently");
-        assert_eq!(mark(&own_line, HOLDERS_NS + 1), (Some(Some(7)), 1));
+        assert_eq!(mark(&format!("{other_lines}{own_line}"), 1), Some(None));
+        assert_eq!(mark(&own_line, HOLDERS_NS), Some(None), "read too recently");
+        assert_eq!(mark(&own_line, HOLDERS_NS + 1), Some(Some(7)));
         drop(claim);
-        assert_eq!(mark(&own_line, HOLDERS_NS + 2).0, None);
+        assert_eq!(mark(&own_line, HOLDERS_NS + 2), None);
         // A claim must fail while a concurrent test holds the shared lock, and succeed afterwards.
-        let test = open_folder(&holder.path(&unclaimed)).unwrap();
+        let test = open_file(&holder.path(&unclaimed)).unwrap();
         flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
-        assert!(!is_claimed(&holder.path(&unclaimed)), "concurrent tests do not conflict");
+        assert!(!is_locked(&holder.path(&unclaimed), false), "concurrent tests do not conflict");
         assert!(holder.claim(&unclaimed).unwrap().is_none());
         drop(test);
         assert!(holder.claim(&unclaimed).unwrap().is_some());

@@ -189,8 +189,13 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
 
 /// Returns whether `ancestor` is an ancestor of `pid`, or `false` if a parent cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
+    read_ancestors(roots, pid).any(|pid| pid == ancestor)
+}
+
+/// Reads the ancestors of a process, by parent links. Ends at a link that cannot be read.
+pub(in crate::host) fn read_ancestors(roots: &Roots, pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
-    std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS).any(|pid| pid == ancestor)
+    std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS)
 }
 
 fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Option<T> {
