@@ -1,4 +1,4 @@
-//! How to end a process through its owner, since a supervisor can restart a process that is killed.
+//! Describes how to end a process through its owner, because a supervisor would restart a killed process.
 //!
 //! Processes choose names, so names are quoted for a shell. A command is omitted if a name in it
 //! cannot be typed as shown.

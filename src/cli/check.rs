@@ -169,7 +169,6 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    // Reject an invalid selection before contacting any host.
     CheckQuestion::of(args)?;
     let needed = rules.longest();
     let windows = match args.window {

@@ -21,7 +21,7 @@ use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::units::{MIB, Span, number_of};
 
-/// Default interval with `--store`, longer than without: a day of history needs less detail.
+/// Default interval with `--store`. It is longer than for a file, because a day of history needs less detail.
 const STORE_INTERVAL: Span = Span(Duration::from_secs(5));
 /// Minimum of `--store-age`. The rules cannot use a shorter history.
 const LEAST_STORE_AGE: Duration = Duration::from_secs(60);

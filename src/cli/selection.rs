@@ -1,5 +1,5 @@
-//! Selection of GPUs and processes with `--gpu`, `--user` and `--where`. The options are combined into one selector,
-//! which has the syntax of the filter in `gpumem watch`.
+//! Selects GPUs and processes with `--gpu`, `--user` and `--where`. The options are combined into one selector, which
+//! has the syntax of the filter in `gpumem watch`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -59,7 +59,6 @@ pub(super) fn end_as_by(signal: i32) -> std::io::Result<()> {
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// Installs the handlers.
     pub(super) fn catch() -> anyhow::Result<Self> {
         // The number of the last signal, or 0.
         let caught = Arc::new(AtomicUsize::new(0));

@@ -66,8 +66,7 @@ pub struct ReapConfig {
     /// File names of programs that are never killed.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
-    /// For how long after a process's start `GPUMEM_KEEP` protects the process. `None` means
-    /// forever.
+    /// Maximum time after a process's start for which `GPUMEM_KEEP` protects the process. `None` means forever.
     #[serde(default, deserialize_with = "longest_keep")]
     pub longest_keep: Option<Span>,
     #[serde(skip)]

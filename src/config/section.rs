@@ -1,4 +1,4 @@
-//! A TOML file as tables and entries with positions, and errors that name the file, line and key.
+//! Represents a TOML file as tables and entries with positions, and creates errors that name the file, line and key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -461,7 +461,7 @@ fn the_reap_table_is_read_and_reads_back_equal() {
 fn a_rule_kills_only_with_its_own_action() {
     let config = parse("").unwrap();
     assert_eq!(config.reap.reaping().count(), 0);
-    // A rule does not inherit the action of its kind, because the rule may select other processes.
+    // A new rule does not inherit the action of its kind, because the rule may select other processes.
     let config = parse(
         "[reap]\nnotify = [\"/bin/true\"]\n[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
     )

@@ -1,6 +1,6 @@
 //! `gpumem ps` as text: the GPU tables, and a table of the processes that hold GPU memory.
 //!
-//! If a process has a GPU's device file open, but NVML does not list it, its row has no memory size.
+//! A process that NVML does not list, but that has a GPU's device file open, has a row without a memory size.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

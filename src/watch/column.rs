@@ -1,4 +1,4 @@
-//! Columns of the process table, which the table of [fields](crate::model::field) defines.
+//! Columns of the process table, defined in [`crate::model::field`].
 
 pub use crate::model::field::Field as Column;
 use crate::model::field::{BY_NEED, ON_SCREEN};

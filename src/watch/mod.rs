@@ -415,7 +415,7 @@ fn resume(stage: &mut Stage, screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a message. Returns a tick if none arrives before `tick`.
+/// Waits for a message. Returns a tick if no message arrives before `tick`.
 fn wait(
     messages: &Receiver<ThreadMessage>,
     tick: Option<Duration>,

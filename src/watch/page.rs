@@ -346,7 +346,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
-        // Otherwise, the plan would be made for the process that happens to be selected.
+        // Do not make a plan for the process that happens to be selected.
         return app.refuse(HIDDEN);
     }
     close(app);

@@ -12,7 +12,7 @@ use crate::model::Snapshot;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 
-/// Creates a screen for this machine with colours, two seconds per sample, and no sample.
+/// Creates a colour screen for this machine, with a sampling interval of two seconds and without samples.
 pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }

@@ -144,7 +144,7 @@ fn a_shared_service_is_never_stopped() {
     };
     let line = only(&kernel);
     assert!(line.starts_with("shut the kernel down (a b/train.ipynb): Kernel >"));
-    // A kernel that a program runs belongs to an ordinary job.
+    // A kernel that papermill runs belongs to an ordinary job.
     let batch = Process {
         slurm: in_job("77", None).slurm,
         ..notebook(Some("papermill"), Some("train.ipynb"))

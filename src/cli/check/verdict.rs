@@ -329,7 +329,7 @@ impl CheckVerdict {
         }
     }
 
-    /// Returns tables of the processes on the awaited GPUs.
+    /// Returns a title and a table of processes for each awaited GPU.
     fn holders(&self) -> Vec<(String, Table)> {
         let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
         let (Some(wait), Some(whole)) = (&self.question.wait, whole) else {

@@ -208,7 +208,8 @@ fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProc
     rows.filter(|row| row.kind != ProcessType::Graphics)
 }
 
-/// Returns whether another or an unknown user owns a process. The MPS server is excluded, because it serves all users.
+/// Returns whether a process belongs to another user or to an unknown user. The MPS server is excluded, because it
+/// serves all users.
 fn is_of_others(row: &GpuProcess, snapshot: &Snapshot) -> bool {
     snapshot.process(row.pid).is_none_or(|process| {
         process.uid != Some(rustix::process::geteuid().as_raw())
