@@ -29,7 +29,8 @@ pub struct Owner {
     pub is_by_user: bool,
     /// Whether the owner restarts the process or runs it as a job, so a signal is not enough.
     pub is_asked_first: bool,
-    /// Whether the command contains a name that only the process itself claims. Other users must check the name.
+    /// Whether the command contains a name for which the process is the only source. The command is then shown only
+    /// to the process's user.
     pub is_claimed: bool,
 }
 
@@ -228,7 +229,8 @@ fn slurm(process: &Process) -> Option<Facts> {
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // These steps contain processes started from a shell in the allocation. The allocation must outlive them.
+    // These steps contain processes that a user started from a shell in the allocation. Ending one must not end the
+    // allocation.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([

@@ -1,4 +1,4 @@
-//! Tests that the texts are printable and that the advice frees memory.
+//! Tests that the advice is printable and suits the process, and that it recommends nothing that frees no memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -104,7 +104,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     let task = Task::start("complete", move || candidates::find(&cursor));
     let found = task.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();
-    // Ignore the error: the shell has exited.
+    // Ignore the error: a closed standard output means that the shell no longer needs the candidates.
     let _ = print(&lines);
     Exit::Clean
 }

@@ -1,8 +1,8 @@
 //! `gpumem run`: runs a command and reports its GPU usage.
 //!
 //! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. `sampler`
-//! takes samples on another thread, and `usage` adds them up. Unless an assertion fails, gpumem exits with the
-//! command's exit code.
+//! takes samples on another thread, and `usage` adds them up. If the command fails, gpumem exits with the command's
+//! exit code. Otherwise, the assertions determine the exit code.
 
 mod child;
 mod choose;
@@ -173,7 +173,7 @@ fn has_assertions(args: &RunArgs) -> bool {
 
 #[derive(Debug)]
 struct Sampling {
-    /// Receives a message when the command exits: `true` if all of its descendants have exited as well.
+    /// Tells the sampling thread that the command has exited: `true` if all of its descendants have exited as well.
     ended: Sender<bool>,
     held: Receiver<Option<Vec<HeldMemory>>>,
 }

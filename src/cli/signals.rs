@@ -29,8 +29,8 @@ pub(super) fn on_thread(
     spawned.map(drop).context("cannot start a thread for signals")
 }
 
-/// Makes the second occurrence of a signal end gpumem. The handler of the first can block, for example on a full
-/// pipe.
+/// Makes the second occurrence of a signal end gpumem, because the handler of the first occurrence can block, for
+/// example on a full pipe.
 pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
     for &signal in signals {
         let again = Arc::new(AtomicBool::new(false));

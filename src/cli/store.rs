@@ -1,8 +1,9 @@
 //! Finds the stored history, decides whether to trust it, and passes it to the rules before the live samples.
 //!
-//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if this user or root wrote it
-//! during this boot of this machine, and if the clock was not set back since then. In case of doubt, the store is not
-//! used. Without a history, rules are undecided, but a false history makes them wrong.
+//! [`crate::recording::store`] reads and writes stores. This module accepts a store only if its newest snapshot is
+//! from this boot of this machine, and if the clock was not set back since then. Unless `--store-dir` names the
+//! store, this user or root must have written it. In case of doubt, the store is not used. Without a history, rules
+//! are undecided, but a false history makes them wrong.
 
 use std::cell::RefCell;
 use std::env;

@@ -459,7 +459,7 @@ impl Page {
             self.put_known(&FOUND, &labels, bytes.map(|bytes| bytes as f64));
             self.put(&AGE, labels, finding.duration_seconds);
         }
-        // If a finding is about several GPUs, its evidence does not contain the GPU's index.
+        // If a finding is about several GPUs, its evidence does not identify the GPU that the forecast is about.
         if let [only] = &finding.gpus[..] {
             let forecast = finding.evidence.forecast();
             self.put_known(&FULL, &process_labels(only), forecast.map(|forecast| forecast.seconds));

@@ -17,7 +17,7 @@ pub fn screen(columns: u16, rows: u16) -> App {
     screen_of(None, 2, (columns, rows))
 }
 
-/// Creates a screen for the recording `replay`, or for this machine, with `seconds` per sample.
+/// Creates a screen for the recording `replay`, or for this machine, with a sampling interval of `seconds`.
 pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)) -> App {
     let setup = Setup {
         host: None,

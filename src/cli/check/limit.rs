@@ -1,5 +1,5 @@
-//! `--max-used` and `--max-unattributed`: limits on the memory of a GPU. An unknown value is reported as an error,
-//! and the check could not measure.
+//! `--max-used` and `--max-unattributed`: limits on the memory of a GPU. An unknown value is an error, because it
+//! could exceed the limit.
 
 use crate::model::snapshot::{Memory, PidNamespace, ReadError};
 use crate::model::{Gpu, Snapshot};

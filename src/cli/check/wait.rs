@@ -91,12 +91,12 @@ impl Wait {
         }
     }
 
-    /// Returns whether one snapshot satisfies all requests.
+    /// Returns whether the latest snapshot satisfies all requests.
     pub(super) fn is_satisfied(&self) -> bool {
         self.wants.iter().all(|want| want.satisfied)
     }
 
-    /// Returns whether the free memory of all devices was always unknown for one of the requests.
+    /// Returns whether, for at least one request, no snapshot contained an allowed device with known free memory.
     pub(super) fn is_blind(&self) -> bool {
         self.wants.iter().any(|want| want.nearest.is_none())
     }

@@ -131,7 +131,7 @@ fn observe(sources: &Sources) -> Option<Snapshot> {
     last
 }
 
-/// Returns the rows whose processes are identified.
+/// Returns the rows of processes that could be identified.
 fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
     let places = places(snapshot, &[]).into_iter();
     places

@@ -144,7 +144,8 @@ fn needs_one_sample(targets: &Targets, snapshot: &Snapshot) -> bool {
     named.words.is_empty() && named.pids.iter().all(is_plain)
 }
 
-/// Returns the processes named in the arguments, or the kinds of findings if a kind was given.
+/// Returns the processes named in the arguments. If none are named or a kind was given, returns a selection of
+/// findings.
 fn targets(args: &ReapArgs) -> Targets {
     let (pids, kinds) = (args.pid.clone(), args.kind.clone());
     let words = args.words.iter().map(|word| Arc::from(&**word)).collect();

@@ -69,7 +69,8 @@ static READ_ORIGINAL_STATE: extern "C" fn() = {
     read
 };
 
-/// Returns whether a signal is ignored. nohup(1) ignores SIGHUP, and scripts ignore SIGINT in background jobs.
+/// Returns whether a signal is ignored. nohup(1) makes commands ignore SIGHUP, and scripts make background jobs
+/// ignore SIGINT.
 #[allow(unsafe_code)]
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
@@ -118,8 +119,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and starts a thread that reads them. Call this function before other threads start, because
-    /// threads inherit the signal mask.
+    /// Blocks the signals to forward, and starts a thread that reads them. Call this function before other threads
+    /// start, because threads inherit the signal mask.
     pub(super) fn block() -> anyhow::Result<Self> {
         let cannot = "cannot catch signals";
         if is_ignored(libc::SIGCHLD) {

@@ -1,8 +1,8 @@
 //! Chooses the GPUs of `gpumem run`, and waits until enough GPUs are ready.
 //!
-//! A GPU is ready if no other run has claimed it and it has the requested free memory. If no amount was requested, a
-//! GPU is ready if no other user's process uses it. With `--claim`, a run first waits in a queue for each GPU, so that
-//! earlier runs choose first.
+//! A GPU is ready if no other run has claimed it and new programs can use it. If an amount of memory was requested,
+//! the GPU must have that amount free. Otherwise, no other user's process may use the GPU. With `--claim`, a run
+//! first waits in a queue for each GPU, so that earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};

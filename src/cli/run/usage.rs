@@ -64,7 +64,7 @@ impl Usage {
     }
 
     /// Returns the pids of the command's processes. `is_ours` decides about processes that were not seen before. An
-    /// exited process is included if NVML still lists it, because its children hold the memory.
+    /// exited process is included if NVML still lists it, because its children can hold the memory.
     fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
         let mut pids = HashSet::new();
         for process in &snapshot.processes {

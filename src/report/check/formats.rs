@@ -1,7 +1,8 @@
 //! The verdict of `gpumem check` in formats for CI servers: JUnit XML and job annotations.
 //!
-//! Each rule, limit, wait and baseline is a test case, whether it passes or fails, so that a CI server can show the
-//! history of each case. An additional test case fails if gpumem could not measure something.
+//! Each limit, wait and baseline is a test case, and so is each rule if findings can fail the check. Test cases that
+//! pass are included, so that a CI server can show the history of each case. An additional test case fails if gpumem
+//! could not measure something.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //!
 //! | when | what is dropped |
 //! |---|---|
-//! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
+//! | below 45, 30, 20 and 14 rows | findings: 7, 4, 2 and 1 lines remain instead of 9 |
 //! | if they would exceed [`CHARTS_SHARE`] | all charts of one-line GPUs |
 //! | if the GPUs exceed half of the space | lines of the charts in their cards |
 //! | | the cards: one line per GPU and MIG device remains |
@@ -165,7 +165,7 @@ fn divide_rows(
     };
     let wanted = at_most(wanted, max.max(usual));
     let min = match needs.findings {
-        // Without findings, the selected process is guaranteed only half of the usual rows.
+        // Without findings, the selected process is guaranteed only about half of the usual rows.
         0 => wanted.min(usual / 2 + 1),
         _ => wanted,
     };

@@ -28,7 +28,7 @@ impl FindingsState {
         findings.find(|(_, finding)| finding.id == *id)
     }
 
-    /// Selects the finding at index `at`, or the last finding.
+    /// Selects the finding at index `at`, or the last finding if there are fewer findings.
     pub fn select(&mut self, at: usize, findings: &[Finding]) {
         let finding = findings.get(at).or(findings.last());
         self.selected = finding.map(|finding| Arc::clone(&finding.id));

@@ -57,9 +57,9 @@ impl TableState {
         self.has_begun = false;
     }
 
-    /// Rebuilds the rows and selects the same process again. While the process is gone, nothing is
-    /// selected, because a key must not act on another process. The first row is selected if no row
-    /// ever was, or after [`reset_selection`](Self::reset_selection).
+    /// Rebuilds the rows and selects the same process again. If the process is gone, nothing is selected, because a
+    /// key must not act on another process. If no row has been selected yet, or after
+    /// [`reset_selection`](Self::reset_selection), the first row is selected.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let missed = self.missed.take();

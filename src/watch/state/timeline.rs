@@ -58,7 +58,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Creates an empty timeline, which keeps the newest sample even if that exceeds the limit.
+    /// Creates an empty timeline. The newest sample is kept even if it exceeds the limit.
     pub fn with_limit(bytes_max: usize) -> Self {
         Self {
             bytes_max,

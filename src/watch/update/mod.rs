@@ -101,8 +101,8 @@ fn handle(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// Combines two effects of an event. Every effect includes drawing. A request to the worker takes
-/// precedence over a control: only live machines have a worker, and they need no control.
+/// Combines two effects of an event. Every effect includes drawing. A request to the worker takes precedence over a
+/// playback control, because only live machines have a worker, and their playback needs no control.
 fn either(first: Option<Effect>, second: Option<Effect>) -> Option<Effect> {
     match (first, second) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),

@@ -110,8 +110,8 @@ fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     toggle_filter(app, index)
 }
 
-/// Selects a row, or opens its page at a double click. If another process has moved under the
-/// mouse, the second click only selects that process.
+/// Selects a row, or opens its page on a double click. If another process has moved under the mouse, the second click
+/// only selects that process.
 fn on_row(
     app: &mut App,
     line: usize,

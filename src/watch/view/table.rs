@@ -94,7 +94,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     }
 }
 
-/// Formats the number of listed rows, such as `12 of 40`, if the filters hide some.
+/// Formats the number of listed rows, such as `12 of 40`, if the filters hide rows.
 pub fn count(app: &App) -> String {
     let shown = app.table.listing.lines.len();
     match app.table.listing.hidden {

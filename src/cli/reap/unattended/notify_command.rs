@@ -1,8 +1,8 @@
 //! Runs the notify command, which receives a finding as JSON on standard input.
 //!
-//! The command runs without a shell or a terminal, and with a time limit. gpumem discards standard output, and prints
-//! the first lines of standard error. When the command exits or times out, gpumem kills the command's process group.
-//! The functions in this module block until the command exits.
+//! The command runs without a shell or a terminal, and with a time limit. gpumem discards the command's standard
+//! output, and prints the first lines of its standard error. When the command exits or times out, gpumem kills the
+//! command's process group. The functions in this module block until the command exits.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
