@@ -1,20 +1,21 @@
-//! Cumulative CPU seconds or bytes of a process, from which mean use over a window is computed.
+//! Cumulative CPU seconds or bytes of a process, from which the mean use over a window is computed.
 //!
 //! Points are stored every second for the last half minute, every 15 s for the last hour, and every 6 minutes for the
-//! last day. A mean needs only two points. If a recording contains only percentages, they are added up.
+//! last day. Two points are enough for a mean. If a recording contains only percentages, they are summed instead.
 
 use std::collections::VecDeque;
 
 use crate::model::Time;
 
 const POINTS: usize = 256;
-/// Maximum number of points of the last half minute.
+/// Maximum number of points for the last half minute.
 const LAST_POINTS: usize = 32;
-/// Milliseconds between points of the last half minute. Less than 1000, because a sample may be early.
+/// Minimum interval, in milliseconds, between points of the last half minute. Less than a second, because a sample
+/// can be early.
 const LAST_MILLISECONDS: i64 = 900;
-/// Milliseconds between points of the last hour.
+/// Minimum interval, in milliseconds, between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
-/// Milliseconds between points of the last day.
+/// Minimum interval, in milliseconds, between points of the last day.
 const COARSE_MILLISECONDS: i64 = 360_000;
 pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 
@@ -22,7 +23,7 @@ pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 pub struct Mean {
     /// Mean use in percent of one core.
     pub percent: f64,
-    /// Length of the window: about the requested length, or less if the history is shorter.
+    /// Length of the window. Close to the requested length, or shorter if the history is shorter.
     pub seconds: f64,
 }
 
@@ -30,7 +31,7 @@ pub struct Mean {
 #[derive(Clone, Debug, Default)]
 pub struct Counter {
     total: f64,
-    /// The last value read, or `None` if percentages are added up.
+    /// The last counter read, or `None` if percentages are summed.
     counter: Option<f64>,
     known_at: Option<Time>,
     last: VecDeque<CpuPoint>,
@@ -45,8 +46,8 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Adds the counter of a snapshot. Without a counter, adds its percentage since the last snapshot, which covers at
-    /// most `allowed_gap` milliseconds.
+    /// Adds a counter reading. If the counter is missing, adds the percentage since the previous snapshot instead,
+    /// provided that it is at most `allowed_gap` milliseconds old.
     pub(super) fn observe(
         &mut self,
         time: Time,
@@ -60,7 +61,7 @@ impl Counter {
         let elapsed = self.known_at.map(|known_at| time - known_at);
         match (seconds, self.counter, percent, elapsed) {
             (None, _, None, _) => return,
-            // A counter never decreases, so a lower value comes from another counter.
+            // Counters never decrease, so a lower value is from a different counter.
             (Some(now), Some(before), ..) if now >= before => self.total += now - before,
             (None, _, Some(percent), Some(elapsed)) | (_, None, Some(percent), Some(elapsed))
                 if elapsed <= allowed_gap =>
@@ -85,14 +86,14 @@ impl Counter {
         }
     }
 
-    /// Returns the total since the first known value, or `None` unless a value is known at `time`.
+    /// Returns the total since the first known value, or `None` if no value is known for `time`.
     pub fn total_at(&self, time: Time) -> Option<f64> {
         (self.known_at == Some(time)).then_some(self.total)
     }
 
-    /// Returns the mean use over the `seconds` before the last known value, or `None` if no earlier value is known. The
-    /// window begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, the start
-    /// is wrong by at most 10 s in the last hour, and by at most 4 minutes before.
+    /// Returns the mean use over the `seconds` before the last known value, or `None` if no earlier value is known.
+    /// The window begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, it
+    /// is wrong by at most 10 s within the last hour, and by at most 4 minutes otherwise.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -100,9 +101,10 @@ impl Counter {
             |tier: &&VecDeque<CpuPoint>| tier.front().is_some_and(|oldest| oldest.time <= start);
         let tiers = [&self.last, &self.fine];
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
-        // All tiers contain the first point until they are full.
+        // Until it is full, each tier contains the first point.
         let after = tier.partition_point(|point| point.time < start);
-        // Prefer the earlier of two similarly near points, because a window that is too short proves too little.
+        // Prefer the earlier of two points at similar distances, because a window that is too short proves too
+        // little.
         let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,
@@ -117,17 +119,17 @@ impl Counter {
         Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
-    /// Returns the mean use per second over the last `seconds`: a share of a core, or bytes.
+    /// Returns the mean use per second over the last `seconds`, as a share of a core or in bytes.
     pub fn rate(&self, seconds: f64) -> Option<f64> {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Returns the start of the latest period in which no six minutes used more than `percent` of a core. The result
-    /// may be six minutes late. Returns `None` if nothing is known.
+    /// Returns the start of the latest period in which no six minutes used more than `percent` of a core, up to six
+    /// minutes late. Returns `None` if nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {
-            // Divide a burst at the end by a whole interval, so that a single scheduler tick has no effect.
+            // Divide a burst at the end by a whole interval, so that a single scheduler tick does not matter.
             let milliseconds = (since - point.time).max(COARSE_MILLISECONDS);
             if total - point.total > percent / 100.0 * milliseconds as f64 / 1000.0 {
                 break;
@@ -161,7 +163,7 @@ mod tests {
     #[test]
     fn the_mean_covers_the_requested_window() {
         let mut cpu = Counter::default();
-        // The process uses four cores for an hour, then none for twenty minutes.
+        // The process uses four cores for an hour, and none for the next twenty minutes.
         for second in 0..4_800 {
             let used = f64::from(second.min(3_600)) * 4.0;
             cpu.observe(at(second.into()), Some(50.0 + used), None, 60_000);
@@ -181,7 +183,7 @@ mod tests {
         for second in [0, 30, 60, 120] {
             cpu.observe(at(second), Some(0.0), None, 60_000);
         }
-        // There is no point at 45 s.
+        // No point was stored at 45 s.
         assert_eq!(cpu.mean(75.0).unwrap().seconds, 90.0);
     }
 
@@ -204,7 +206,7 @@ mod tests {
             cpu.observe(at(second), None, Some(50.0), 60_000);
         }
         assert!((cpu.mean(300.0).unwrap().percent - 50.0).abs() < 1e-9);
-        // The percentage after a gap of ten minutes does not cover the gap.
+        // A percentage after a gap of ten minutes says nothing about the gap.
         cpu.observe(at(1_200), None, Some(0.0), 60_000);
         assert_eq!(cpu.mean(300.0), None);
     }

@@ -7,8 +7,8 @@ use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// Minimum interval in milliseconds of snapshots that reliably contain process samples. The driver takes about seven
-/// process samples per second, each of one process, so a shorter interval may show use of the GPU without a process.
+/// Maximum time, in milliseconds, since a sample showed that a process used the GPU, for which use without a process
+/// sample is considered explained. The driver takes about seven process samples per second, each of a single process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -16,14 +16,14 @@ pub struct Device {
     uuid: Option<Arc<str>>,
     index: u32,
     listed_at: Option<Time>,
-    /// Last reported total memory, or 0.
+    /// The last reported total memory, or 0 if none was reported.
     total_bytes: u64,
     power: PowerHistory,
-    /// When a sample last showed that a process used the GPU.
+    /// When a process was last shown to use the GPU.
     used_at: Option<Time>,
     unused: Clause,
     unattributed: Floors,
-    /// How full the memory is, stored as `u64::MAX` minus the free bytes.
+    /// How full the memory is: `u64::MAX` minus the free bytes.
     filled: Floors,
 }
 
@@ -42,7 +42,8 @@ impl Device {
         }
     }
 
-    /// Compares UUIDs, or indices without UUIDs. A reboot can change the index.
+    /// Returns whether this is the history of `gpu`. Compares UUIDs or, if both are unknown, indices. After a reboot,
+    /// a GPU can have a different index.
     pub(super) fn is(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
@@ -51,7 +52,8 @@ impl Device {
         }
     }
 
-    /// Adds a snapshot. `is_listed` means that the process list was read. `alone` is the only working process.
+    /// Adds a snapshot. `is_listed` tells whether the process list was read, and `alone` is the process that works on
+    /// the GPU if there is only one.
     pub(super) fn observe(
         &mut self,
         gpu: &Gpu,
@@ -64,10 +66,10 @@ impl Device {
             self.listed_at = Some(sample.time);
         }
         self.power.observe(gpu, alone, sample);
-        // A GPU that does not answer has stale values.
+        // The values of a GPU that does not answer are stale.
         let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none());
         self.total_bytes = memory.map_or(self.total_bytes, |memory| memory.total_bytes);
-        // Memory shared by processes is counted twice, so the difference may be negative.
+        // Memory shared by several processes is counted for each of them, so the difference can be negative.
         let unattributed = memory
             .zip(gpu.process_bytes())
             .map(|(memory, listed)| memory.used_bytes.saturating_sub(listed));
@@ -76,8 +78,8 @@ impl Device {
         self.filled.observe(filled, sample);
     }
 
-    /// Returns whether the GPU was used although no recent process sample explains it. SM use by a process does not
-    /// explain the use of a video engine.
+    /// Returns whether the GPU was used without a recent process sample that explains it. SM use by a process does
+    /// not explain the use of a video engine.
     pub(super) fn is_unexplained(&mut self, gpu: &Gpu, rows: &[GpuProcess], time: Time) -> bool {
         let is_video_unexplained = row::is_video_unexplained(gpu, rows);
         if row::is_used(gpu, rows) {
@@ -93,7 +95,8 @@ impl Device {
         self.unused.observe(is_unused, sample);
     }
 
-    /// Returns the period without use of the GPU, which is known only while GPUs are allocated to jobs or containers.
+    /// Returns the current period in which the GPU was unused. Recorded only while GPUs are allocated to jobs or
+    /// containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -114,12 +117,12 @@ impl Device {
         (self.total_bytes > 0).then_some(self.total_bytes)
     }
 
-    /// Returns the current period with at least `least_bytes` of unattributed memory.
+    /// Returns the current period in which at least `least_bytes` were unattributed.
     pub fn unattributed(&self, least_bytes: u64) -> Option<HighStretch> {
         self.unattributed.at_least(least_bytes)
     }
 
-    /// Returns the current period with less than `free_bytes` of free memory.
+    /// Returns the current period in which less than `free_bytes` were free.
     pub fn fuller_than(&self, free_bytes: u64) -> Option<HighStretch> {
         let most_free = free_bytes.checked_sub(1)?;
         self.filled.at_least(u64::MAX - most_free)
@@ -129,12 +132,13 @@ impl Device {
         self.power.low_power_phase()
     }
 
-    /// Returns the GPU's values while this process worked alone, if the process was observed for long enough.
+    /// Returns the GPU's values while this process worked on it alone, or `None` if the process was not observed for
+    /// long enough.
     pub fn work(&self, process: Identity) -> Option<&Work> {
         self.power.work(process)
     }
 
-    /// Returns whether the power is known. A few samples without a value are tolerated.
+    /// Returns whether the power is known. A few samples without a reading are tolerated.
     pub fn is_power_known(&self) -> bool {
         self.power.is_read()
     }
@@ -144,12 +148,12 @@ impl Device {
     }
 }
 
-// `Floors` finds the current period in which a number has been at least N, for any N. Rules choose N, which can differ
-// between GPUs. Each floor stores a time and the lowest value since then, so earlier floors are lower. The period
-// starts at the first floor that is at least N.
+// `Floors` finds the current period in which a number has been at least N, for any N, because each rule chooses its
+// own N and can use a different one for each GPU. A floor consists of a time and the lowest value since then, so
+// earlier floors are lower. The period for N starts at the first floor that is at least N.
 
-/// Maximum number of floors. Beyond the limit, the floor with the nearest neighbours is removed. Queries for that floor
-/// then return a shorter period, but never a longer one.
+/// Maximum number of floors. If there are more, the floor whose neighbours are closest to each other is removed. For
+/// values between them, the reported period is then too short, but never too long.
 const MOST_FLOORS: usize = 32;
 
 /// A period in which a number was never below the requested value.
@@ -168,7 +172,7 @@ impl HighStretch {
 
 #[derive(Clone, Debug, Default)]
 struct Floors {
-    /// Sorted by time and by value.
+    /// Sorted by time, and therefore also by value.
     floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,
@@ -182,7 +186,7 @@ struct HighFloor {
 }
 
 impl Floors {
-    /// Adds a number. `None` changes nothing within the allowed gap, and clears the history after it.
+    /// Adds a number. `None` changes nothing, but after the allowed gap, the history starts over.
     pub(super) fn observe(&mut self, value: Option<u64>, sample: SampleTime) {
         if self.until.is_some_and(|until| sample.time - until > sample.allowed_gap) {
             *self = Self::default();

@@ -1,8 +1,9 @@
-//! Time series for charts and pages: memory per process and GPU, memory per GPU, and utilization.
+//! Time series for charts and pages: the memory of each process on a GPU, the memory of each GPU, and utilization.
 //!
 //! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
-//! lowest and highest value, or fewer if there are many processes. Buckets widen as the history grows. A period of
-//! constant values is a single bucket, because most rows are constant for hours and are drawn every second.
+//! their lowest and highest values, and fewer if there are many processes. Buckets become wider as the history grows.
+//! A period of constant values is a single bucket, because most rows are constant for hours and are drawn every
+//! second.
 
 use foldhash::HashMap;
 
@@ -10,20 +11,22 @@ use super::sample_time::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// Maximum number of buckets in a series: more than any chart has columns.
+/// Maximum number of buckets in a series, which is more than any chart has columns.
 pub const MOST_BUCKETS: usize = 240;
-/// Minimum number of buckets for the series of a process, regardless of the number of processes.
+/// Minimum number of buckets in the series of a process, however many processes there are.
 const LEAST_BUCKETS: usize = 60;
-/// Total number of buckets for the series of all processes. With many processes, each series is coarser.
+/// Number of buckets for the series of all processes together. The more processes there are, the coarser each series
+/// is.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// Maximum number of series. More rows have no series.
+/// Maximum number of series. Additional rows have none.
 const MAX_SERIES: usize = 4096;
-/// Width in milliseconds of a bucket when samples are merged for the first time.
+/// Width, in milliseconds, of a bucket after the first merge.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
-/// How long in milliseconds a sample is valid, unless three usual intervals are longer. Rules use the same limits.
+/// Time, in milliseconds, for which a sample is valid, unless three usual intervals are longer. Rules use the same
+/// limits.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// Samples of a period: memory in bytes, or utilization in percent.
+/// The samples of a period: memory in bytes, or utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     pub since: Time,
@@ -33,7 +36,7 @@ pub struct Bucket {
     pub last: u64,
     sum: f64,
     samples: u32,
-    /// How long the last sample is valid, in milliseconds.
+    /// Time, in milliseconds, for which the last sample is valid.
     pub vouched: i64,
 }
 
@@ -55,7 +58,8 @@ impl Bucket {
         self.sum / f64::from(self.samples.max(1))
     }
 
-    /// Returns whether the last sample is valid until `next`, the next sample or the end of the view.
+    /// Returns whether the last sample is valid until `next`, which is the time of the next sample or the end of the
+    /// view.
     pub fn is_seen_until(&self, next: Time) -> bool {
         next - self.until <= self.vouched
     }
@@ -75,7 +79,8 @@ impl Bucket {
     }
 }
 
-/// Returns the buckets that begin no later than `end`. A paused or past screen must not show later buckets.
+/// Returns the buckets that begin at or before `end`. A paused screen, or one that shows the past, must not show
+/// later ones.
 pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     if buckets.last().is_none_or(|last| last.since <= end) {
         return buckets;
@@ -83,7 +88,7 @@ pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     &buckets[..buckets.partition_point(|bucket| bucket.since <= end)]
 }
 
-/// Buckets, oldest first, and their maximum width.
+/// Buckets, oldest first, and the maximum width of a bucket.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Downsampled {
     buckets: Vec<Bucket>,
@@ -93,7 +98,7 @@ struct Downsampled {
 impl Downsampled {
     fn push(&mut self, next: Bucket, most: usize) {
         if let Some(last) = self.buckets.last_mut() {
-            // The distance between samples is known only now.
+            // How far samples are apart is known only when the next one arrives.
             last.vouched = next.vouched;
             let is_level = last.is_seen_until(next.since) && last.is_level_with(&next);
             if is_level || next.until - last.since < self.width {
@@ -107,7 +112,7 @@ impl Downsampled {
         self.buckets.push(next);
     }
 
-    /// Merges neighbours until half of the space is free, or as far as gaps allow.
+    /// Merges neighbouring buckets until half of the space is free, or until gaps allow no further merge.
     fn widen(&mut self, most: usize) {
         while self.buckets.len() > most / 2 {
             self.width = FIRST_WIDTH_MILLISECONDS.max(self.width.saturating_mul(2));
@@ -140,7 +145,7 @@ pub struct MemorySeries {
 }
 
 impl MemorySeries {
-    /// Builds a series from samples with bytes and percent, oldest first.
+    /// Builds a series from samples of bytes and percent, oldest first.
     pub fn of(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
         let mut series = Self::default();
         for (time, bytes, percent) in samples {
@@ -164,12 +169,12 @@ impl MemorySeries {
         }
     }
 
-    /// Returns the memory, oldest first.
+    /// Returns the buckets of the memory, oldest first.
     pub fn buckets(&self) -> &[Bucket] {
         &self.held.buckets
     }
 
-    /// Returns the utilization of the GPU, or the SM utilization of the process, oldest first.
+    /// Returns the buckets of the utilization (of the GPU, or the SM utilization of the process), oldest first.
     pub fn loads(&self) -> &[Bucket] {
         &self.used.buckets
     }
@@ -187,7 +192,7 @@ impl MemorySeries {
     }
 }
 
-/// Identity of a row. With MIG, a process can have several rows on one GPU.
+/// Identifies a row. Under MIG, a process can have several rows on one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SeriesKey {
     identity: Identity,
@@ -219,7 +224,7 @@ pub struct Courses {
 }
 
 impl Courses {
-    /// Adds a snapshot that `history` accepted. Starts over if `history` did.
+    /// Adds a snapshot if `history` accepted it. Starts over if `history` did.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
             return;
@@ -231,7 +236,7 @@ impl Courses {
         self.observe(snapshot);
     }
 
-    /// Adds the next snapshot. Skips GPUs that do not answer, because their values are stale.
+    /// Adds the next snapshot. GPUs that do not answer are skipped, because their values are stale.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let identities: HashMap<u32, Identity> = snapshot
             .processes
@@ -257,7 +262,7 @@ impl Courses {
             for row in gpu.processes.iter().flatten() {
                 let key = SeriesKey::new(identity_of(&identities, row.pid), gpu, row);
                 if self.rows.len() >= MAX_SERIES && !self.rows.contains_key(&key) {
-                    // Remove the series of rows that have disappeared.
+                    // Remove the series of rows that are not in this snapshot.
                     self.rows.retain(|_, series| series.last_seen == Some(time));
                 }
                 if self.rows.len() < MAX_SERIES || self.rows.contains_key(&key) {
@@ -273,7 +278,7 @@ impl Courses {
         *self = Self::default();
     }
 
-    /// Returns the memory of a process in a row, or `None` if the row was never seen.
+    /// Returns the series of a process in a row, or `None` if there is none.
     pub fn row(&self, identity: Identity, gpu: &Gpu, row: &GpuProcess) -> Option<&MemorySeries> {
         self.rows.get(&SeriesKey::new(identity, gpu, row))
     }
@@ -282,7 +287,7 @@ impl Courses {
         self.gpus.get(&gpu.index)
     }
 
-    /// Returns when a process with this pid was last on a GPU, and the GPU's index in NVML.
+    /// Returns when a process with this pid was last on a GPU, and the NVML index of that GPU.
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
         let of_pid = self.rows.iter().filter(|(key, _)| key.identity.pid == pid);
         of_pid.filter_map(|(key, series)| Some((series.last_seen?, key.gpu))).max()

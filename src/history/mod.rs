@@ -1,15 +1,15 @@
-//! The history of snapshots: a bounded window of points per process and GPU, with running statistics.
+//! The history of snapshots: for each process and GPU, a bounded number of points with running statistics.
 //!
-//! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process, these are the periods
-//! without use of a GPU and the completeness of the samples ([`row`]), its CPU use ([`counter`]), and the time of the
-//! last change of its memory. For a GPU, they are its power ([`LowPowerPhase`]), and the periods in which its memory
+//! [`History::observe`] adds a snapshot and keeps the facts that rules need. For a process, these are the periods in
+//! which it did not use a GPU and how completely samples cover them ([`row`]), its CPU use ([`counter`]), and when
+//! its memory last changed. For a GPU, they are its power ([`LowPowerPhase`]), and the periods in which its memory
 //! was full or unattributed ([`HighStretch`]).
 //!
-//! A few missing samples are tolerated. A longer gap ends a run. A suspend or a clock that was set back clears the
-//! history ([`Reset`]).
+//! A few missing samples are tolerated. A longer gap ends the current periods. A suspend or a clock that was set back
+//! clears the history ([`Reset`]).
 //!
-//! This module reads no clock and no file, and does not judge processes, as [`crate::rules`] does. Memory is limited
-//! per process (8 KiB) and per process and GPU (3 KiB), and does not grow over time.
+//! This module reads no clock and no file, and does not judge processes; [`crate::rules`] does. Its memory is limited
+//! to 8 KiB per process and 3 KiB per process and GPU, and does not grow over time.
 
 pub mod counter;
 mod device;
@@ -40,24 +40,26 @@ pub use streak::Streak;
 pub use unlisted_pid::UnlistedPid;
 use unlisted_pid::UnlistedPids;
 
-/// Maximum time without evidence in milliseconds, unless three intervals are longer.
+/// Maximum gap, in milliseconds, between samples of a condition, unless three usual intervals are longer.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
-/// Minimum gap in milliseconds between snapshots after which earlier snapshots are irrelevant.
+/// Gap, in milliseconds, between two snapshots after which the earlier ones are discarded.
 const LONGEST_GAP_MILLISECONDS: i64 = 3_600_000;
-/// Maximum number of consecutive snapshots out of order that are ignored. More mean that the clock was set back.
+/// Maximum number of consecutive snapshots that are ignored because they are older than the last one. If there are
+/// more, the clock was set back.
 const MOST_STRAYS: u32 = 2;
-/// Minimum change of `suspended_seconds` that shows a suspend. Smaller changes are rounding errors of two clocks.
+/// Minimum change of `suspended_seconds` that shows a suspend. Smaller changes can be rounding, because two clocks
+/// are compared.
 const SLEPT_SECONDS: u64 = 2;
-/// Maximum number of GPUs in the history. A recording can contain more.
+/// Maximum number of GPUs in the history. A forged recording can contain more.
 const MOST_DEVICES: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reset {
     Slept,
     OtherBoot,
-    /// Several consecutive snapshots were older than the last snapshot before them.
+    /// Several consecutive snapshots were older than the last one accepted.
     ClockWentBack,
-    /// An hour or more passed without a snapshot.
+    /// There was no snapshot for an hour or more.
     Gap,
 }
 
@@ -69,7 +71,8 @@ pub struct Resets {
     pub gap: u32,
     /// The last reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
-    /// Number of snapshots that were ignored because they arrived out of order. They do not clear the history.
+    /// Number of snapshots that were ignored because they were older than the last one. They do not clear the
+    /// history.
     pub strays: u32,
 }
 
@@ -86,7 +89,7 @@ impl Resets {
     }
 }
 
-/// Positions of a row whose process is uncertain.
+/// Where the snapshot contains a row whose process is uncertain.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
     gpu: usize,
@@ -101,20 +104,21 @@ pub struct History {
     suspended_seconds: Option<u64>,
     first: Option<Time>,
     last: Option<Time>,
-    /// Number of consecutive snapshots that were older than the last one.
+    /// Number of consecutive snapshots that were older than the last one accepted.
     strays: u32,
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    /// By pid. The identity in the history shows whether the pid was reused.
-    // Boxed, because a map allocates more entries than it uses.
+    /// The processes by pid. Compare the identity, because the pid may have been reused.
+    // Boxed, because a hash map allocates more entries than it uses.
     processes: HashMap<u32, Box<ProcessHistory>>,
     unresolved_rows: Vec<UnresolvedRow>,
     unlisted: UnlistedPids,
 }
 
 impl History {
-    /// Adds the next snapshot. Returns `false` if the snapshot is ignored because its time is repeated or out of order.
+    /// Adds the next snapshot. Returns false if the snapshot is ignored because its time is the same as that of the
+    /// last one, or earlier.
     pub fn observe(&mut self, snapshot: &Snapshot) -> bool {
         if !self.is_other_boot(snapshot) {
             if self.last == Some(snapshot.time) {
@@ -213,7 +217,7 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, sample: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
-        // Rarely needed, because the process of nearly every row is certain.
+        // Built only if needed, because the process of nearly every row is certain.
         let mut indices: Option<HashMap<u32, usize>> = None;
         for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, gpu_index) else {
@@ -224,7 +228,7 @@ impl History {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // If the previous list was read, a new row has just appeared. Otherwise the row may be old.
+            // A new row has just appeared if the previous list was read. Otherwise, it can be older.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -254,7 +258,7 @@ impl History {
         }
     }
 
-    /// Records which GPUs are unused. Unknown if no job or container has an allocation.
+    /// Records which GPUs are unused, or that this is unknown if no job or container has an allocation.
     fn observe_unused(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {
@@ -270,7 +274,7 @@ impl History {
         }
     }
 
-    /// Finds GPUs where an abandoned process may hold memory without being listed.
+    /// Finds GPUs on which an abandoned process may hold memory although they do not list it.
     fn observe_hidden(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         // By index in the snapshot. Computed only if a process is abandoned.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
@@ -281,7 +285,7 @@ impl History {
                 continue;
             };
             let unexplained = unexplained.get_or_insert_with(|| {
-                // The process may be on a list that could not be read.
+                // If a list could not be read completely, the process may be on it.
                 let of_gpu = |gpu: &Gpu| {
                     let is_whole = snapshot.lists_all(gpu);
                     process::is_unexplained(gpu).filter(|_| is_whole)
@@ -298,7 +302,7 @@ impl History {
                     history.observe_hidden(device, gpu, Some(false), sample);
                     continue;
                 }
-                // A surviving worker holds the memory that is listed for the exited leader.
+                // A surviving worker holds the memory that is listed under the pid of its dead group leader.
                 let leader_is_listed = self.unresolved_rows.iter().any(|unresolved| {
                     let rows = snapshot.gpus[unresolved.gpu].processes.as_deref();
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
@@ -312,7 +316,8 @@ impl History {
         }
     }
 
-    /// Returns the index of a GPU in `devices`, which usually equals its index in the snapshot.
+    /// Returns the position of a GPU in `devices`, which is usually its index in the snapshot. Adds a GPU that is
+    /// new.
     fn remember_device(&mut self, gpu: &Gpu, likely_index: usize) -> Option<usize> {
         if self.devices.get(likely_index).is_some_and(|device| device.is(gpu)) {
             return Some(likely_index);
@@ -337,7 +342,7 @@ impl History {
         });
     }
 
-    /// Returns the history of a process, or `None` if the process was never seen or has been gone for a while.
+    /// Returns the history of a process, or `None` if the process was never observed or disappeared a while ago.
     pub fn process(&self, identity: Identity) -> Option<&ProcessHistory> {
         self.processes
             .get(&identity.pid)
@@ -349,9 +354,9 @@ impl History {
         self.devices.iter().find(|device| device.is(gpu))
     }
 
-    /// Returns the rows whose process is uncertain, because /proc does not list the pid or its entry may belong to
-    /// another process. Each row has the snapshot's entry for the process, if any. `snapshot` must be the last
-    /// snapshot.
+    /// Returns the rows whose process is uncertain: /proc does not list the pid, or the process in /proc may be a
+    /// different one. Also returns the snapshot's entry for the process, if any. `snapshot` must be the last one
+    /// observed.
     pub fn unresolved_rows<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -364,14 +369,15 @@ impl History {
         })
     }
 
-    /// Returns facts about a pid that a GPU lists without a living process, or `None` if a living process may have the
-    /// pid.
+    /// Returns the facts about a pid that a GPU lists although no living process has it. Returns `None` if a living
+    /// process may have the pid.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
         self.unlisted.get(device, pid)
     }
 
-    /// Returns whether a process missing from the last snapshot may exist, because one of its GPUs did not answer.
+    /// Returns whether a process that is missing from the last snapshot may still exist, because one of its GPUs did
+    /// not answer.
     pub fn may_be_hidden(&self, identity: Identity) -> bool {
         self.process(identity).is_some_and(|process| {
             Some(process.last_seen()) != self.last
@@ -382,7 +388,7 @@ impl History {
         })
     }
 
-    /// Returns whether a process is listed on a GPU, or was listed recently enough that it may still be there.
+    /// Returns whether the history contains the process on this GPU, so that it is or recently was listed there.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
         let device = self.devices.iter().position(|device| device.is(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
@@ -397,7 +403,7 @@ impl History {
         &self.devices[row.device()]
     }
 
-    /// Returns the GPU where a process is hidden. `snapshot` must be the last snapshot.
+    /// Returns the GPU on which a process may be hidden. `snapshot` must be the last one observed.
     pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
         let device = &self.devices[hidden.device()];
         snapshot.gpus.iter().find(|gpu| device.is(gpu))
@@ -411,12 +417,12 @@ impl History {
         self.devices[row.device()].uuid()
     }
 
-    /// Returns whether the last snapshot contains the process list of a row's GPU.
+    /// Returns whether the process list of the row's GPU was read in the last snapshot.
     pub fn is_listed(&self, row: &RowHistory) -> bool {
         self.devices[row.device()].listed_at() == self.last
     }
 
-    /// Returns the rows of a process on a GPU with this NVML index. With MIG, there can be several.
+    /// Returns the rows of a process on the GPU with this NVML index. Under MIG, there can be several.
     fn rows_on(&self, identity: Identity, gpu: u32) -> impl Iterator<Item = &RowHistory> {
         self.process(identity)
             .map_or(&[][..], ProcessHistory::rows)
@@ -424,8 +430,8 @@ impl History {
             .filter(move |row| self.devices[row.device()].index() == gpu)
     }
 
-    /// Returns the start of the period in which a process has certainly not used the GPU with this NVML index, or
-    /// `None` if it uses the GPU or that is unknown.
+    /// Returns since when a process has certainly not used the GPU with this NVML index. Returns `None` if it uses
+    /// the GPU, or if that is unknown.
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
@@ -442,12 +448,12 @@ impl History {
         self.last
     }
 
-    /// Returns the time from the first snapshot to the last in seconds, or 0 without snapshots.
+    /// Returns the seconds from the first snapshot to the last, or 0 if there are none.
     pub fn span_seconds(&self) -> f64 {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
-    /// Returns the usual time between two snapshots in seconds, or `None` before the second snapshot.
+    /// Returns the usual number of seconds between two snapshots, or `None` before the second snapshot.
     pub fn interval_seconds(&self) -> Option<f64> {
         match self.interval.milliseconds() {
             0 => None,
@@ -462,7 +468,7 @@ impl History {
 
 fn indices_by_pid(snapshot: &Snapshot) -> HashMap<u32, usize> {
     let processes = snapshot.processes.iter().enumerate();
-    // If two processes have the same pid, use the first, like `Snapshot::process`.
+    // If several processes have the same pid, use the first, as `Snapshot::process` does.
     processes.rev().map(|(index, process)| (process.pid, index)).collect()
 }
 

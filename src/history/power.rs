@@ -1,27 +1,27 @@
-//! Compares the power of a GPU under a single process with its earlier power under that process.
+//! Compares the power that a GPU draws under one process with the power that it drew earlier under the same process.
 //!
-//! A process that waits forever in a kernel keeps its GPU fully used without moving data, so power falls but
-//! utilization does not. The comparison uses only periods in which no other process worked, because power cannot be
-//! divided among processes. A process that only holds memory does not work.
+//! If a process waits forever in a kernel, the GPU stays fully utilized without moving data, and its power drops.
+//! Only periods in which no other process worked are compared, because power cannot be divided among processes. A
+//! process that holds memory without using the GPU does not matter.
 //!
-//! The settings of a rule decide its findings. The bounds in this module are wider and determine the length of a
-//! [`LowPowerPhase`]. Only the last few processes that worked alone on the GPU are kept.
+//! The settings of the rule decide about findings. The wider bounds in this module decide when a [`LowPowerPhase`]
+//! begins and ends. Only the last few processes that worked alone on a GPU are kept.
 
 use super::row::Use;
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// Minimum utilization in percent of a fully used GPU.
+/// Minimum utilization, in percent, of a fully utilized GPU.
 pub const FULL_PERCENT: f64 = 90.0;
-/// Minimum power of a working GPU, as a share of its former power.
+/// A GPU draws low power if its power is below this share of its former power.
 pub const LOW_SHARE: f64 = 0.5;
-/// How long in seconds a process must work alone before its power is known.
+/// Time, in seconds, for which a process must work alone before its power is known.
 pub const LEAST_WORK_SECONDS: f64 = 180.0;
 const LEAST_WORK_SAMPLES: u64 = 5;
-/// Minimum utilization in percent by a process that keeps a GPU fully used.
+/// Minimum SM utilization, in percent, of a process that keeps a GPU fully utilized.
 const LEAST_OWN_PERCENT: u32 = 50;
-/// Maximum utilization in percent of a desktop that only draws windows.
+/// Maximum SM utilization, in percent, of a desktop that only draws windows.
 pub(super) const DESKTOP_PERCENT: u32 = 10;
 const MOST_USERS: usize = 8;
 
@@ -33,7 +33,7 @@ pub struct Work {
     pub gpu_percent: Average,
     pub power: Average,
     pub memory: Average,
-    /// SM clock in MHz.
+    /// SM clock, in MHz.
     pub clock: Average,
 }
 
@@ -48,7 +48,7 @@ impl Work {
     }
 }
 
-/// A period in which one process alone kept the GPU fully used, at a fraction of its former power.
+/// A period in which a single process kept the GPU fully utilized while the GPU drew a fraction of its former power.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowPowerPhase {
     pub who: Identity,
@@ -61,9 +61,9 @@ pub struct LowPowerPhase {
     pub gpu_percent: Average,
     pub power: Average,
     pub memory: Average,
-    /// SM clock in MHz.
+    /// SM clock, in MHz.
     pub clock: Average,
-    /// Temperature in degrees Celsius.
+    /// Temperature, in degrees Celsius.
     pub temperature: Average,
     pub power_limit: Option<f64>,
 }
@@ -85,7 +85,7 @@ impl LowPowerPhase {
         }
     }
 
-    /// Returns the share that samples cover, including short gaps between them, from 0 to 1.
+    /// Like [`coverage`](Self::coverage), but short gaps between samples are covered, too.
     pub fn bridged(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,
@@ -100,8 +100,7 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// Returns the row of the only process that works on a GPU, or `None` if no process or several processes work, or if
-/// that is unknown.
+/// Returns the row of the process that works on a GPU, or `None` if no process works, several do, or it is unknown.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
@@ -118,12 +117,12 @@ pub(super) struct PowerHistory {
     phase: Option<LowPowerPhase>,
     alone: Option<Identity>,
     read_at: Option<Time>,
-    /// Whether the power was reported now or a few samples ago.
+    /// Whether the power was reported in this sample or shortly before.
     is_read: bool,
 }
 
 impl PowerHistory {
-    /// Adds a sample of the GPU. `alone` is set only if the process list was read.
+    /// Adds a sample of the GPU. `alone` is `None` if the process list was not read.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
@@ -192,7 +191,7 @@ impl PowerHistory {
         self.works.push(work);
     }
 
-    /// Counts a phase that ended without intervention as lighter work, which may recur.
+    /// Adds a phase that ended to the process's work: it was lighter work, which may recur.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);
@@ -239,7 +238,8 @@ impl PowerHistory {
         self.phase = Some(phase);
     }
 
-    /// Returns the GPU's power while the process worked alone, if the process was observed for long enough.
+    /// Returns the values of the GPU while the process worked alone, or `None` if the process was not observed for
+    /// long enough.
     pub(super) fn work(&self, process: Identity) -> Option<&Work> {
         self.works.iter().find(|work| work.who == process).filter(|work| work.is_known())
     }
@@ -276,7 +276,7 @@ impl Average {
         self.count += other.count;
     }
 
-    /// Returns `None` if no value is known.
+    /// Returns the mean, or `None` if there are no values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }

@@ -1,4 +1,4 @@
-//! The history of a process: its state, CPU use and rows on GPUs, and whether it outlived its job.
+//! The history of a process: its state, its CPU use, its rows on GPUs, and whether it outlived its job.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 use crate::units::GIB;
 
-/// Maximum number of rows per process: one per GPU, or per instance with MIG.
+/// Maximum number of rows per process. A process has one per GPU or, under MIG, per instance.
 const MOST_ROWS: usize = 256;
-/// CPU seconds that two scheduler ticks may charge to any process.
+/// CPU time, in seconds, that two scheduler ticks can charge to an inactive process.
 const TICKS_OF_CPU: f64 = 0.02;
-/// Maximum CPU use of an inactive process, as a share of a core.
+/// Maximum CPU use of an inactive process, as a share of a core, apart from scheduler ticks.
 const TRACE_OF_CPU: f64 = 0.01;
 
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct ProcessHistory {
     may_have_display: bool,
 }
 
-/// Facts from the names of the process, cached while the names remain the same.
+/// Facts that follow from the names of the process, cached for as long as the names stay the same.
 #[derive(Clone, Debug, Default)]
 struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
@@ -76,7 +76,7 @@ impl KnownNames {
     }
 }
 
-/// Facts about all rows that show whether a rule can skip them.
+/// Facts about all rows with which rules can dismiss most processes quickly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     pub uses_all: bool,
@@ -84,7 +84,7 @@ pub struct RowsSummary {
     pub is_unread: bool,
 }
 
-/// A period in which a process used at most a trace of CPU.
+/// A period in which a process used no more than a trace of CPU.
 #[derive(Clone, Copy, Debug)]
 struct CpuIdle {
     since: Time,
@@ -92,7 +92,7 @@ struct CpuIdle {
     total: f64,
 }
 
-/// CPU time that gpumem's requests took, in seconds.
+/// CPU time, in seconds, that gpumem's own release requests took.
 #[derive(Clone, Copy, Debug, Default)]
 struct AskedCpu {
     last: Option<f64>,
@@ -100,7 +100,8 @@ struct AskedCpu {
 }
 
 impl AskedCpu {
-    /// Subtracts the CPU time of a request, which uses one thread for at most its duration.
+    /// Subtracts the CPU time used during a release request. The request uses one thread, so at most its duration is
+    /// subtracted.
     fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
         let now = seconds?;
         if let (Some(asked), Some(last)) = (asked, self.last) {
@@ -112,7 +113,7 @@ impl AskedCpu {
     }
 }
 
-/// Time that a process has waited for a CPU since the first known value, in seconds.
+/// Time, in seconds since the first known value, for which a process has waited for a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuWait {
     last: Option<f64>,
@@ -174,9 +175,9 @@ impl ProcessHistory {
         }
     }
 
-    /// Adds the CPU use of the process and its descendants, because a process works while its children do. If reading
-    /// descendants failed, the sum is unknown. Time spent runnable without a CPU is included, because the process would
-    /// have run on a less busy host.
+    /// Adds the CPU use of the process and its descendants, because a process works while its children do. If the
+    /// descendants' use is unknown, so is the sum. Time spent waiting for a CPU is included, because the process
+    /// would have been running on a less busy host.
     fn observe_cpu(&mut self, process: &Process, previous: Time, sample: SampleTime) {
         let process_use = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
@@ -191,7 +192,7 @@ impl ProcessHistory {
         };
         let counts_descendants = process.descendants.is_some();
         if counts_descendants != self.counts_descendants {
-            // A sum cannot be compared with one of its parts.
+            // A sum cannot be compared with one of its parts, so start over.
             self.cpu = Counter::default();
             self.counts_descendants = counts_descendants;
             self.asked_cpu = AskedCpu::default();
@@ -213,7 +214,7 @@ impl ProcessHistory {
     }
 
     /// Returns whether the process serves a person or a guest: it draws a desktop, is a virtual machine, or computes
-    /// and has a window, which may contain unsaved work.
+    /// and also has a window, in which there can be unsaved work.
     pub fn is_desktop_or_machine(&self) -> bool {
         let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
         let facts = &self.names.facts;
@@ -241,8 +242,8 @@ impl ProcessHistory {
         }
     }
 
-    /// Updates the period without CPU use. Returns whether the process used at most a trace of CPU since the last known
-    /// value.
+    /// Updates the period without CPU use. Returns whether the process used no more than a trace of CPU since the
+    /// previous sample.
     fn observe_stillness(&mut self, sample: SampleTime) -> bool {
         let Some(total) = self.cpu.total_at(sample.time) else {
             return false;
@@ -260,7 +261,7 @@ impl ProcessHistory {
         continued.is_some()
     }
 
-    /// Adds a snapshot of a GPU whose device file the process has open without being listed.
+    /// Records whether, in this snapshot, the process may hold memory on a GPU that does not list it.
     pub(super) fn observe_hidden(
         &mut self,
         device: usize,
@@ -289,7 +290,7 @@ impl ProcessHistory {
         self.rows[index].observe(gpu, row, sample, cpu_total, marks);
     }
 
-    /// Returns the index of a row, or `None` if there are too many rows.
+    /// Returns the index of a row, which is added if it is new, or `None` if there are too many rows.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, sample: SampleTime) -> Option<usize> {
         let device = shown.device;
         let index = self.rows.iter().position(|history| history.is(device, row));
@@ -301,13 +302,13 @@ impl ProcessHistory {
         }
         // Most processes are on one GPU and never get a second row.
         self.rows.reserve_exact(1);
-        // The process or the row appeared between two snapshots, so the start was observed in both cases.
+        // A row that was not in the previous list has just appeared, so its beginning was observed.
         self.rows.push(RowHistory::new(device, row, sample.time, shown.was_listed));
         Some(self.rows.len() - 1)
     }
 
-    /// Handles rows that are missing from this snapshot. `is_listed` returns whether the list of a GPU was read.
-    /// Returns whether to keep the process.
+    /// Handles the rows that are missing from this snapshot. `is_listed` returns whether a GPU's list was read.
+    /// Returns whether the process can still exist and must be kept.
     pub(super) fn observe_what_is_missing(
         &mut self,
         sample: SampleTime,
@@ -353,29 +354,30 @@ impl ProcessHistory {
         self.last_seen
     }
 
-    /// Returns the letter of the state in /proc, and the period in which every sample showed it, or `None` if unknown.
+    /// Returns the state of the process as in /proc, and since when all samples have shown it. Returns `None` if it
+    /// is unknown.
     pub fn state(&self) -> Option<(char, Streak)> {
         self.state
     }
 
-    /// Returns the start of the period in which the CPU time has advanced by at most a trace between samples. Returns
-    /// `None` if the last snapshot lacks the CPU time.
+    /// Returns since when the CPU time has advanced by no more than a trace from sample to sample. Returns `None` if
+    /// it is unknown in the last snapshot.
     pub fn still_since(&self) -> Option<Time> {
         self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
-    /// Returns the period in which the parent has been a reaper and the leader of the process group has been gone. For
-    /// a notebook kernel, returns the period in which its server has been gone.
+    /// Returns the period in which the parent has been a reaper and the leader of the process group has been gone or,
+    /// for a notebook kernel, in which its server has been gone.
     pub fn abandoned(&self) -> Option<&Streak> {
         self.abandoned.streak()
     }
 
-    /// Returns GPUs whose device file an abandoned process has open without being listed.
+    /// Returns the GPUs whose device files an abandoned process has open although they do not list it.
     pub fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
 
-    /// Returns when the process was last seen running again after a signal or debugger had stopped it.
+    /// Returns when the process was last observed running again after it had been stopped.
     pub fn resumed_at(&self) -> Option<Time> {
         self.resumed_at
     }
@@ -393,7 +395,7 @@ impl ProcessHistory {
     }
 }
 
-/// Returns the three-valued AND, which is false if either operand is.
+/// Returns the logical AND of three-valued answers.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(false), _) | (_, Some(false)) => Some(false),
@@ -402,7 +404,7 @@ fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     }
 }
 
-/// Returns whether a signal or terminal (`T`) or a debugger (`t`) has stopped the process.
+/// Returns whether the process was stopped by a signal or the terminal (`T`) or by a debugger (`t`).
 fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
@@ -417,20 +419,21 @@ impl ProcessHistory {
     }
 }
 
-// NVML does not list some processes on a GPU. Only an open device file shows that they are there.
+// NVML does not list all processes that hold GPU memory. Only an open device file suggests that an unlisted process
+// does.
 //
-// A worker forked from a trainer keeps the memory of the trainer's context, which is listed with the trainer's pid or
-// not at all. The worker is watched only if its parent and its group's leader are gone, and only on GPUs with memory
-// that the list does not explain. It is unknown which process holds that memory.
+// A worker that was forked from a trainer keeps the memory of the trainer's context alive. NVML lists this memory
+// under the trainer's pid or not at all. A worker is therefore watched if its parent and its group leader are gone,
+// but only on GPUs with memory that the list does not explain. Whether this worker holds the memory is not certain.
 
-/// Minimum unexplained memory. Contexts and rounding cause less.
+/// Minimum amount of unexplained memory. Contexts and rounding explain less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// Divisor of the total memory that estimates the driver's reserve if the driver does not report it.
+/// Divides the total memory to estimate the driver's reserve, if the driver does not report it.
 const RESERVED_SHARE: u64 = 50;
-/// Maximum number of device files per process. No machine has this many GPUs.
+/// Maximum number of device files per process. No machine has so many GPUs.
 const MOST_FILES: usize = 256;
 
-/// A GPU whose device file a process has open without being listed.
+/// A GPU whose device file a process has open although the GPU does not list the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Hidden {
     device: u32,
@@ -442,7 +445,8 @@ impl Hidden {
         self.device as usize
     }
 
-    /// Returns the period in which the list has not explained the GPU's memory and the process has not used the GPU.
+    /// Returns the period in which the GPU had memory that its list did not explain, and the process did not use the
+    /// GPU.
     pub fn streak(&self) -> Option<&Streak> {
         self.clause.streak()
     }
@@ -469,7 +473,7 @@ pub(super) fn observe(
     all[index].clause.observe(holds, sample);
 }
 
-/// Returns whether a GPU has more memory in use than its list explains, or `None` if unknown.
+/// Returns whether more memory of a GPU is in use than its list explains, or `None` if that is unknown.
 pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     if gpu.is_divided() || gpu.stale_seconds.is_some() {
         return None;
@@ -483,7 +487,8 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Returns whether no process used a GPU, or a listed process used it while the unlisted one was inactive (`is_still`).
+/// Returns whether an unlisted process does not use the GPU: the GPU is unused, or a listed process uses it while the
+/// unlisted one is inactive (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

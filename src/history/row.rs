@@ -7,25 +7,26 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
-/// Maximum CPU use of a waiting process, as a share of a core.
+/// Maximum CPU use of a waiting process, as a share of a core, apart from scheduler ticks.
 const TRACE_OF_CPU: f64 = 0.02;
-/// CPU use, as a share of a core, that is too little for one burst of GPU work per minute.
+/// CPU use, as a share of a core, that is too low for even one burst of GPU work per minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 const TICK_OF_CPU: f64 = 0.02;
-/// CPU seconds that scheduler ticks may charge to any process.
+/// CPU time, in seconds, that scheduler ticks can charge to an inactive process.
 const TICKS_OF_CPU: f64 = 0.1;
 
-/// Seconds after a release request during which a decrease of memory is attributed to the request. Releases are
-/// verified for as long.
+/// Seconds after a release request during which a drop of memory is attributed to the request. Releases are verified
+/// for as long.
 const RELEASED_SECONDS: f64 = 10.0;
-/// Minimum change of memory that is attributed to the process. The driver causes smaller changes.
+/// Minimum change of memory that is attributed to the process. The driver causes smaller ones.
 const MOVEMENT_BYTES: u64 = 64 << 20;
 /// Minimum share of the power limit that a working GPU draws, even if it reports no utilization.
 const POWER_AT_WORK: f64 = 0.6;
-/// One in this many samples of a run may show unexplained use, because the GPU's value was measured at another time.
+/// At most one in this many samples of a run can show unexplained use. The GPU's value is measured at a different
+/// time than the processes', so a few such samples are normal.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
-/// Evidence that a process did not use a GPU.
+/// What shows that a process did not use a GPU: the utilization of the process, or that of the whole GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoUseSource {
     Process,
@@ -34,9 +35,9 @@ pub enum NoUseSource {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// The driver reported that the process used an engine.
+    /// The driver reported that the process used an engine of the GPU.
     Used,
-    /// A process used the GPU, but the driver does not report which, so every row is treated as used.
+    /// The GPU was used, but the driver does not report by which process.
     DeviceUsed,
     NotUsed(NoUseSource),
     Unknown,
@@ -49,12 +50,13 @@ impl Use {
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
-        // High power contradicts zero utilization, so the utilization is unknown.
+        // High power contradicts a utilization of zero, so the utilization is unknown.
         let device = gpu.gpu_percent.filter(|percent| {
             let share = gpu.power_watts.zip(gpu.power_limit_watts);
             *percent > 0 || share.is_none_or(|(power, limit)| power < limit * POWER_AT_WORK)
         });
-        // The driver may attribute the work of an MPS client to the server, so a 0 proves nothing.
+        // The driver may attribute the work of an MPS client to the MPS server, so a zero for the client proves
+        // nothing.
         let process = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (process, device) {
             (Some(_), _) => Self::NotUsed(NoUseSource::Process),
@@ -65,8 +67,8 @@ impl Use {
     }
 }
 
-/// Returns whether a GPU was used and no process sample explains it. The process samples are missing or late, so zeros
-/// prove nothing. A compositor uses a few percent, which its samples round to 0.
+/// Returns whether a GPU was used although no process sample explains it. In this case, process samples are missing
+/// or late, so zeros prove nothing. A compositor uses a few percent, which its samples round to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -79,8 +81,8 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
-/// Returns whether a video engine of a GPU was used and no process sample explains it. Any process that holds memory on
-/// the GPU may have used the engine.
+/// Returns whether a video engine of a GPU was used although no process sample explains it. Any process on the GPU
+/// may have used the engine.
 pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_busy = |percent: Option<u32>| percent.is_some_and(|percent| percent > 0);
     let is_explained =
@@ -106,11 +108,11 @@ pub(super) struct Shown {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Began {
-    /// The run began after observed use, or with a row that appeared between two snapshots. It cannot be older.
+    /// The run began after observed use, or with a row that had just appeared, so it is not longer than observed.
     Witnessed,
-    /// The run began after use of the GPU that the driver did not attribute.
+    /// The run began after the GPU was used by a process that the driver does not report.
     AfterDeviceUse,
-    /// The run began with the history, or after a gap. It may be older.
+    /// The run began with the history or after a gap, so it may be longer than observed.
     Unwitnessed,
 }
 
@@ -120,11 +122,11 @@ pub struct UnusedRun {
     pub until: Time,
     pub began: Began,
     pub samples: u64,
-    /// Number of samples in which only the utilization of the whole GPU shows that it was unused.
+    /// Number of samples in which only the whole GPU's utilization shows that the process did not use it.
     pub by_device: u64,
-    /// Number of samples with use of the GPU that no process sample explains.
+    /// Number of samples in which the GPU was used without a process sample that explains it.
     pub unexplained: u64,
-    /// Seconds before `since` that the first sample covers.
+    /// Seconds before `since` that are covered by the first sample.
     pub seconds_before: f64,
     covered: i64,
 }
@@ -134,7 +136,8 @@ impl UnusedRun {
         self.until.seconds_since(self.since)
     }
 
-    /// Returns whether unexplained use is too frequent to be chance, so that the driver's figures are unreliable.
+    /// Returns whether unexplained use is too frequent to be a coincidence, so that the driver's figures cannot be
+    /// trusted.
     pub fn is_unexplained(&self) -> bool {
         self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples
     }
@@ -156,18 +159,18 @@ pub struct RowHistory {
     kind: ProcessType,
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// The memory at which the row last settled, and when the memory last changed from there.
+    /// The memory of the row when it last changed noticeably. `moved_at` is the time of that change.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
     known_at: Time,
     before: Began,
     run: Option<UnusedRun>,
-    /// Length in seconds of the longest run that ended with use of the GPU.
+    /// Length, in seconds, of the longest run that ended because the GPU was used.
     longest_pause: f64,
     resumed: u32,
     has_been_used: bool,
-    /// CPU seconds of the process at the end of the run.
+    /// CPU time of the process, in seconds, at the end of the run.
     cpu_at_until: Option<f64>,
     first_seen: Time,
     last_seen: Time,
@@ -248,7 +251,7 @@ impl RowHistory {
         }
     }
 
-    /// Records a change of memory, except a decrease that gpumem requested.
+    /// Records a change of memory, unless it is a drop that gpumem requested.
     fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
@@ -270,12 +273,13 @@ impl RowHistory {
         self.known_at = known_at;
     }
 
-    /// Returns the longest pause in seconds after which the process used the GPU again, or 0 if none was observed.
+    /// Returns the length, in seconds, of the longest pause after which the process used the GPU again, or 0 if none
+    /// was observed.
     pub fn longest_pause(&self) -> f64 {
         self.longest_pause
     }
 
-    /// Returns the number of pauses after which the process used the GPU again.
+    /// Returns after how many pauses the process used the GPU again.
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
@@ -284,7 +288,7 @@ impl RowHistory {
         self.has_been_used
     }
 
-    /// Removes facts that are older than the allowed gap.
+    /// Discards facts that are older than the allowed gap.
     fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         let gap = sample.time - self.known_at;
         let is_bridged = self.run.is_some()
@@ -318,7 +322,8 @@ impl RowHistory {
             }
             Some(run) => {
                 let gap = sample.time - run.until;
-                // A sample covers one interval. Only an unchanged CPU time covers the rest.
+                // A sample covers one interval. The rest of the gap is covered only if the CPU time has hardly
+                // changed.
                 let is_vouched = if gap > sample.interval + sample.interval / 2 {
                     self.cpu_was_still(gap, cpu_total)
                 } else {
@@ -340,7 +345,8 @@ impl RowHistory {
         self.cpu_at_until = cpu_total;
     }
 
-    /// Returns whether the process certainly used at most a trace of CPU since the last sample of the run.
+    /// Returns whether the process is known to have used no more than a trace of CPU since the last sample of the
+    /// run.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
@@ -359,7 +365,7 @@ impl RowHistory {
         self.gpu_instance.is_some()
     }
 
-    /// Returns the kind of the NVML process list that last contained the row.
+    /// Returns in which of NVML's process lists the row last was.
     pub fn kind(&self) -> ProcessType {
         self.kind
     }
@@ -382,7 +388,7 @@ impl RowHistory {
         self.last_use
     }
 
-    /// Returns the current run without use, or `None` while the GPU is used or that is unknown.
+    /// Returns the current run, or `None` if the process uses the GPU or that is unknown.
     pub fn run(&self) -> Option<&UnusedRun> {
         self.run.as_ref()
     }

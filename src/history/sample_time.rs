@@ -1,34 +1,36 @@
-//! The time of a snapshot, and the part of the preceding time that samples cover.
+//! The time of a snapshot, and how much of the time before it samples cover.
 
 use crate::model::Time;
 
-/// How long in milliseconds the driver keeps process samples.
+/// Time, in milliseconds, for which the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// Interval of snapshots in milliseconds above which the driver's samples cover less than a quarter of the time.
+/// Interval, in milliseconds, between snapshots from which the driver's samples cover less than a quarter of the
+/// time.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
-/// Maximum gap in milliseconds that other evidence bridges, such as an unchanged CPU time.
+/// Maximum gap, in milliseconds, that other evidence can bridge, such as an unchanged CPU time.
 pub(super) const BRIDGED_GAP_MILLISECONDS: i64 = 600_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTime {
     pub(super) time: Time,
-    /// Usual time between two samples in milliseconds.
+    /// Usual time between two samples, in milliseconds.
     pub(super) interval: i64,
-    /// Maximum time without evidence in milliseconds.
+    /// Maximum gap, in milliseconds, between two samples of a condition.
     pub(super) allowed_gap: i64,
 }
 
 impl SampleTime {
-    /// Returns the part of a gap that this sample covers: at most an interval and some delay.
+    /// Returns how much of a gap this sample covers: all of it if the sample is at most half an interval late,
+    /// otherwise one interval.
     pub(super) fn vouched(self, gap: i64) -> i64 {
         if gap <= self.interval + self.interval / 2 { gap } else { gap.min(self.interval) }
     }
 
-    /// Returns the part of a gap that the driver's samples cover if they were read for `reported` seconds.
+    /// Returns how much of a gap is covered by the driver's samples, if `reported` seconds of samples were read.
     ///
-    /// The driver keeps samples for about 10 s. Frequent reads, such as gpumem's between rare snapshots, miss none. In
-    /// a recording without this field, samples are assumed to be complete unless its interval is so long that they
-    /// would have missed nearly all of the time.
+    /// The driver keeps samples for about 10 s. gpumem reads them often enough to miss none, even between rare
+    /// snapshots. If a recording does not contain `reported`, the samples are assumed to be complete, unless the
+    /// interval is so long that most of them would have been missed.
     pub(super) fn sampled(self, gap: i64, reported: Option<f64>) -> i64 {
         let measured = reported.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let most = match measured {
@@ -39,17 +41,17 @@ impl SampleTime {
         self.vouched(gap).min(most)
     }
 
-    /// Returns the part of a gap that two equal samples cover: all of it, unless it exceeds the allowed gap.
+    /// Returns how much of a gap is covered by two equal samples: all of it, unless it exceeds the allowed gap.
     pub(super) fn bridged(self, gap: i64) -> i64 {
         if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
 }
 
-// The usual time between two snapshots is a median, which a single late or additional snapshot does not change.
+// The usual time between two snapshots is a median, which does not change if a single snapshot is late or additional.
 
-/// Number of intervals from which the median is computed.
+/// Number of intervals of which the median is taken.
 const KEPT: usize = 15;
-/// Maximum interval in milliseconds, so that gaps of an hour are not considered normal when samples are rare.
+/// Maximum interval, in milliseconds. If samples are rare, a gap of an hour must not be considered normal.
 const LONGEST_MILLISECONDS: i64 = 600_000;
 
 #[derive(Clone, Debug, Default)]
@@ -62,7 +64,7 @@ pub(super) struct Interval {
 impl Interval {
     pub(super) fn push(&mut self, milliseconds: i64) {
         self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
-        // From twice the size on, only the position in the ring matters.
+        // Once all entries are used, only the position in the ring matters.
         self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
         let values = &mut sorted[..self.count.min(KEPT)];
@@ -70,7 +72,7 @@ impl Interval {
         self.median = values[values.len() / 2];
     }
 
-    /// Returns the median in milliseconds, or 0 before the first value.
+    /// Returns the median, in milliseconds, or 0 if there is no value yet.
     pub(super) fn milliseconds(&self) -> i64 {
         self.median
     }

@@ -1,10 +1,10 @@
-//! The period in which a condition has held without interruption, and the number of samples in the period.
+//! The period in which a condition has held without interruption, and the number of samples in it.
 
 use super::SampleTime;
 use super::row::Began;
 use crate::model::Time;
 
-/// A period in which every known sample was the same.
+/// A period in which all known samples were the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Streak {
     pub since: Time,
@@ -18,7 +18,7 @@ impl Streak {
         Self { since: time, until: time, samples: 1, began }
     }
 
-    /// Adds another equal sample. Restarts after a gap unless other evidence covers the gap (`is_bridged`).
+    /// Adds another equal sample. After a gap, starts over unless other evidence covers the gap (`is_bridged`).
     pub(super) fn extend(&mut self, sample: SampleTime, is_bridged: bool) {
         let gap = sample.time - self.until;
         if gap > sample.allowed_gap && !is_bridged {
@@ -34,7 +34,7 @@ impl Streak {
     }
 }
 
-/// How long a condition has held.
+/// The period, if any, in which a condition has held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clause {
     streak: Option<Streak>,
@@ -42,7 +42,7 @@ pub(super) struct Clause {
 }
 
 impl Clause {
-    /// Adds a sample. An unknown sample (`None`) changes nothing until the allowed gap has passed.
+    /// Adds a sample. If it is unknown (`None`), nothing changes until the allowed gap has passed.
     pub(super) fn observe(&mut self, holds: Option<bool>, sample: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(sample, false),
@@ -101,7 +101,7 @@ mod tests {
         clause.observe(Some(false), at(70));
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().began, Began::Witnessed);
-        // A repeated sample must not be counted again.
+        // A repeated sample must not be counted twice.
         clause.observe(Some(true), at(80));
         assert_eq!(clause.streak().unwrap().samples, 1);
 

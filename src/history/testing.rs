@@ -1,4 +1,4 @@
-//! A simulated machine for tests, whose snapshots advance step by step.
+//! A simulated machine for tests, which produces one snapshot per step.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
 
-/// Returns a sample time with an interval of 10 s and an allowed gap of a minute.
+/// Returns a sample time with an interval of 10 s and an allowed gap of one minute.
 pub(super) fn sample_at(seconds: i64) -> SampleTime {
     SampleTime {
         time: Time::from_unix_milliseconds(seconds * 1000),
@@ -16,7 +16,7 @@ pub(super) fn sample_at(seconds: i64) -> SampleTime {
     }
 }
 
-/// A simulated machine. Tests change `now` between two steps.
+/// A simulated machine. Tests change `now` between steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) now: Snapshot,
@@ -40,7 +40,7 @@ impl Scene {
         Self { now, interval_seconds }
     }
 
-    /// Adds `python train.py`, started a day ago, which holds memory on GPUs without using them.
+    /// Adds `python train.py`, which was started a day ago and holds memory on these GPUs without using them.
     pub(crate) fn holder(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         let command: Arc<[Arc<str>]> = ["python".into(), "train.py".into()].into();
         self.now.processes.push(Process {
@@ -67,7 +67,7 @@ impl Scene {
         }
     }
 
-    /// Sets the used and total memory of a GPU, without a driver reserve.
+    /// Sets the used and total memory of a GPU that has no driver reserve.
     pub(crate) fn memory(&mut self, gpu: u32, used_bytes: u64, total_bytes: u64) {
         self.gpu(gpu).memory = Some(Memory {
             total_bytes,
@@ -77,14 +77,14 @@ impl Scene {
         });
     }
 
-    /// Lets a process use a GPU, which then draws `watts`.
+    /// Makes a process use a GPU, which draws `watts`.
     pub(crate) fn draws(&mut self, gpu: u32, pid: u32, percent: u32, watts: f64) {
         self.row(gpu, pid).sm_percent = Some(percent);
         self.gpu(gpu).gpu_percent = Some(percent);
         self.gpu(gpu).power_watts = Some(watts);
     }
 
-    /// Adds an orphan: a [`holder`](Self::holder) adopted by init, whose group leader is gone.
+    /// Adds an orphan: a [`holder`](Self::holder) that init adopted and whose group leader is gone.
     pub(crate) fn orphan(&mut self, pid: u32, gpus: &[u32], bytes: u64) {
         self.holder(pid, gpus, bytes);
         let process = self.process(pid);
@@ -111,7 +111,7 @@ impl Scene {
         self.now.processes.iter_mut().find(|process| process.pid == pid).unwrap()
     }
 
-    /// Advances one interval and adds CPU time according to each process's `cpu_percent`.
+    /// Advances one interval, and adds CPU time to each process according to its `cpu_percent`.
     pub(crate) fn step(&mut self) -> &Snapshot {
         self.pass(self.interval_seconds)
     }
@@ -136,7 +136,7 @@ impl Scene {
 }
 
 /// Plays a broken recording with gaps, duplicates, snapshots out of order, lists and processes that come and go, and
-/// impossible numbers. The same seed gives the same recording.
+/// impossible numbers. Equal seeds give equal recordings.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
     let mut dice = Dice(seed);
     let mut scene = Scene::new(3, 10.0);
@@ -149,7 +149,7 @@ pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Sna
             0 => scene.now.clone(),
             1 if !past.is_empty() => past[dice.roll(past.len() as u64) as usize].clone(),
             2 => scene.pass(dice.roll(20_000) as f64 - 2_000.0).clone(),
-            // Take a few regular steps, so that there is history to disturb.
+            // Most steps are regular, so that there is a history to disturb.
             _ => scene.pass(dice.roll(30) as f64 * 10.0).clone(),
         };
         match dice.roll(10) {

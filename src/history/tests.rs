@@ -1,4 +1,4 @@
-//! Tests of runs, gaps and resets, on simulated machines.
+//! Tests runs, gaps and resets on simulated machines.
 
 use super::row::{NoUseSource, UnusedRun};
 use super::testing::{Scene, disorder};
@@ -11,7 +11,7 @@ use crate::units::{GIB, MIB};
 
 const PID: u32 = 4242;
 
-/// Creates a holder of 20 GiB on GPU 0 and observes it for `seconds`, with samples every 10 s.
+/// Returns a scene with a process that holds 20 GiB on GPU 0, observed for `seconds` with samples every 10 s.
 fn watched(seconds: f64) -> (Scene, History) {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -57,7 +57,7 @@ fn a_run_begins_with_the_first_sample_without_use() {
 #[test]
 fn every_engine_counts_as_use_and_an_mps_zero_proves_nothing() {
     let gpu = |percent| Gpu { gpu_percent: percent, ..Gpu::default() };
-    // The driver reports 0 for each MPS client.
+    // The driver reports 0 for every MPS client.
     let mps = GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
     let row = |sm, memory, encoder, decoder| GpuProcess {
         sm_percent: sm,
@@ -94,7 +94,7 @@ fn a_few_missing_samples_do_not_end_a_run() {
         |scene| scene.now.gpus.clear(),
     ] {
         let (mut scene, mut history) = watched(100.0);
-        // The process is so busy that its CPU use proves nothing.
+        // With so much CPU use, the process may have used the GPU between samples.
         scene.process(PID).cpu_percent = Some(15.0);
         scene.gpu(0).gpu_percent = None;
         let whole = scene.clone();
@@ -128,7 +128,7 @@ fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
         assert_eq!(idle_seconds(&mut scene, &history), Some(idle), "{gap} s at {cpu_percent} %");
         assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
     }
-    // After use before the gap, it is unknown when in the gap the use ended.
+    // If the process used the GPU before the gap, it is unknown when the use ended.
     let (mut scene, mut history) = watched(100.0);
     scene.row(0, PID).sm_percent = Some(50);
     history.observe(scene.step());
@@ -307,16 +307,16 @@ fn memory_that_the_driver_omits_is_kept_for_a_minute() {
     assert_eq!(used(&history), None);
 }
 
-/// The memory of processes must not exceed the limit in the module's documentation, apart from allocator overhead.
+/// Checks the limits on memory in the module's documentation, apart from the overhead of the allocator.
 #[test]
 fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     let mut scene = Scene::new(16, 60.0);
-    // Play a tenth of the processes, and multiply their size by ten.
+    // To save time, play a tenth of the processes and multiply their size by ten.
     for pid in 1..=100 {
         scene.holder(pid, &[pid % 16], GIB + u64::from(pid) * MIB);
     }
     let mut history = History::default();
-    // 26 hours fill every ring.
+    // All rings are full after 26 hours.
     for _ in 0..26 * 60 {
         history.observe(scene.step());
     }
@@ -324,7 +324,7 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     assert!(size < 12 << 20, "{size} bytes");
     let per_row = size_of::<RowHistory>();
     assert!(per_row < 1024, "{per_row} bytes a row");
-    // Assume that every process is on every GPU.
+    // In the worst case, every process is on every GPU.
     assert!(size + 15_000 * per_row < 40 << 20);
 }
 
@@ -417,7 +417,7 @@ fn names_are_read_again_when_one_changes() {
         let process = scene.process(PID);
         let pick =
             |list: &[&str], index: usize| list.get(index).map(|name| Arc::<str>::from(*name));
-        // Usually nothing changes, and a change may be an equal copy.
+        // In most steps, nothing changes, and a new value can be equal to the old one.
         match roll(12) {
             0 => process.command = commands.get(roll(11)).map(|line| words(line)),
             1 => process.command = Some(spawned.clone().into()),

@@ -1,5 +1,5 @@
-//! Rows whose pid has no living process: /proc does not list it, or it is a zombie with an uncertain identity. A zombie
-//! with a certain identity has a [`ProcessHistory`](super::ProcessHistory) like any other process.
+//! Rows whose pid has no living process: /proc does not list the pid, or shows a zombie whose identity is uncertain.
+//! A zombie with a certain identity has a [`ProcessHistory`](super::ProcessHistory) like other processes.
 
 use foldhash::HashMap;
 
@@ -8,24 +8,24 @@ use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
 
-/// Maximum number of watched rows without a known process.
+/// Maximum number of rows without a living process that are watched.
 const MOST_UNLISTED: usize = 4096;
 
 /// A pid that NVML lists on a GPU although no living process has it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnlistedPid {
-    /// The period in which every list that was read contained the pid without a process.
+    /// The period in which all lists that were read contained the pid, and no living process had it.
     pub streak: Streak,
     /// `Z` or `X`, or `None` if /proc does not list the pid.
     pub state: Option<char>,
 }
 
-/// By index of the GPU and pid.
+/// The pids by index of the GPU in the history, and pid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Adds a row without a known process. `was_listed` means that the previous list was also read.
+    /// Adds a row without a known process. `was_listed` tells whether the previous list was read, too.
     pub(super) fn observe(
         &mut self,
         device: usize,
@@ -48,7 +48,8 @@ impl UnlistedPids {
         }
     }
 
-    /// Removes pids of known processes (`is_known`), and pids unlisted for longer than the allowed gap.
+    /// Removes pids that belong to known processes (`is_known`), and pids that were not listed for longer than the
+    /// allowed gap.
     pub(super) fn forget(&mut self, sample: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
             sample.time - unlisted.streak.until <= sample.allowed_gap && !is_known(*pid)
@@ -65,8 +66,8 @@ impl UnlistedPids {
     }
 }
 
-/// Returns the state of a dead process, or `Some(None)` if /proc does not list it. Returns `None` if the process can be
-/// alive, because the pid's entry may belong to another process.
+/// Returns the state of a dead process, or `Some(None)` if /proc does not list the pid. Returns `None` if the process
+/// may be alive, because the process in /proc may be a different one.
 fn state_of_unlisted(process: &Process) -> Option<Option<char>> {
     match process.state {
         Some('Z' | 'X') => Some(process.state),

@@ -1,8 +1,9 @@
 //! Recordings: files with one JSON snapshot per line, which `gpumem record` writes and `--replay` reads.
 //!
-//! [`RecordingReader`] streams snapshots from a file of any size, plain or compressed, and skips damaged lines.
-//! [`Writer`] appends snapshots so that an interruption loses at most the current line. [`store`] is a persistent ring
-//! of such files. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`] plays recordings.
+//! [`RecordingReader`] streams snapshots from a file of any size, compressed or not, and skips damaged lines.
+//! [`Writer`] appends snapshots; an interruption damages at most the line being written. [`store`] is a persistent
+//! ring of recordings in a directory. [`crate::model::snapshot`] defines the format, and [`crate::source::replay`]
+//! plays recordings.
 
 mod reader;
 pub mod store;
@@ -21,7 +22,7 @@ use crate::model::snapshot::SCHEMA;
 
 /// Why a recording cannot be read or written.
 ///
-/// The messages contain the system's error, so [`source`](std::error::Error::source) returns `None`.
+/// The messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     #[error("cannot open {name}: {}; name a recording made by `gpumem record`", system_message(.cause))]
@@ -31,11 +32,11 @@ pub enum RecordingError {
     #[error("cannot read {name} beyond line {line}: {}; copy it again from the original", system_message(.cause))]
     Read {
         name: String,
-        /// Number of the last line that was read, starting at 1, or 0 if none was read.
+        /// Number of the last line that was read, counting from 1, or 0 if none was read.
         line: u64,
         cause: io::Error,
     },
-    /// The format of the recording has another major version.
+    /// The recording's format has a different major version.
     #[error(
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
@@ -46,20 +47,20 @@ pub enum RecordingError {
         /// The first damage in the file, or `None` if the file is empty.
         first: Option<Damage>,
     },
-    /// The input is too long without a snapshot. The input may be endless.
+    /// The input contained no snapshot for so long that it may be endless.
     #[error("{name}, line {line}: {}", describe_barren(*.found, .last.as_ref()))]
     Barren {
         name: String,
-        /// Number of the line where reading stopped, starting at 1.
+        /// Number of the line at which reading stopped, counting from 1.
         line: u64,
         /// Line of the last snapshot, or 0 if there was none.
         found: u64,
-        /// The last damage, or `None` if all lines were blank.
+        /// What is wrong with the last damaged line, or `None` if all lines were blank.
         last: Option<Flaw>,
     },
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]
     Create { name: String, cause: io::Error },
-    /// A compressed file cannot be extended line by line.
+    /// Lines cannot be appended to a compressed file.
     #[error(
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
@@ -78,13 +79,13 @@ pub enum RecordingError {
         cause: io::Error,
         /// Time of the last snapshot that this writer wrote completely, or `None` if there is none.
         whole: Option<Time>,
-        /// Whether a part of the line remains at the end of the file because it could not be removed.
+        /// Whether part of a line is left at the end of the file because it could not be removed.
         torn: bool,
     },
-    /// The reader of a pipe has exited. This is not a failure, so the caller exits without a message.
+    /// The reader of a pipe has exited. This is not a failure, so the caller should exit without a message.
     #[error("{name} was closed by its reader")]
     Closed { name: String },
-    /// A directory cannot become a store, or is not writable.
+    /// The store's directory cannot be created, or files in it cannot be written.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), system_message(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
     #[error(
@@ -92,7 +93,7 @@ pub enum RecordingError {
         .folder.display(), describe_holder(*.pid)
     )]
     StoreBusy { folder: PathBuf, pid: Option<u32> },
-    /// The store is intact up to the last complete frame.
+    /// Writing failed. The store is intact up to the last complete frame.
     #[error("cannot write to the store {}: {}; {}", .folder.display(), system_message(.cause), writer::remedy(.cause))]
     StoreWrite { folder: PathBuf, cause: io::Error },
     #[error("cannot read the store {}: {}; name the directory that `gpumem record --store` writes to", .folder.display(), system_message(.cause))]
@@ -102,7 +103,7 @@ pub enum RecordingError {
     Damaged {
         name: String,
         damage: Damage,
-        /// Number of other damaged lines in the segment.
+        /// Number of further damaged lines in the segment.
         more: u64,
     },
 }
@@ -118,7 +119,7 @@ fn count_more(more: u64) -> String {
     }
 }
 
-/// Returns the system's error message in lower case and without the number.
+/// Returns the system's error message in lower case and without the error number.
 fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
@@ -154,7 +155,7 @@ fn describe_remains(whole: Option<Time>, torn: bool) -> String {
     text
 }
 
-/// Returns whether the bytes begin with a zstd frame, or with a skippable frame, which some compressors write first.
+/// Returns whether the bytes begin with a zstd frame or with a skippable frame, which some compressors write first.
 fn is_zstd(head: &[u8]) -> bool {
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

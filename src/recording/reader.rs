@@ -1,4 +1,4 @@
-//! Streams snapshots from a recording line by line and skips damaged lines.
+//! Streams snapshots from a recording, line by line, and skips damaged lines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,31 +14,32 @@ use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
 use crate::units::MIB;
 
-/// Maximum length of a line. A snapshot with a thousand processes has about one MiB.
+/// Maximum length of a line. A snapshot of a thousand processes is about 1 MiB long.
 const LINE_LIMIT: u64 = 16 * MIB;
-/// Maximum number of bytes without a snapshot. Longer input is not a recording and may be endless: a device, a pipe, or
-/// zeros compressed to a few kilobytes.
+/// Maximum number of bytes without a snapshot. Input with more is not a recording and may be endless: a device, a
+/// pipe, or zeros compressed to a few kilobytes.
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of objects in a line. A process with ten bytes of JSON takes a hundred times as much memory. A
-/// snapshot with a thousand processes has a few thousand objects.
+/// Maximum number of JSON objects in a line. A process with ten bytes of JSON takes a hundred times as much memory. A
+/// snapshot of a thousand processes contains only a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
-/// Maximum number of commas in a line. This limits lists of empty strings.
+/// Maximum number of commas in a line, which limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
-/// Maximum zstd window: 128 MiB, the default limit of `zstd`. The decoder allocates the window at the start.
+/// Base-2 logarithm of the maximum zstd window: 128 MiB, as in the `zstd` command. The decoder allocates the whole
+/// window when it starts.
 const WINDOW_LOG_LIMIT: u32 = 27;
-/// Maximum number of damaged lines to list. More damaged lines are only counted.
+/// Maximum number of damaged lines that are listed. Further ones are only counted.
 const DAMAGE_LIMIT: usize = 100;
-/// Size of the read buffer: a few snapshots of a busy host.
+/// Size of the read buffer, which is enough for a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// Start of gpumem's lines, used to find a complete line after a torn line without a newline.
+/// The beginning of each line that gpumem writes. Used to find a complete line after a torn one without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
-/// An iterator over the snapshots of a recording, which can have any size.
+/// An iterator over the snapshots of a recording of any size.
 ///
-/// A damaged line is skipped and listed in [`RecordingReader::damage`]. An error ends the iteration if reading failed,
-/// if the recording has another major version, or if it contains no snapshot.
+/// Damaged lines are skipped and listed in [`RecordingReader::damage`]. If reading fails, the recording has a
+/// different major version, or it contains no snapshot, the iteration ends with an error.
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
@@ -47,7 +48,7 @@ pub struct RecordingReader {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
-    /// Bytes read since the last snapshot, or since the start.
+    /// Bytes read since the last snapshot, or since the start if there was none.
     barren: u64,
     /// Line of the last snapshot, or 0 if there was none.
     found: u64,
@@ -57,12 +58,12 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Opens a recording, or standard input if the path is `-`. Compression is detected from the first bytes, not from
-    /// the file name.
+    /// Opens a recording, or standard input if the path is `-`. The first bytes, not the file name, show whether it
+    /// is compressed.
     ///
     /// # Errors
     ///
-    /// If the file is missing, a directory, or unreadable.
+    /// Returns an error if the file is missing, a directory, or unreadable.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         let open_error = |name, cause| RecordingError::Open { name, cause };
@@ -88,7 +89,7 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Reads a recording that is embedded in the program. `name` appears in errors.
+    /// Reads a recording that is embedded in the program. Errors contain `name`.
     pub fn from_bytes(
         bytes: &'static [u8],
         name: impl Into<String>,
@@ -98,16 +99,16 @@ impl RecordingReader {
         Ok(Self { rewind, ..reader })
     }
 
-    /// Returns whether [`RecordingReader::rewind`] works, which it does not for a pipe.
+    /// Returns whether [`RecordingReader::rewind`] has an effect. It has none on a pipe.
     pub fn can_rewind(&self) -> bool {
         self.rewind.is_some()
     }
 
-    /// Goes back to the start. Does nothing for a pipe.
+    /// Goes back to the start. Has no effect on a pipe.
     ///
     /// # Errors
     ///
-    /// If the first bytes can no longer be read.
+    /// Returns an error if the first bytes cannot be read again.
     pub fn rewind(&mut self) -> Result<(), RecordingError> {
         let Some(rewind) = self.rewind.take() else {
             return Ok(());
@@ -122,24 +123,24 @@ impl RecordingReader {
         Ok(())
     }
 
-    /// Returns the share of the recording that has been read, from 0 to 1, or `None` if its length is unknown, as for a
-    /// pipe or a small compressed file.
+    /// Returns how much of the recording has been read, from 0 to 1. Returns `None` if the length is unknown, as for
+    /// a pipe or a small compressed file.
     pub fn share_read(&self) -> Option<f64> {
         self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
 
-    /// Reads a recording from any reader. `name` appears in errors.
+    /// Reads a recording from any reader. Errors contain `name`.
     ///
     /// # Errors
     ///
-    /// If the first bytes cannot be read.
+    /// Returns an error if the first bytes cannot be read.
     pub fn from_read(
         mut input: impl Read + Send + 'static,
         name: impl Into<String>,
     ) -> Result<Self, RecordingError> {
         let name = name.into();
         let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
-        // A pipe may deliver the four bytes one by one.
+        // A pipe can return less than four bytes at a time.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
             return Err(read_error(name, cause));
@@ -174,17 +175,17 @@ impl RecordingReader {
         })
     }
 
-    /// Returns the name of the file as the caller specified it, or `standard input`.
+    /// Returns the path as the caller specified it, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the damage found so far, at most a hundred lines.
+    /// Returns the damage found so far, which lists at most a hundred lines.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// Returns the number of damaged lines so far, including lines that are not listed.
+    /// Returns the number of damaged lines found so far, including those that are not listed.
     pub fn damage_count(&self) -> u64 {
         self.damage_count
     }
@@ -193,7 +194,7 @@ impl RecordingReader {
         self.bytes
     }
 
-    /// Reads one line. Returns `None` if the line contains no snapshot, or if there are no more lines.
+    /// Reads one line. Returns `None` if the line contains no snapshot, or if there is no line left.
     fn step(&mut self) -> Result<Option<Snapshot>, RecordingError> {
         self.line.clear();
         self.number += 1;
@@ -205,7 +206,7 @@ impl RecordingReader {
                 self.check_barren()
             }
             Ok(RecordingLine::End) => self.end(None),
-            // An error without an errno comes from the decompressor. The text before it is valid.
+            // An error without an errno is from the decompressor. The text before it is valid.
             Err(cause) if self.compressed && cause.raw_os_error().is_none() => {
                 self.end(Some(match cause.kind() {
                     io::ErrorKind::UnexpectedEof => Flaw::TornCompression,
@@ -349,13 +350,13 @@ impl fmt::Debug for RecordingReader {
 
 enum RecordingLine {
     Whole,
-    /// The file ended before a newline.
+    /// The last line of the file, which has no newline.
     Last,
     TooLong,
     End,
 }
 
-/// A skipped line, or the skipped rest of a file.
+/// A skipped line, or the rest of a file, if it was skipped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {flaw}")]
 pub struct Damage {
@@ -363,24 +364,24 @@ pub struct Damage {
     pub flaw: Flaw,
 }
 
-/// What is wrong with a line. Text from the line is limited in length and safe for a terminal.
+/// What is wrong with a line. Text from the line is truncated and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     #[error("torn last line: the writer was cut off")]
     TornLine,
     #[error("torn compressed data: the file was cut off")]
     TornCompression,
-    /// The decompressor failed. The rest of the file cannot be read.
+    /// The decompressor failed, so the rest of the file cannot be read.
     #[error("damaged compressed data, the rest cannot be read: {0}")]
     Compression(String),
-    /// Decompression needs more memory than is allowed.
+    /// Decompression would need more memory than is allowed.
     #[error("compressed with a window of more than 128 MiB; unpack it with `zstd -d --long=31`")]
     Window,
     #[error("longer than 16 MiB")]
     TooLong,
     #[error("more objects or values than a snapshot can hold")]
     Overfull,
-    /// The line has NUL bytes, for example after a power failure.
+    /// The line contains NUL bytes, for example after a power failure.
     #[error("holds NUL bytes")]
     Nul,
     #[error("not UTF-8")]
@@ -391,10 +392,10 @@ pub enum Flaw {
 
 const TOO_FAR_BACK: &str = "requires too much memory";
 
-/// Returns whether a line would take far more memory than its text. The count includes braces and commas inside
-/// strings, but no command line has that many.
+/// Returns whether parsing a line would take far more memory than its text. Braces and commas within strings are
+/// counted, too, but real snapshots do not contain that many.
 fn is_overfull(text: &[u8]) -> bool {
-    // A short line, the common case, has too few bytes.
+    // Most lines are too short to contain that many objects.
     if text.len() < OBJECT_LIMIT * br#"{"pid":1},"#.len() {
         return false;
     }
@@ -406,7 +407,7 @@ fn is_overfull(text: &[u8]) -> bool {
     objects > OBJECT_LIMIT || values > VALUE_LIMIT
 }
 
-/// Returns the schema of a line if the line is a snapshot of another major version.
+/// Returns the schema of a line if it is a snapshot of a different major version.
 fn foreign_schema(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct RecordingHead<'a> {
@@ -422,7 +423,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// Returns the complete snapshot at the end of a line that begins with a torn snapshot.
+/// Returns the complete snapshot at the end of a line that begins with a torn one.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let start = text.windows(START.len()).rposition(|window| window == START)?;
     if start == 0 {
@@ -431,7 +432,7 @@ fn salvage(text: &[u8]) -> Option<Snapshot> {
     serde_json::from_slice(&text[start..]).ok()
 }
 
-/// Returns the parser's reason with the column. The line number would always be 1.
+/// Returns the parser's message with the column, but without the line number, which is always 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let words = text.rsplit_once(" at line ").map_or(&*text, |(w, _)| w);
@@ -448,7 +449,7 @@ fn bounded(text: &str) -> String {
             break;
         }
         match c {
-            // Keep the parser's own quotes and escapes.
+            // The parser quotes text itself, so keep its quotes and backslashes.
             '"' | '\'' | '\\' => out.push(c),
             c => out.extend(c.escape_debug()),
         }
@@ -456,12 +457,12 @@ fn bounded(text: &str) -> String {
     out
 }
 
-/// Minimum size of a compressed file for showing progress. In smaller files, the decoder reads too far ahead.
+/// Minimum size of a compressed file whose progress is shown. In smaller files, the decoder reads too far ahead.
 const MIN_COMPRESSED_BYTES: u64 = 4 * MIB;
 
 #[derive(Debug)]
 pub(super) enum Rewind {
-    /// An open file, which a rename does not affect. It shares its position with the reader.
+    /// An open file, which stays the same if the path is renamed or replaced. It shares its position with the reader.
     File {
         file: File,
         start: u64,
@@ -470,7 +471,7 @@ pub(super) enum Rewind {
 }
 
 impl Rewind {
-    /// Returns how to rewind a file that is about to be read, or `None` if it cannot be rewound.
+    /// Returns how to rewind a file that has not been read yet, or `None` if it is not a regular file.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -478,7 +479,7 @@ impl Rewind {
         Some(Self::File { file, start })
     }
 
-    /// Opens the recording at its start. Earlier readers must not be used afterwards.
+    /// Opens the recording at its start. Readers opened earlier must not be used anymore.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File { file, start } => {
@@ -490,7 +491,7 @@ impl Rewind {
         })
     }
 
-    /// Returns the share that has been read, from 0 to 1, after `lines` bytes of text.
+    /// Returns how much has been read, from 0 to 1, given the number of bytes of text read so far.
     pub(super) fn share(&self, compressed: bool, lines: u64) -> Option<f64> {
         let (read, length) = match self {
             Self::File { file, start } => {

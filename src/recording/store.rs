@@ -1,13 +1,13 @@
 //! The store: a ring of recordings in a directory.
 //!
-//! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file named
-//! after the time of its first snapshot. It is a sequence of complete zstd frames with checksums. A crash damages at
-//! most the last frame, so a reader loses only the last seconds. `--replay` and `zstd` read segments without
-//! conversion.
+//! [`StoreWriter`] limits the age and size of the store, and [`Store`] reads it. A segment is a `.jsonl.zst` file
+//! named after the time of its first snapshot, and consists of complete zstd frames with checksums. If gpumem
+//! crashes, at most the last frame is damaged, so a reader loses at most the last ten seconds or so. `--replay` and
+//! `zstd` read segments without conversion.
 //!
-//! Readers and the writer never wait for each other. The writer only appends, begins segments and removes the oldest. A
-//! reader tolerates a segment that is missing or ends with an incomplete frame. `cli::store` chooses the directory and
-//! how far back to read.
+//! Readers and the writer never wait for each other. The writer only appends, begins segments, and removes the oldest
+//! ones. A reader tolerates segments that have disappeared or end with an incomplete frame. `cli::store` chooses the
+//! directory and how far back to read.
 
 mod ring;
 
@@ -28,24 +28,24 @@ use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 
 const SUFFIX: &str = ".jsonl.zst";
-/// Latest time that the name of a segment can contain, in milliseconds: the end of the year 9999.
+/// Latest time that the name of a segment can contain, in milliseconds: almost the end of the year 9999.
 const LAST_NAMEABLE: i64 = 253_402_207_199_999;
-/// Number of segments to search for the latest snapshot. The newest segment may be torn or empty.
+/// Number of segments searched for the latest snapshot, because the newest ones can be torn or empty.
 const SEGMENTS_TRIED: usize = 4;
-/// Maximum number of bytes to read from a segment. Segments are smaller.
+/// Maximum number of bytes read from a segment. The writer's segments are smaller.
 const SEGMENT_LIMIT: u64 = 64 * MIB;
-/// Maximum number of bytes to read from an unpacked frame. Frames are smaller.
+/// Maximum number of bytes read from an unpacked frame. The writer's frames are smaller.
 const FRAME_LIMIT: u64 = 64 * MIB;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Segment {
-    /// Time in the segment's name. The first snapshot is not older, unless the clock was set back.
+    /// Time in the segment's name. No snapshot in the segment is older, unless the clock was set back.
     start: Time,
     path: PathBuf,
     bytes: u64,
 }
 
-/// The segments that a store contained when its directory was listed.
+/// The segments that the store's directory contained when it was listed.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -56,16 +56,16 @@ pub struct Store {
 pub struct Latest {
     pub time: Time,
     pub host: Host,
-    /// Seconds since the previous snapshot, or `None` if the previous snapshot could not be read.
+    /// Seconds since the snapshot before, or `None` if that snapshot could not be read.
     pub interval_seconds: Option<f64>,
 }
 
 impl Store {
-    /// Lists the segments in a directory and ignores other files. Takes no lock and writes nothing.
+    /// Lists the segments in a directory. Other files are ignored. Takes no lock and writes nothing.
     ///
     /// # Errors
     ///
-    /// If the path is missing, not a directory, or unreadable.
+    /// Returns an error if the path is missing, not a directory, or unreadable.
     pub fn open(folder: &Path) -> Result<Self, RecordingError> {
         match list(folder) {
             Ok(segments) => Ok(Self { folder: folder.to_owned(), segments }),
@@ -81,22 +81,22 @@ impl Store {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Returns the latest complete snapshot, or `None` if there is none. Reads one segment and decodes only its end.
+    /// Returns the latest complete snapshot, or `None` if there is none. Decodes only the end of a segment.
     pub fn latest(&self) -> Option<Latest> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
-    /// Returns the snapshots from `time` on, in the order in which they were written. Opens each file when the
-    /// iteration reaches it. An error concerns a single segment, and the iteration continues with the next segment.
+    /// Returns the snapshots from `time` on, in the order in which they were written. Each segment is opened when the
+    /// iteration reaches it. If a segment causes an error, the iteration continues with the next one.
     pub fn since(&self, time: Time) -> Since {
-        // A segment ends when the next segment begins.
+        // A segment contains no snapshots from after the start of the next one.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
         Since { time, segments: self.segments[skip.count()..].to_vec().into(), reader: None }
     }
 }
 
-/// Snapshots of a store, returned by [`Store::since`].
+/// The iterator over the snapshots of a store that [`Store::since`] returns.
 #[derive(Debug)]
 pub struct Since {
     time: Time,
@@ -105,9 +105,8 @@ pub struct Since {
 }
 
 impl Since {
-    /// Removes the oldest segments from the iteration until the others have at most `bytes` of compressed data. Keeps
-    /// at least the newest segment. Returns whether any segment was removed. Call this function before reading the
-    /// first snapshot.
+    /// Drops the oldest segments from the iteration until the others have at most `bytes` of compressed data. Always
+    /// keeps the newest one. Returns whether a segment was dropped. Must be called before the first snapshot is read.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
         let mut total = 0;
         let kept = self.segments.iter().rev().take_while(|segment| {
@@ -120,7 +119,8 @@ impl Since {
         left_out > 0
     }
 
-    /// Returns the error for a damaged segment after reading it. The newest segment may still be growing.
+    /// Returns the error for a segment that turned out to be damaged. If the newest segment is torn, it may still be
+    /// growing, which is not an error.
     fn damage_error(
         &self,
         name: &str,
@@ -154,7 +154,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // The segment is empty. Its damage shows the reason, if any.
+                // The segment is empty, or all of its lines are damaged.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());
@@ -178,7 +178,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let Some(start) = entry.file_name().to_str().and_then(start_of) else {
             continue;
         };
-        // This reads the metadata of the entry itself, not of a link's target. The entry may have disappeared.
+        // `DirEntry::metadata` does not follow symbolic links. The entry may have disappeared by now.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
                 segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
@@ -190,7 +190,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// Returns a name such as `20261121T130500.123Z.jsonl.zst`. Names sort by time.
+/// Returns the name of a segment, such as `20261121T130500.123Z.jsonl.zst`. Names sort by time.
 fn name_of(start: Time) -> String {
     let nameable = start.unix_milliseconds().clamp(0, LAST_NAMEABLE);
     let mut name = Time::from_unix_milliseconds(nameable).to_string();
@@ -204,7 +204,8 @@ fn start_of(name: &str) -> Option<Time> {
     (name_of(start) == name).then_some(start)
 }
 
-/// Opens a segment without following a link or waiting for a pipe. Returns `None` if the segment has been removed.
+/// Opens a segment without following a symbolic link or waiting for a FIFO. Returns `None` if the segment was
+/// removed.
 fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {
@@ -220,7 +221,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Returns the latest complete snapshot of a segment. Decodes only the last two frames.
+/// Returns the latest complete snapshot in a segment. Decodes only the last two frames.
 fn latest_of(path: &Path) -> Option<Latest> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;

@@ -1,13 +1,13 @@
-//! A small disk for tests that fill it.
+//! Mounts a small disk for tests that fill it.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A small disk, mounted on a folder until the value is dropped.
+/// A small disk that is mounted on a directory until the value is dropped.
 pub(super) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// Mounts a small disk. Prints the reason and returns `None` if that fails.
+    /// Mounts a small disk. If that is not possible, prints why and returns `None`.
     pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);

@@ -1,4 +1,4 @@
-//! Appends snapshots to a file or standard output, a whole line at a time.
+//! Appends snapshots to a file or standard output, one line at a time.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -13,26 +13,27 @@ use crate::host::open_output;
 use crate::model::json;
 use crate::model::{Snapshot, Time};
 
-/// A writer of snapshots that makes one `write(2)` call per line. It never changes existing content, and it removes the
-/// remains of a failed write, so that callers can retry.
+/// Writes snapshots, with a single `write(2)` call per line if possible. Never changes existing content. After a
+/// failed write, removes the part that was written, so that the caller can try again.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
     file: File,
     path: Option<PathBuf>,
-    /// Whether the file ends with a torn line, so that a newline must be written first.
+    /// Whether the file ends with a torn line, so that the next line must start with a newline.
     isolate: bool,
     line: Vec<u8>,
     whole: Option<Time>,
 }
 
 impl Writer {
-    /// Appends to a file, which is created if missing. A torn last line after a crash remains and is terminated by a
-    /// newline. The path may be a descriptor of the caller: `/dev/stdout`, `/dev/fd/63`.
+    /// Appends to a file, which is created if it is missing. If a crash left a torn last line, the line is kept and
+    /// terminated with a newline. The path can be an open file descriptor, such as `/dev/stdout` or `/dev/fd/63`.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, is a directory or compressed, or another process records to it.
+    /// Returns an error if the file cannot be opened, is a directory or compressed, or contains something else, or if
+    /// another process is recording to it.
     pub fn append(path: &Path) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {
@@ -45,11 +46,11 @@ impl Writer {
         Ok(Self { name, file, path: Some(path.to_owned()), isolate, line: Vec::new(), whole: None })
     }
 
-    /// Writes to standard output without the buffer of [`io::stdout`].
+    /// Writes to standard output, without the buffer of [`io::stdout`].
     ///
     /// # Errors
     ///
-    /// If standard output is closed.
+    /// Returns an error if standard output is closed.
     pub fn to_stdout() -> Result<Self, RecordingError> {
         let name = "standard output".to_owned();
         match io::stdout().as_fd().try_clone_to_owned() {
@@ -69,8 +70,9 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// For example, if the disk is full. The file then still ends with a whole line, and the caller can try again.
-    /// Returns [`RecordingError::Closed`] for a pipe whose reader has exited.
+    /// Returns an error if writing fails, for example because the disk is full. If possible, the file then ends with
+    /// a complete line, and the caller can try again. Returns [`RecordingError::Closed`] if the reader of a pipe has
+    /// exited.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         self.line.clear();
         self.line.push(b'\n');
@@ -106,17 +108,17 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes the last `written` bytes of this writer, unless other data was appended after them.
+    /// Removes the last `written` bytes, unless other data was appended after them.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
-            // An append leaves the position just after the last byte that this writer wrote.
+            // After an append, the position is just behind the last byte that this writer wrote.
             let end = self.file.stream_position()?;
             let metadata = self.file.metadata()?;
             if !metadata.is_file() || metadata.len() != end || written > end {
                 return Ok(false);
             }
             self.file.set_len(end - written)?;
-            // If standard output is a file, it may have been opened without `O_APPEND`.
+            // A file on standard output may have been opened without `O_APPEND`.
             self.file.seek(SeekFrom::Start(end - written))?;
             Ok(true)
         };
@@ -147,7 +149,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     if !metadata.is_file() {
         return Ok((file, false));
     }
-    // Two writers would mix their lines. On a file system without locks, they are not detected.
+    // Two writers would mix their lines. If the file system has no locks, a second writer is not noticed.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -155,7 +157,8 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     }
     let mut is_torn = false;
     if metadata.len() > 0 {
-        // A write-only descriptor cannot be read, so assume that the last line is torn. An empty line does no harm.
+        // The content cannot be read if the descriptor is write-only. Assume a torn last line then, because an
+        // additional empty line is harmless.
         let (head, last) = edges(&file, metadata.len()).unwrap_or_default();
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
@@ -168,7 +171,7 @@ fn open(path: &Path, name: &str) -> Result<(File, bool), RecordingError> {
     Ok((file, is_torn))
 }
 
-/// Returns whether a file that begins with `head` is a recording, even if its first line is torn.
+/// Returns whether a file that begins with `head` is a recording. Its first line can be torn.
 fn is_begun_recording(head: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
     let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
@@ -183,7 +186,7 @@ fn edges(file: &File, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     Ok((head[..length].to_vec(), last[0]))
 }
 
-/// Writes all bytes, if possible in one call. Returns how many bytes were written.
+/// Writes all bytes, with a single call if possible. Also returns how many bytes were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (u64, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -223,7 +226,7 @@ mod tests {
         snapshot
     }
 
-    /// Returns the snapshots of a file and the number of damaged lines.
+    /// Returns the snapshots in a file, and the number of damaged lines.
     fn read(path: &Path) -> (Vec<Snapshot>, u64) {
         let mut reader = RecordingReader::open(path).unwrap();
         let snapshots = reader.by_ref().map(Result::unwrap).collect();
@@ -336,7 +339,7 @@ mod tests {
         assert_eq!(read(&path), (vec![snapshot_at(0)], 1));
     }
 
-    /// Fills a file until writing fails. The file must be whole then, and again after space is freed.
+    /// Fills a disk until writing fails. The file must be intact at that time, and again after space is freed.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
         fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path).unwrap();
@@ -363,7 +366,7 @@ mod tests {
         assert!(whole.ends_with(b"\n"));
         assert_eq!(read(path), ((0..n).map(snapshot_at).collect(), 1));
 
-        // While the disk is full, the error repeats.
+        // As long as the disk is full, every write fails.
         writer.write(&snapshot_at(n)).unwrap_err();
         assert_eq!(fs::read(path).unwrap(), whole);
         make_space();
@@ -371,7 +374,8 @@ mod tests {
         assert_eq!(read(path), ((0..=n).map(snapshot_at).collect(), 1));
     }
 
-    /// The limit on file sizes applies to a process, so the test runs itself in a child process. Needs no privileges.
+    /// The limit on the size of files applies to the whole process, so the test runs itself in a child process. No
+    /// privileges are needed.
     #[test]
     fn a_limit_on_file_sizes_leaves_a_whole_recording() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -388,7 +392,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_crate, module) = module_path!().split_once("::").unwrap();
         let name = format!("{module}::a_limit_on_file_sizes_leaves_a_whole_recording");
-        // If the shell ignores SIGXFSZ, so do programs that it executes.
+        // If a shell ignores SIGXFSZ, so do the programs that it executes.
         let output = Command::new("sh")
             .args(["-c", "trap '' XFSZ; ulimit -S -f 40; exec \"$@\"", "sh"])
             .arg(env::current_exe().unwrap())

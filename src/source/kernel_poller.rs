@@ -1,10 +1,11 @@
-//! Adds data from notebook files and servers to the kernels in each snapshot.
+//! Adds data from files and notebook servers to the kernels in a snapshot.
 //!
-//! A home directory may be on a file server that hangs, and a notebook server may never answer. A separate thread for
-//! each kernel therefore reads its files every minute and queries its server every ten seconds. A sample uses the
-//! answers that have arrived. A sample with a new kernel waits for at most [`ANSWER_TIME`]. Missing data is marked as
-//! pending (`Jupyter::asking`) and added to a later sample. An answer belongs to one process, identified by pid and
-//! start time. An answer older than half a minute no longer describes the kernel's state, so only its names remain.
+//! A home directory can be on a file server that hangs, and a notebook server may never answer. Each kernel therefore
+//! has a thread that reads its files every minute and queries its server every ten seconds. A sample uses the answers
+//! that have arrived, and waits for answers about new kernels for at most [`ANSWER_TIME`] in total. Data that is
+//! still missing is marked as pending (`Jupyter::asking`) and added to a later sample. Each answer is about one
+//! process, identified by pid and start time. If an answer is older than half a minute, only the names in it are
+//! used, because the kernel's state may have changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,28 +22,28 @@ use crate::host::jupyter::{
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
-/// Maximum age of an answer that describes the kernel's current state.
+/// Maximum age of an answer whose kernel state is used.
 const OLDEST: Duration = Duration::from_secs(30);
 
-/// Interval between requests to a server, and between checks of a kernel's starter.
+/// Interval between requests to a server, and between checks whether a kernel's starter is alive.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Time limit for all requests in one query of a server.
+/// Time limit for all requests of one query.
 const SERVER_TIME: Duration = Duration::from_secs(3);
 
-/// Maximum number of threads, including hung threads. More kernels are described only by their argv.
+/// Maximum number of threads, including those that hang. For additional kernels, only the command line is used.
 const MOST_THREADS: usize = 64;
 
 type KernelKey = (u32, u64);
 
 #[derive(Clone, Debug)]
 struct KernelAnswer {
-    /// `None` if the process is not a kernel.
+    /// `None` if the process turned out not to be a kernel.
     jupyter: Option<Arc<Jupyter>>,
     at: Instant,
-    /// Whether the server was queried or there is no server to query.
+    /// Whether the server was queried, or there is no server to query.
     is_settled: bool,
 }
 
@@ -50,23 +51,23 @@ struct KernelAnswer {
 pub(super) struct Notebooks {
     roots: Roots,
     kernels: HashMap<KernelKey, KnownKernel>,
-    /// Each thread holds a clone, so the reference count is the number of threads plus one.
+    /// Each thread holds a clone, so the number of references is the number of threads plus one.
     threads: Arc<()>,
 }
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// Parsed from argv. A change means that the process has executed another program.
+    /// Parsed from the command line. If it changes, the process has executed a different program.
     from_argv: Option<Arc<Jupyter>>,
-    /// `None` until a thread is started. Dropping the receiver ends the thread.
+    /// `None` if no thread was started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,
     answer: Option<KernelAnswer>,
-    /// Whether a sample has already waited for this kernel. Later samples do not wait.
+    /// Whether a sample has waited for this kernel. Later samples do not.
     has_waited: bool,
 }
 
 impl KnownKernel {
-    /// Takes the answers that have arrived. Waits up to `time` for a settled answer.
+    /// Takes the answers that have arrived. If none of them is settled, waits for one, at most for `time`.
     fn take(&mut self, time: Duration) {
         let deadline = Deadline::after(time);
         let Some(answers) = &self.answers else { return };
@@ -111,7 +112,7 @@ impl Notebooks {
         Self { roots, kernels: HashMap::new(), threads: Arc::default() }
     }
 
-    /// Removes kernels that have exited, and starts threads for new kernels.
+    /// Removes kernels that have exited, and starts threads for new ones.
     pub(super) fn ask(&mut self, processes: &[Process]) {
         let mut old_kernels = std::mem::take(&mut self.kernels);
         for candidate in processes.iter().filter_map(candidate) {
@@ -131,7 +132,7 @@ impl Notebooks {
         }
     }
 
-    /// Adds the current answers to each kernel. [`Self::ask`] must have been called before.
+    /// Adds the current answers to the kernels. Call [`Self::ask`] first.
     pub(super) fn join(&mut self, processes: &mut [Process]) {
         let deadline = Deadline::after(ANSWER_TIME);
         for kernel in self.kernels.values_mut() {
@@ -146,7 +147,7 @@ impl Notebooks {
         }
     }
 
-    /// Starts the thread of a kernel, which ends when the returned receiver is dropped.
+    /// Starts the thread of a kernel, which ends after the returned receiver is dropped.
     fn start(&self, candidate: KernelCandidate) -> io::Result<Receiver<KernelAnswer>> {
         if Arc::strong_count(&self.threads) > MOST_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -186,7 +187,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
         let mut jupyter = kernel.as_ref().map(|kernel| kernel.jupyter.clone());
         let server = kernel.as_ref().and_then(|kernel| kernel.server.as_ref());
         if let (Some(jupyter), Some(server)) = (&mut jupyter, server) {
-            // A server that hangs must not delay the names, so they are sent first.
+            // Send the names first, so that a server that hangs does not delay them.
             let names =
                 KernelAnswer { jupyter: Some(jupyter.clone().into()), at, is_settled: false };
             if is_first && answers.send(names).is_err() {
@@ -203,7 +204,7 @@ fn while_wanted(roots: &Roots, candidate: &KernelCandidate, answers: &Sender<Ker
     }
 }
 
-/// Queries a server about a kernel. Requests the list of all kernels only if the kernel has no session.
+/// Queries a server about a kernel. The list of all kernels is requested only if the kernel has no session.
 fn ask(roots: &Roots, server: &Server, id: Option<&str>) -> Result<KernelState, ServerError> {
     let deadline = Deadline::after(SERVER_TIME);
     let time_left = || deadline.left().max(Duration::from_millis(1));
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Creates a poller with a kernel. The test acts as the kernel's thread.
+    /// Returns a poller with one kernel, whose thread the test simulates with the returned sender.
     fn notebooks(process: &Process) -> (Notebooks, Sender<KernelAnswer>) {
         let mut notebooks = Notebooks::new(Roots::default());
         let (answers, taken) = channel();
@@ -288,7 +289,7 @@ mod tests {
         let jupyter = join(&mut notebooks, kernel(70));
         assert_eq!(jupyter.execution_state.as_deref(), Some("busy"));
 
-        // After the pid was reused, answers about the earlier process must be ignored.
+        // If the pid is reused, answers about the earlier process are ignored.
         let jupyter = join(&mut notebooks, kernel(71));
         assert_eq!(jupyter.execution_state, None);
         assert!(answers.send(busy(Instant::now())).is_err());
@@ -329,7 +330,7 @@ mod tests {
     fn a_kernel_with_hanging_files_does_not_delay_others() {
         let proc = Proc::new();
         proc.process(91, 1, 910, &["JPY_SESSION_NAME=/b.ipynb"]);
-        // Opening the pipe blocks until there is a writer.
+        // Opening the FIFO for reading blocks until it has a writer.
         let environ = proc.folder(90).join("environ");
         std::fs::remove_file(&environ).unwrap();
         let mode = rustix::fs::Mode::RWXU;

@@ -1,12 +1,11 @@
-//! Samples this machine: joins NVML's rows with Linux's data about their processes.
+//! Samples this machine: joins NVML's rows with facts from /proc about their processes.
 //!
-//! A pid from NVML is a hint, not proof, because the process that allocated the memory may have exited and the pid may
-//! have been reused. `doubt` decides whether NVML means the current process. If not, the row is shown as unresolved,
-//! without values of the current process, and no rule or action uses it. If a process exits while NVML still lists its
-//! pid, the process's name remains until the pid is reused.
+//! A pid from NVML may not be that of the process that has it now, because the process that allocated the memory may
+//! have exited and its pid may have been reused. `doubt` decides whether NVML means the current process. If not, the
+//! row is shown as unresolved, without any facts about the current process, and no rule or action uses it. If a
+//! process exits while NVML still lists its pid, its name is shown until the pid is reused.
 //!
-//! A process that holds a GPU device file is also shown if NVML does not list it. The memory of such a process is
-//! unknown.
+//! A process that has a GPU device file open is shown even if NVML does not list it. Its GPU memory is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,12 +35,12 @@ pub struct Live {
     claims: Claims,
     users: Users,
     roots: Roots,
-    /// Unattributed memory of each GPU at the last search, or the lowest value since then.
+    /// Unattributed memory of each GPU at the last search, or its lowest value since then.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     host: Host,
-    /// Wall clock and boot time when the source was opened. Later times are computed from the boot time, so setting the
-    /// clock does not distort a history.
+    /// Wall clock and boot time when the source was opened. Later times are computed from the boot time, so that
+    /// setting the clock does not distort the history.
     opened: (Time, Clocks),
     timer: SampleTimer,
     marks: Option<Marks>,
@@ -59,7 +58,7 @@ impl std::fmt::Debug for Marks {
 }
 
 impl Live {
-    /// Calls `marks` on each snapshot, for example to add gpumem's actions on a process. `marks` must be fast.
+    /// Calls `marks` for each snapshot, for example to add what gpumem did to its processes. `marks` must be fast.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
         Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
@@ -68,7 +67,7 @@ impl Live {
         Self::open_at(options, interval, Roots::default())
     }
 
-    /// Opens NVML on a machine whose processes and device files are below `roots`.
+    /// Opens NVML on a machine whose /proc and device files are below `roots`.
     pub fn open_at(
         options: nvml::NvmlOptions,
         interval: Duration,
@@ -95,7 +94,7 @@ impl Live {
         })
     }
 
-    /// Lets this process claim the GPUs of the claim that it is nested in. Returns their indices.
+    /// Makes this process claim the GPUs of the claim in which it is nested, and returns their indices.
     pub fn nest_claims(&mut self, gpus: &mut [Gpu]) -> Vec<u32> {
         let inherited = self.claims.nest(gpus, &self.roots);
         self.mark_claims(gpus);
@@ -111,7 +110,7 @@ impl Live {
         &mut self.claims
     }
 
-    /// Samples only NVML, including pids, without reading /proc.
+    /// Makes samples contain only what NVML reports, including pids. /proc is not read.
     pub fn of_gpus_only(mut self) -> Self {
         self.gpus_only = true;
         self
@@ -143,14 +142,15 @@ impl Live {
     fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
-        // Notebook servers answer slowly, so request their data first and collect it last.
+        // Notebook servers are slow, so their data is requested first and collected last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
         snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
         self.notebooks.join(&mut snapshot.processes);
     }
 
-    /// Updates the holders of device files, or only the process tree on a machine without device files.
+    /// Finds the processes that have device files open. On a machine without device files, only updates the process
+    /// tree.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -176,7 +176,7 @@ impl Live {
         let pids: Vec<u32> =
             listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
         let mut sample = self.processes.sample(&pids, host::read_clocks().boottime_ns);
-        // A process that NVML does not list is shown only if it currently holds a GPU device file.
+        // A process that NVML does not list is shown only while it has a GPU device file open.
         sample.processes.retain_mut(|process| {
             if is_listed(process.pid) {
                 return true;
@@ -270,7 +270,8 @@ fn wall_clock() -> Time {
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Converts to clock ticks, rounded up, so that a process started in the current tick is treated as older.
+/// Converts nanoseconds to clock ticks, rounded up. A process that started in the current tick is then considered
+/// older.
 fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
     (boottime_ns / 1_000_000 * ticks_per_second).div_ceil(1000)
 }
@@ -284,13 +285,14 @@ fn holds_files(process: &Process) -> bool {
     files.is_some_and(|files| !files.is_empty())
 }
 
-/// Returns how much of the used memory belongs to no listed process, or `None` if unknown.
+/// Returns how much used memory belongs to no listed process, or `None` if that is unknown.
 fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     let used_bytes = gpu.memory?.used_bytes;
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Returns whether unattributed memory has grown enough since the last search to start another. Updates the level.
+/// Returns whether unattributed memory has grown so much since the last search that another one is needed. Updates
+/// the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);
     *level = if rises { bytes } else { bytes.min(*level) };
@@ -303,20 +305,20 @@ struct PidTrust {
     has_gpu_device_files: bool,
 }
 
-/// Returns the reason to doubt that NVML means the current process with a pid, or `None` if the process is trusted.
+/// Returns why NVML may not mean the current process with a pid, or `None` if it does.
 ///
-/// The process must have started before NVML first reported the pid. If the driver uses device files, the process must
-/// also hold one open. If gpumem cannot read the descriptors, the second condition is unknown. On the host, the first
-/// condition is then enough. In a container, the pid may belong to another namespace, so the process is not trusted.
+/// The process must have started before NVML first listed the pid. If the driver uses device files, the process must
+/// also have one open. If its file descriptors cannot be read, the process is trusted on the host, but not in a
+/// container, where the pid may be from a different pid namespace.
 ///
-/// A real driver always uses device files. NVML holds one open in gpumem itself, which is visible even if `/dev`
-/// contains none, as in a container that has only the library. If gpumem holds none either, only the first condition
-/// applies.
+/// A real driver always uses device files: NVML keeps one open in gpumem itself. This is visible even if `/dev`
+/// contains no device files, as in a container that only has the library. If gpumem has none open either, only the
+/// start time is checked.
 fn doubt(process: &Process, named_ticks: Option<u64>, trust: PidTrust) -> Option<&'static str> {
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
-    // A zombie has closed its files, but its pid cannot have been reused.
+    // A zombie has no open files, but its pid cannot have been reused.
     if !trust.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }
@@ -348,7 +350,7 @@ mod tests {
             (511, false),
             (512, true),
             (600, false),
-            // Memory that was freed and allocated again is treated as new.
+            // Memory that was freed and allocated again counts as growth.
             (100, false),
             (355, false),
             (356, true),

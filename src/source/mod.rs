@@ -1,9 +1,9 @@
 //! Sources of snapshots.
 //!
-//! Other modules use only the trait [`Source`], which returns snapshots. `live` joins NVML and /proc at intervals that
-//! `sample_timer` schedules. `kernel_poller` reads the files of notebook kernels and queries their servers.
-//! `named_pids` stores the processes that have the pids listed by NVML. `replay` plays recordings, and `playback`
-//! schedules their snapshots. `remote` reads the recording of another machine. `nvml` makes all NVML calls.
+//! Other modules use the trait [`Source`], which returns snapshots. `live` joins NVML and /proc, at intervals that
+//! `sample_timer` determines. `kernel_poller` reads the files of notebook kernels and queries their servers.
+//! `named_pids` remembers the processes whose pids NVML listed. `replay` plays recordings at times that `playback`
+//! determines. `remote` reads the snapshots of another machine. `nvml` makes all NVML calls.
 
 mod kernel_poller;
 pub mod live;
@@ -23,33 +23,33 @@ use crate::recording;
 /// A source of snapshots.
 ///
 /// Callers that only need snapshots call [`Source::next`]. Callers that also wait for other events call
-/// [`due`](Source::due), wait until the next snapshot is due, and then call [`take`](Source::take).
+/// [`due`](Source::due), wait until the next snapshot is due, and call [`take`](Source::take).
 pub trait Source: Send {
-    /// Returns when the next snapshot is due. Blocks while a recording is read from a pipe. Fails only if no snapshot
-    /// can follow, because there is no driver or a recording cannot be read further. Partial failures are in the
-    /// snapshot's `errors`.
+    /// Returns when the next snapshot is due. May block while reading a recording from a pipe. Returns an error only
+    /// if there can be no further snapshot, because there is no driver or a recording cannot be read. Other failures
+    /// are listed in the snapshot's `errors`.
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError>;
 
-    /// Returns the next snapshot even if it is not due, or `None` at the end of a recording.
+    /// Returns the next snapshot, even if it is not due yet, or `None` at the end of a recording.
     fn take(&mut self, now: Instant) -> Result<Option<Snapshot>, SourceError>;
 
-    /// Applies a control, or does nothing if the control does not apply to this source. Fails if a recording cannot be
-    /// read again from its beginning.
+    /// Applies a control. Controls that do not apply to this source have no effect. Returns an error if a recording
+    /// cannot be rewound.
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError>;
 
     fn origin(&self) -> Origin;
 
-    /// Returns why snapshots are missing, if the reason is known and may be temporary.
+    /// Returns why snapshots are missing, if the reason is known and can be temporary.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Returns how much of a recording has been read, from 0 to 1, or `None` if unknown.
+    /// Returns how much of a recording has been read, from 0 to 1, or `None` if that is unknown.
     fn share_read(&self) -> Option<f64> {
         None
     }
 
-    /// Waits until the next snapshot is due and returns it. Returns `None` if a recording has ended or is paused.
+    /// Waits until the next snapshot is due, and returns it. Returns `None` if a recording has ended or is paused.
     fn next(&mut self) -> Result<Option<Snapshot>, SourceError> {
         match self.due(Instant::now())? {
             NextSnapshot::In(wait) => {
@@ -66,27 +66,27 @@ pub trait Source: Send {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextSnapshot {
     In(Duration),
-    /// After the next control, because the source is paused.
+    /// The source is paused until the next control.
     OnRequest,
-    /// Never, unless the recording is rewound.
+    /// The recording has ended. Only rewinding it makes another snapshot available.
     Ended,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Control {
     Interval(Duration),
-    /// Start or stop fast sampling of this machine.
+    /// Starts or stops fast sampling of this machine.
     Fast(bool),
-    /// Play a recording at this multiple of real time.
+    /// Plays a recording at this multiple of its speed.
     Speed(f64),
     Playing(bool),
-    /// Go to the next sample of a recording, then pause.
+    /// Plays the next sample of a recording, then pauses.
     Step,
-    /// Skip samples before this time, then pause.
+    /// Plays without waiting up to the first sample at or after this time, then pauses.
     SeekTo(Time),
-    /// Skip samples until the next control.
+    /// Plays without waiting until the next control.
     Run,
-    /// Go back to the beginning of a recording, and pause.
+    /// Goes back to the start of a recording, and pauses.
     Rewind,
 }
 
@@ -95,9 +95,9 @@ pub enum Origin {
     Live,
     /// A recording, whose processes cannot be signalled.
     Replay {
-        /// Name for display: the file's name, `standard input` or `demo`.
+        /// Name to show: the path of the file, `standard input`, or `demo`.
         name: String,
-        /// Whether the recording can be rewound. A pipe cannot.
+        /// Whether the recording can be rewound, which a pipe cannot.
         can_rewind: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Stores when NVML first listed each pid, and the last trusted process with that pid.
+//! Remembers when NVML first listed each pid, and the last trusted process that had it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,12 +21,13 @@ pub(super) struct NamedPid {
     pub(super) first_ns: u64,
     /// Number of the last sample in which NVML listed the pid.
     sample: u64,
-    /// The last trusted process with this pid.
+    /// The last trusted process that had this pid.
     process: Option<Arc<LastKnown>>,
 }
 
 impl NamedPid {
-    /// Stores a trusted process with this pid. Removes the stored process if an untrusted process has reused the pid.
+    /// Remembers a trusted process with this pid. If the process is not trusted and is a different one, forgets the
+    /// old one.
     pub(super) fn record(&mut self, process: &Process, is_trusted: bool) {
         let last = self.process.as_deref();
         let is_same = last.is_some_and(|last| last.start_ticks == process.start_ticks);
@@ -55,7 +56,7 @@ impl NamedPid {
 }
 
 impl NamedPids {
-    /// Records which pids NVML lists. `now` contains the current instant and the same time in nanoseconds since boot.
+    /// Records which pids NVML lists. `now` is the current time, both as an instant and in nanoseconds since boot.
     pub(super) fn record(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
         self.number += 1;
         let sample = self.number;
@@ -83,7 +84,7 @@ impl NamedPids {
         if all_lists_read {
             self.pids.retain(|_, named| named.sample == sample);
         } else {
-            // If a list cannot be read, it is unknown whether the pids are still on the list.
+            // A list that could not be read may still contain these pids.
             let unnamed = self.pids.values_mut().filter(|named| named.sample != sample);
             unnamed.for_each(|named| named.process = None);
         }
@@ -134,9 +135,9 @@ mod tests {
         };
         assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
         assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
-        // A list cannot be read, so its pids remain.
+        // If a list cannot be read, its pids stay.
         assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
-        // A pid is new if it appears when another pid disappears, and also if it returns.
+        // A pid that appears while another disappears is new, and so is a pid that returns.
         assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
         assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
     }
@@ -176,10 +177,10 @@ mod tests {
         named.record(&process(5, "python"), true);
         named.record(&process(5, "train"), true);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // The process is not trusted because it has closed its files, but it is the same process.
+        // The process is no longer trusted, because it has closed its files, but it is still the same process.
         named.record(&process(5, "train"), false);
         assert_eq!(name(&named).as_deref(), Some("train"));
-        // Another process has reused the pid.
+        // A different process has the pid now.
         named.record(&process(9, "stranger"), false);
         assert_eq!(name(&named), None);
     }

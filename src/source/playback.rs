@@ -1,38 +1,39 @@
-//! Schedules the snapshots of a recording by the times when they were recorded. Supports pause, step and seek.
+//! Decides when each snapshot of a recording is due, judging by its time. Supports pause, step and seek.
 
 use std::time::Duration;
 
 use super::Control;
 use crate::model::Time;
 
-/// Maximum wait at a gap in a recording.
+/// Maximum time to wait at a gap in a recording.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Maximum delay that playback makes up for. A longer delay is a suspension, for example by Ctrl-Z.
+/// Maximum delay for which playback catches up. A longer delay is treated as a suspension, for example by Ctrl-Z.
 const MOST_LATE: Duration = Duration::from_secs(1);
 
 /// A clock for playback, which decides when each snapshot is due.
 ///
-/// The clock holds no snapshots and does not read the time. The caller passes in the times of snapshots, which can come
-/// from a recording or from a screen's timeline, and the time of a monotonic clock. After a jump in a timeline, the
-/// caller creates a new clock and delivers the target snapshot to it.
+/// The clock neither holds snapshots nor reads the time. The caller passes in the times of the snapshots, from a
+/// recording or from the timeline of the screen, and the current time of a monotonic clock. To jump within a
+/// timeline, the caller creates a new clock and delivers the target snapshot to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaybackClock {
-    /// Multiple of the recording's speed. At 0 or less, every wait is [`LONGEST_WAIT`]. `None` never waits.
+    /// Multiple of the recording's speed. If it is 0 or less, each wait is [`LONGEST_WAIT`]. `None` means that
+    /// playback never waits.
     speed: Option<f64>,
     is_playing: bool,
     seek: Option<Seek>,
-    /// Length in seconds of the beginning that plays without waiting.
+    /// Length, in seconds, of the beginning that is played without waiting.
     history_seconds: f64,
     first: Option<Time>,
     previous: Option<Time>,
     due: Duration,
 }
 
-/// Snapshots that play without waiting. Playback then pauses.
+/// Snapshots that are played without waiting. After them, playback pauses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seek {
     Step,
-    /// All snapshots before this time, and the next one.
+    /// All snapshots before this time, and the first one after it.
     To(Time),
     Run,
 }
@@ -70,12 +71,12 @@ impl PlaybackClock {
         !self.is_playing && self.seek.is_none()
     }
 
-    /// Applies a control at `now`. Ignores controls that do not concern playback.
+    /// Applies a control at the time `now`. Controls that are not about playback have no effect.
     pub fn steer(&mut self, control: Control, now: Duration) {
         let seek = match control {
             Control::Interval(_) | Control::Fast(_) => return,
             Control::Speed(speed) => {
-                // The new speed applies from the previous snapshot on.
+                // The new speed also applies to the current wait, from the previous snapshot on.
                 self.speed = Some(speed);
                 return;
             }
@@ -88,7 +89,7 @@ impl PlaybackClock {
                 return;
             }
             Control::Rewind => {
-                // After a rewind, the beginning plays with waits.
+                // After a rewind, the beginning is played with waits.
                 *self = Self { speed: self.speed, ..Self::default() };
                 None
             }
@@ -100,7 +101,7 @@ impl PlaybackClock {
         self.seek = seek;
     }
 
-    /// Returns how long to wait at `now` for the snapshot recorded at `time`, or `None` while paused.
+    /// Returns how long to wait, from `now`, for the snapshot recorded at `time`, or `None` if playback is paused.
     pub fn wait(&self, time: Time, now: Duration) -> Option<Duration> {
         let gap = self.gap(time).filter(|_| self.seek.is_none());
         let wait = gap.map_or(Duration::ZERO, |gap| (self.due + gap).saturating_sub(now));
@@ -108,7 +109,7 @@ impl PlaybackClock {
     }
 
     pub fn delivered(&mut self, time: Time, now: Duration) {
-        // Count from the previous due time, so that delays do not add up. A long suspension is not made up for.
+        // Count from when the snapshot was due, so that delays do not add up. After a long suspension, start over.
         self.due = match self.gap(time) {
             Some(gap) if now.saturating_sub(self.due + gap) < MOST_LATE => {
                 (self.due + gap).min(now)
@@ -124,7 +125,7 @@ impl PlaybackClock {
         });
     }
 
-    /// Returns the time between the due times of the previous snapshot and this one, or `None` if there is no wait.
+    /// Returns how long after the previous snapshot this one is due, or `None` if it is due immediately.
     fn gap(&self, time: Time) -> Option<Duration> {
         let (speed, first, previous) = (self.speed?, self.first?, self.previous?);
         let is_history = time.seconds_since(first) < self.history_seconds;
@@ -133,7 +134,7 @@ impl PlaybackClock {
 }
 
 fn gap(previous: Time, time: Time, speed: f64) -> Duration {
-    // If the clock of the recording was set back, do not wait.
+    // If the clock was set back in the recording, do not wait.
     let seconds = time.seconds_since(previous).max(0.0);
     if speed > 0.0 {
         Duration::try_from_secs_f64(seconds / speed)
@@ -157,7 +158,7 @@ mod tests {
         PlaybackClock::default().at_speed(speed)
     }
 
-    /// Plays `times` on a clock that advances only by the waits, and returns the waits in seconds.
+    /// Plays the snapshots at `times` on a clock that advances only while waiting. Returns the waits in seconds.
     fn waits(playback: PlaybackClock, skip_seconds: f64, times: &[f64]) -> Vec<f64> {
         let mut playback = playback.start_after(skip_seconds);
         let mut now = Duration::ZERO;
@@ -201,7 +202,7 @@ mod tests {
         // Drawing the screen took 0.3 s.
         let wait = playback.wait(at(1.0), milliseconds(300));
         assert_eq!(wait, Some(milliseconds(700)));
-        // The caller woke up late.
+        // The caller woke up 0.2 s late.
         playback.delivered(at(1.0), milliseconds(1200));
         let wait = playback.wait(at(2.0), milliseconds(1200));
         assert_eq!(wait, Some(milliseconds(800)));
@@ -235,15 +236,14 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 9 * SECOND), None);
         playback.steer(Control::Playing(true), 20 * SECOND);
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
-        // A repeated control must not restart the wait, and a control that does not concern playback must have no
-        // effect.
+        // A repeated control must not restart the wait. A control that is not about playback must have no effect.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
         playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    /// Plays a screen's timeline. Returns the last second shown at each tick, in milliseconds.
+    /// Plays the timeline of a screen. Returns the second that is shown at each tick; ticks are in milliseconds.
     fn last_shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;
         let mut tick = |&milliseconds| {
@@ -264,11 +264,11 @@ mod tests {
         let ticks = [50_000, 50_900, 51_000, 51_300, 52_000, 52_900, 53_000];
         let seconds = last_shown(&mut playback, 10, &ticks);
         assert_eq!(seconds, [10, 10, 11, 11, 12, 12, 13]);
-        // If several snapshots are due in a tick, only the last one is shown.
+        // If several snapshots are due at a tick, only the last one is shown.
         playback.steer(Control::Speed(64.0), 53 * SECOND);
         let seconds = last_shown(&mut playback, 13, &[53_000, 53_100, 53_200, 53_500]);
         assert_eq!(seconds, [13, 19, 25, 45]);
-        // After an hour of suspension, the missed snapshots are not played.
+        // After an hour of suspension, the missed snapshots are not caught up on.
         assert_eq!(last_shown(&mut playback, 45, &[3_653_500]), [46]);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads snapshots from another machine by running `gpumem record -` there through the user's ssh.
 //!
-//! ssh runs in batch mode and never asks for a password. It uses the keys, agents and jump hosts of the user's
-//! configuration. The output of a host is read like any recording: lines have a maximum length, and damaged lines are
+//! ssh runs in batch mode, so it never asks for a password. It uses the keys, agents and jump hosts in the user's
+//! configuration. The host's output is read like any recording: the length of lines is limited, and damaged lines are
 //! skipped.
 
 use std::io::{self, Read};
@@ -16,13 +16,13 @@ use crate::model::{Snapshot, Time};
 use crate::recording::{RecordingError, RecordingReader};
 use crate::subprocess::Subprocess;
 
-/// Options for all ssh commands, which override settings for interactive sessions. ssh must forward nothing, least of
-/// all the agent, and run no other command.
+/// Options for all ssh commands. They override settings that users make for interactive sessions: ssh must not
+/// forward anything, in particular not the agent, and must not run a different command.
 const COMMON_OPTIONS: [&str; 4] =
     ["ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "RemoteCommand=none"];
 /// Options for ssh without a terminal. ssh does not ask, gives up on a host that does not answer, and compresses. It
-/// uses an existing shared connection but creates none, because other sessions would lose the connection when this ssh
-/// exits.
+/// uses an existing shared connection, but does not create one, because other sessions would then lose their
+/// connection when this ssh exits.
 const BATCH_OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "ConnectTimeout=10",
@@ -32,29 +32,29 @@ const BATCH_OPTIONS: [&str; 7] = [
     "ControlMaster=no",
     "RequestTTY=no",
 ];
-/// Maximum number of bytes kept from the end of standard error.
+/// Maximum number of bytes that are kept from the end of standard error.
 const STDERR_BYTES: usize = 4096;
-/// How long ssh can run after its output has ended before gpumem kills it.
+/// Time that ssh has to exit after its output has ended. Then, gpumem kills it.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
-/// Minimum and maximum pause before connecting again after a failure.
+/// Minimum and maximum pause before the next attempt to connect after a failure.
 const LEAST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum age of a duplicate, in seconds before the last snapshot. An even older snapshot shows that the clock was set
+/// A snapshot up to this many seconds older than the last one is a duplicate. If it is even older, the clock was set
 /// back.
 const KNOWN_SECONDS: f64 = 60.0;
-/// ssh's exit code if it could not connect or lost the connection.
+/// Exit status of ssh if it could not connect or lost the connection.
 const SSH_FAILED: i32 = 255;
-/// A shell's exit code for an unknown command.
+/// Exit status of a shell for an unknown command.
 const NO_PROGRAM: i32 = 127;
-/// gpumem's exit code for unknown arguments.
+/// Exit status of gpumem for unknown arguments.
 const USAGE: i32 = 2;
 
-/// A machine that ssh can reach, and the command to run gpumem there.
+/// A machine that ssh can reach, and how to run gpumem there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteHost {
     /// Name of the host, as passed to ssh.
     pub name: Arc<str>,
-    /// Command that runs gpumem on the host, in the syntax of the host's shell.
+    /// Command that runs gpumem on the host, for the host's shell.
     pub command: Arc<str>,
 }
 
@@ -63,7 +63,7 @@ pub struct RemoteRequest {
     pub interval: Duration,
     /// How long to record, or `None` to record until the connection is closed.
     pub duration: Option<Duration>,
-    /// How much stored history the host sends first.
+    /// How much of its stored history the host sends first.
     pub history: Duration,
 }
 
@@ -87,7 +87,7 @@ pub enum RemoteError {
     #[error("its gpumem writes {found:?}, and this one reads {SCHEMA:?}; upgrade gpumem {}", .side)]
     Schema {
         found: String,
-        /// Where to upgrade gpumem: `here` or `there`.
+        /// Where gpumem must be upgraded: `here` or `there`.
         side: &'static str,
     },
     #[error("{message}")]
@@ -96,7 +96,7 @@ pub enum RemoteError {
     Unreadable { cause: RecordingError },
 }
 
-/// A handle that closes a connection from another thread. A connection that is already closed is not affected.
+/// A handle with which another thread can close a connection. Closing a closed connection has no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Hangup(Arc<Mutex<Option<Subprocess>>>);
 
@@ -117,7 +117,7 @@ impl Hangup {
 pub struct Remote {
     host: RemoteHost,
     output: Option<ChildStdout>,
-    /// `None` until the host has answered.
+    /// `None` until the first bytes have arrived.
     reader: Option<RecordingReader>,
     hangup: Hangup,
     errors: Arc<Mutex<Vec<u8>>>,
@@ -127,8 +127,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects to a host. `hangup` can close the connection from another thread. Fails if ssh cannot be started. If
-    /// the host does not answer, [`Remote::next`] fails.
+    /// Connects to a host. `hangup` can close the connection from another thread. Returns an error if ssh cannot be
+    /// started. If the host does not answer, [`Remote::next`] returns the error.
     pub fn connect(
         host: &RemoteHost,
         request: RemoteRequest,
@@ -156,8 +156,8 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Waits for the next snapshot. Returns `None` after the host has sent all requested data. Fails if the connection
-    /// ended early.
+    /// Waits for the next snapshot. Returns `None` when the host has sent all requested data, and an error if the
+    /// connection ended before that.
     pub fn next(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         if let Some(output) = self.output.take() {
             // Blocks until the first bytes arrive.
@@ -176,7 +176,7 @@ impl Remote {
         self.reader.as_ref().map_or(0, RecordingReader::damage_count)
     }
 
-    /// Returns `None` if the host has sent all data, or else the error that explains why data is missing.
+    /// Returns `None` if the host has sent all data, otherwise an error that explains why data is missing.
     fn end(&mut self) -> Result<Option<Snapshot>, RemoteError> {
         self.reader = None;
         let status = self.hangup.wait();
@@ -222,17 +222,17 @@ impl Remote {
     }
 }
 
-/// Samples of another machine. Reconnects if the connection ends.
+/// A source of snapshots from another machine. Connects again if the connection is lost.
 pub struct RemoteSource {
     host: RemoteHost,
     request: RemoteRequest,
     hangup: Hangup,
     remote: Option<Remote>,
     read: Option<Snapshot>,
-    /// Time of the last snapshot by the host's clock, and when the snapshot arrived.
+    /// Time of the last snapshot on the host's clock, and when it arrived.
     last: Option<(Time, Instant)>,
     trouble: Option<String>,
-    /// When to connect again. After the next failure, the wait is `pause`.
+    /// When to connect again. If that fails, the next attempt is `pause` later.
     retry_at: Option<Instant>,
     pause: Duration,
 }
@@ -258,7 +258,7 @@ impl RemoteSource {
             None => {
                 let mut request = self.request;
                 if let Some((_, at)) = self.last {
-                    // The store of the host may contain the snapshots that were missed.
+                    // The host's store may contain the snapshots that were missed.
                     request.history = request.history.min(at.elapsed());
                 }
                 self.remote.insert(Remote::connect(&self.host, request, &self.hangup)?)
@@ -337,20 +337,20 @@ impl RemoteRequest {
 }
 
 impl RemoteHost {
-    /// Builds an ssh command for the current terminal, where ssh can ask for a password.
+    /// Returns an ssh command for the current terminal, on which ssh can ask for a password.
     pub fn on_terminal(&self, command: &str) -> Command {
         let mut ssh = ssh();
         ssh.args(["-t", "--", &*self.name, &self.shell_command(command)]);
         ssh
     }
 
-    /// Returns the command line for users to run `command` on the host.
+    /// Returns the command line with which a user runs `command` on the host.
     pub fn typed(&self, command: &str) -> String {
         let remote_command = self.shell_command(command).replace('\'', r"'\''");
         format!("ssh -t {} '{remote_command}'", self.name)
     }
 
-    /// Replaces `gpumem` in a command by the host's command.
+    /// Replaces `gpumem` in a command with the host's command for gpumem.
     fn shell_command(&self, command: &str) -> String {
         match command.strip_prefix("gpumem ") {
             Some(words) => format!("{} {words}", self.command),
@@ -370,7 +370,7 @@ fn is_newer(found: &str) -> bool {
     version(found) > version(SCHEMA)
 }
 
-/// Reads to the end, but keeps only the last bytes.
+/// Reads standard error to its end, but keeps only the last bytes.
 fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
     let Some(mut errors) = errors else { return };
     let mut part = [0; 1024];
@@ -386,7 +386,7 @@ fn keep_last(errors: Option<ChildStderr>, kept: &Mutex<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// The typed command passes through the local shell and the host's shell.
+    /// The command line passes through the local shell and through the host's shell.
     #[test]
     fn a_typed_command_survives_both_shells() {
         let host = RemoteHost { name: "me@gpu01".into(), command: "printf '<%s>' \"it's\"".into() };

@@ -1,8 +1,8 @@
 //! Plays recordings: a file, standard input, or the built-in demo.
 //!
-//! A recording is passed on unchanged even if its clock was set back, which `rules` handles. Damaged lines are skipped
-//! and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback) schedules the
-//! snapshots, and `tests/it/demo.rs` creates the demo.
+//! Snapshots are passed on unchanged, even if the clock was set back; `rules` handles that. Damaged lines are skipped
+//! and listed in [`Replay::damage`]. [`crate::recording`] reads recordings, [`playback`](super::playback) decides
+//! when each snapshot is due, and `tests/it/demo.rs` creates the demo.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::model::Snapshot;
 use crate::recording::{self, Damage, RecordingReader};
 
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
-/// Length of the demo's history when the screen opens, in seconds.
+/// Length, in seconds, of the history with which the demo opens.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Plays without waiting.
+    /// Plays all snapshots without waiting.
     pub fn new(reader: RecordingReader) -> Self {
         Self { reader, read: None, playback: PlaybackClock::default(), started: None }
     }
@@ -36,20 +36,21 @@ impl Replay {
         Ok(Self::new(RecordingReader::open(path)?))
     }
 
-    /// Plays the demo. The first 25 of its 40 minutes play without waiting, so that the screen opens with a history.
+    /// Plays the demo. The first 25 of its 40 minutes are played without waiting, so that the screen opens with a
+    /// history.
     pub fn demo() -> Result<Self, recording::RecordingError> {
         let reader = RecordingReader::from_bytes(DEMO, "demo")?;
         Ok(Self::new(reader).start_after(DEMO_HISTORY_SECONDS))
     }
 
-    /// Delivers the snapshots when they are due at this multiple of the recording's speed.
+    /// Plays at this multiple of the recording's speed.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         self.playback = self.playback.at_speed(speed);
         self
     }
 
-    /// Delivers the snapshots of the first `seconds` of the recording without waiting.
+    /// Plays the first `seconds` of the recording without waiting.
     #[must_use]
     pub fn start_after(mut self, seconds: f64) -> Self {
         self.playback = self.playback.start_after(seconds);
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(demo.damage_count(), 0);
     }
 
-    /// Creates a recording with one snapshot per second, starting at 100 s, and the current time.
+    /// Returns a recording of `count` snapshots, one per second from 100 s on, and the current time.
     fn replay_of(count: i64) -> (Replay, Instant) {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
@@ -184,7 +185,7 @@ mod tests {
         snapshot.time.unix_seconds()
     }
 
-    /// Takes the snapshots that are due without waiting and returns their seconds.
+    /// Takes all snapshots that are due at `now`. Returns their times in seconds.
     fn take_due(replay: &mut Replay, now: Instant) -> Vec<i64> {
         let mut taken = Vec::new();
         while replay.due(now).unwrap() == NextSnapshot::In(Duration::ZERO) && taken.len() < 50 {
@@ -206,7 +207,7 @@ mod tests {
         let passed = take_due(&mut replay, now);
         assert_eq!(passed, [100, 101, 102, 103]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
-        // The snapshots before this time were already skipped.
+        // The snapshots before this time have already been played.
         replay.steer(Control::SeekTo(time), now).unwrap();
         assert_eq!(take_due(&mut replay, now), [104]);
         replay.steer(Control::Run, now).unwrap();
@@ -232,7 +233,7 @@ mod tests {
         assert!(take_due(&mut demo, now).len() > 10, "its history");
         demo.steer(Control::Rewind, now).unwrap();
         demo.steer(Control::Playing(true), now).unwrap();
-        // After a rewind, the history plays at normal speed.
+        // After a rewind, the history is played at normal speed.
         assert_eq!(take_due(&mut demo, now).len(), 1);
     }
 }

@@ -1,11 +1,11 @@
-//! Schedules the samples of this machine.
+//! Decides when the next sample of this machine is due.
 
 use std::time::{Duration, Instant};
 
 /// Sampling interval while a user waits for a process to exit.
 const FAST: Duration = Duration::from_millis(250);
 
-/// A timer for samples at a regular interval. The caller passes in the current time.
+/// A timer for samples at regular intervals. The caller passes in the current time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,
@@ -26,19 +26,19 @@ impl SampleTimer {
     }
 
     pub(super) fn record_sample(&mut self, now: Instant) {
-        // A sample that took longer than the interval does not shorten the next intervals.
+        // If a sample took longer than the interval, later intervals are not shortened.
         let due = (self.due + self.current()).max(now);
         self.last = Some(self.due.min(now));
         self.due = due;
     }
 
-    /// Sets the interval, which starts at the last sample.
+    /// Changes the interval. The current interval still counts from the last sample.
     pub(super) fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
         self.replan();
     }
 
-    /// Starts or stops fast sampling. A sample is due immediately when it starts.
+    /// Starts or stops fast sampling. When it starts, a sample is due immediately.
     pub(super) fn set_fast(&mut self, is_fast: bool, now: Instant) {
         if self.is_fast == is_fast {
             return;
@@ -70,7 +70,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Returns a timer of 2 s that took its first sample, and the time of that sample.
+    /// Returns a timer with an interval of 2 s, and the time at which its first sample was taken.
     fn started_timer() -> (SampleTimer, Instant) {
         let start = Instant::now();
         let mut timer = SampleTimer::new(milliseconds(2000), start);
@@ -83,11 +83,11 @@ mod tests {
     fn samples_are_regular_and_missed_ones_are_skipped() {
         let (mut timer, start) = started_timer();
         assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
-        // The sample is 300 ms late. The next sample remains on schedule.
+        // If a sample is 300 ms late, the next one is still on schedule.
         let late = start + milliseconds(2300);
         timer.record_sample(late);
         assert_eq!(timer.wait(late), milliseconds(1700));
-        // The sample is late by several intervals, but only one sample is due.
+        // If a sample is late by several intervals, only one sample is due.
         let stopped = start + milliseconds(60_000);
         timer.record_sample(stopped);
         assert_eq!(timer.wait(stopped), Duration::ZERO);

@@ -1,19 +1,19 @@
-//! Memory of a row over time, in buckets no wider than about a twentieth of their age.
+//! The memory of a row over time, in buckets that are at most about a twentieth as wide as they are old.
 
 use super::{BUCKET_SECONDS, MOST_BUCKETS};
 use crate::model::Time;
 
-/// How long in seconds a level must be held to belong to the band.
+/// Time, in seconds, for which a level must be held to belong to the band.
 const BAND_SECONDS: u32 = 360;
 
-/// Memory held in a period, up to the start of the next bucket.
+/// Memory held in the period that ends at the start of the next bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
-    /// Seconds observed since the first sample.
+    /// Observed seconds since the first sample.
     pub(super) start: u32,
     pub(super) low: u32,
     pub(super) high: u32,
-    /// Highest level held for [`BAND_SECONDS`] during a closed bucket.
+    /// The highest level that was held for [`BAND_SECONDS`] during the bucket. Set when the bucket ends.
     pub(super) held: u32,
     pub(super) samples: u32,
 }
@@ -40,7 +40,7 @@ impl Bucket {
 pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
     pub(super) last: Time,
-    /// Time of the last sample, in seconds observed since the first.
+    /// Time of the last sample, in observed seconds since the first.
     pub(super) now: u32,
     pub(super) grain: Grain,
 }
@@ -54,7 +54,7 @@ impl GrowthSeries {
         (self.now, self.last) = (sample.start, time);
         self.grain.observe(sample.low);
         match self.buckets.last_mut() {
-            // A plateau is one bucket of any length.
+            // A plateau is a single bucket, however long it is.
             Some(last)
                 if sample.start - last.start < BUCKET_SECONDS
                     || (last.is_level() && last.low == sample.low) =>
@@ -65,7 +65,7 @@ impl GrowthSeries {
         }
     }
 
-    /// Records the level that the last bucket held when it ends. Merging would lose it.
+    /// Records which level was held when the last bucket ends. Merging loses this information.
     fn note_held(&mut self, end: u32) {
         if end < BAND_SECONDS {
             return;
@@ -88,7 +88,7 @@ impl GrowthSeries {
         self.buckets.push(bucket);
     }
 
-    /// Merges the two neighbours whose union is narrowest relative to its age.
+    /// Merges the two neighbouring buckets that together are narrowest relative to their age.
     fn merge(&mut self) {
         let width_for_age = |at: usize| {
             let pair = &self.buckets[at..];
@@ -105,7 +105,7 @@ impl GrowthSeries {
     }
 }
 
-/// Returns the lowest value in the last `seconds` of buckets that end at `end`.
+/// Returns the lowest value in the last `seconds` before `end`, where the last of the buckets ends.
 pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     let mut until = end;
     let mut least = u32::MAX;
@@ -119,9 +119,9 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// Depth by which samples may miss the bottom of a valley: the difference to the neighbouring samples. If a sawtooth
-/// and the sampling interval have similar periods, the observed minimum rises without growth, but at most by this
-/// depth.
+/// How deep the valleys are that samples can miss, judging by the difference between a low and its neighbouring
+/// samples. If the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum rises
+/// without growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,
@@ -138,7 +138,7 @@ impl Grain {
         if value < before {
             self.lost = before - value;
         } else if lost > 0 {
-            // Samples do not miss a flat bottom.
+            // The bottom of a flat valley is not missed.
             let side = lost.min(value - before);
             self.mean = if self.mean == 0 { side } else { self.mean - self.mean / 4 + side / 4 };
         }

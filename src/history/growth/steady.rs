@@ -1,5 +1,5 @@
-//! Detects steady growth in a row, follows it, and detects its end. [`super::window`] defines steady growth in a
-//! window.
+//! Detects steady growth in a row, follows it, and detects its end. [`super::window`] defines which windows show
+//! steady growth.
 
 use super::series::{Bucket, GrowthSeries, held_at};
 use super::view::{Trend, View};
@@ -7,17 +7,18 @@ use super::window::{EVEN, KEEP, START};
 use super::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use crate::model::Time;
 
-/// Minimum growth, as a multiple of the mean depth by which samples miss valleys.
+/// Minimum growth, as a multiple of the mean depth of the valleys that samples can miss.
 const MISSED_VALLEYS: f64 = 1.5;
-/// How long in seconds growth must slow down before it ends.
+/// Time, in seconds, for which growth must slow down before it ends.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// Like [`SLOW_FOR_SECONDS`], for irregular growth, whose rises may be rare by chance.
+/// Like [`SLOW_FOR_SECONDS`], but for irregular growth, whose rises can be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
     since: u32,
     trend: Trend,
-    /// Seconds for which the window must pass. Memory that jumps up and down resembles growth only briefly.
+    /// Seconds for which windows must pass before growth is reported. Memory that jumps up and down resembles growth
+    /// only briefly.
     probation: u32,
 }
 
@@ -61,7 +62,7 @@ impl GrowthDetector {
                     }
                 } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady::of(&self.series, passing.since, passing.trend);
-                    // A window may still be full of growth that has ended.
+                    // The window passes although most of its growth is past and has ended.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
             }
@@ -104,16 +105,16 @@ impl GrowthDetector {
         if view.slows(since, window.end, &thresholds.slower) {
             return None;
         }
-        // Memory falls almost as much as it rises.
+        // The memory falls by more than half as much as it rises.
         let (up, down) = view.ups_and_downs(window.start);
         let probation = if down > up / 2.0 { (window.end - window.start) / 12 } else { 0 };
         Some(Passing { since, trend, probation })
     }
 
-    /// Returns whether growth continues although no window passes. Neither a peak nor a pause ends growth.
+    /// Returns whether growth continues although no window passes, because of a peak or a pause.
     fn may_last(&self, steady: &Steady) -> bool {
         if steady.has_stopped() {
-            // The earlier pauses determine how long the growth is reported.
+            // For growth that has stopped, `Steady::is_history` decides when it ends.
             return true;
         }
         let passed = self.series.now - steady.passed_at;
@@ -126,43 +127,45 @@ impl GrowthDetector {
     }
 }
 
-// Growth that ended still fills most of a long window. To detect the end, [`Steady`] records when the highest value
-// last rose. Because peaks are short, it also records when the highest value held for a few minutes last rose. Movement
-// inside an earlier band is not a rise. How long growth can pause depends on its earlier pauses.
+// Growth that has ended still fills most of a long window. To detect its end, [`Steady`] records when the highest
+// value last rose. Because peaks are short, it also records when the highest value that was held for a few minutes
+// last rose. Movement within an earlier band is not a rise. The longest earlier pause determines how long growth can
+// pause.
 
-/// Growth that never paused has stopped after this many seconds without a rise.
+/// Growth without earlier pauses has stopped after this many seconds without a rise.
 const QUIET_SECONDS: u32 = 300;
-/// How long in seconds stopped growth is reported, unless its pauses are longer.
+/// Time, in seconds since the last rise, for which stopped growth is reported. Longer if earlier pauses were longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause may be longer than the longest earlier pause by this factor.
+/// A pause can exceed the longest earlier pause by this factor.
 const PATIENCE: f64 = 1.5;
-/// Minimum rise, as a share of the rise expected from the rate.
+/// Minimum size of a rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// Like [`LEAST_SHARE`], after growth has stopped.
+/// Like [`LEAST_SHARE`], but after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
-/// Maximum number of seconds over which the expected rise is computed after growth has stopped.
+/// Maximum period, in seconds, for the expected rise after growth has stopped.
 const MOST_SECONDS_ANEW: u32 = 600;
-/// Absolute minimum of a rise: 1 MiB.
+/// Minimum size of a rise in any case: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
-/// Peaks shorter than this, in seconds, do not hide the level below them.
+/// Time, in seconds, for which a value must be held. Shorter peaks are ignored.
 const HELD_SECONDS: u32 = 150;
-/// Length in seconds of the periods whose lows are compared to decide whether fluctuating memory has stopped growing.
+/// Length, in seconds, of the two periods that are compared to decide whether memory that goes up and down has
+/// stopped growing.
 const STALL_SECONDS: u32 = 280;
-/// Minimum rise of the lows from one period of [`STALL_SECONDS`] to the next, as a share of the rise expected from the
-/// rate.
+/// Minimum rise of the lows from the first period to the second, as a share of the rise expected from the rate.
 const STALL_SHARE: f64 = 0.4;
-/// Like [`STALL_SHARE`], for the mean of lows and highs. Lower, because random variation moves the mean less.
+/// Like [`STALL_SHARE`], for the mean of lows and highs, which random variation moves less.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// Minimum share of the growth that must be freed to end it.
+/// Minimum share of the growth that must be freed for the growth to end.
 const CAME_BACK: f64 = 0.1;
-/// Minimum depth of the fall below the level held for [`LEVEL_SECONDS`], as a share of the growth.
+/// Minimum fall below the level held for [`LEVEL_SECONDS`], as a share of the growth.
 const CAME_BACK_BENEATH: f64 = 0.02;
-/// Time in seconds for which a level must be held. Longer than an evaluation, whose end frees no growth.
+/// Time, in seconds, for which a level must be held. An evaluation is shorter, so its end is not a fall below the
+/// level.
 const LEVEL_SECONDS: u32 = 600;
-/// Minimum ratio of the fall that ends growth to every earlier fall.
+/// The fall that ends growth must be this many times as deep as any earlier fall.
 const MORE_THAN_EVER: f64 = 2.0;
 
-/// When a value last rose, and the longest time between two rises.
+/// When a value last rose, and the longest time between two of its rises.
 #[derive(Clone, Copy, Debug)]
 struct Rises {
     last: u32,
@@ -172,29 +175,29 @@ struct Rises {
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
-        // A plateau rises at its start. Any other bucket may rise as late as its end.
+        // A plateau rose at its start. In any other bucket, the rise can be as late as the end.
         self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }
 
-/// Steady growth, followed as it happens. Old buckets are too wide to show when a value rose.
+/// Steady growth, followed from sample to sample because old buckets are too wide to show when a value rose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     pub(super) since: u32,
     passed_at: u32,
     pub(super) trend: Trend,
     at: u32,
-    /// Rises of the highest value, or of the highest value held for a few minutes.
+    /// Rises of the highest value, or of the highest value that was held for a few minutes.
     either: Rises,
-    /// Rises of the highest value held for a few minutes.
+    /// Rises of the highest value that was held for a few minutes.
     held_alone: Rises,
-    /// The highest value so far, and the highest value held for a few minutes.
+    /// The highest value so far. `held` is the highest value that was held for a few minutes.
     high: u32,
     held: u32,
     /// Values of `high` and `held` at the last rise.
     before: (u32, u32),
     held_before: u32,
-    /// Highest value held for [`LEVEL_SECONDS`]: the level reached below peaks, with a delay.
+    /// The highest value held for [`LEVEL_SECONDS`], which is the level below the peaks.
     level: u32,
     deepest_fall: u32,
     stopped: Option<Stop>,
@@ -232,7 +235,7 @@ impl Steady {
     pub(super) fn follow(&mut self, series: &GrowthSeries) {
         let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
-            // After a long pause, the growth missed during the pause is not required.
+            // After a long pause, growth need not make up for the pause.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
@@ -259,7 +262,7 @@ impl Steady {
             }
         }
         self.at = series.now;
-        // Growth resumes only if a window passes.
+        // Growth that has stopped resumes only if a window passes.
         let passes = self.passed_at == self.at;
         let rose_at = if self.is_still() {
             Some(self.either.last)
@@ -275,7 +278,8 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Returns whether the growth was freed. The end of a peak does not free the growth.
+    /// Returns whether the growth was freed. At the end of a peak, memory does not fall below the level, so this is
+    /// not the case.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
@@ -288,13 +292,12 @@ impl Steady {
         self.either.last
     }
 
-    /// Returns how many seconds growth can pause, based on its earlier pauses.
+    /// Returns for how many seconds growth can pause, judging by its earlier pauses.
     fn usual_pause(&self) -> u32 {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Returns whether the time without a rise exceeds the longest possible pause. Growth then resumes only with
-    /// another rise.
+    /// Returns whether growth has paused for too long. Once it has stopped, it resumes only after another rise.
     fn is_still(&self) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
@@ -304,8 +307,8 @@ impl Steady {
         }
     }
 
-    /// Returns whether fluctuating memory remains at its level. Peaks of a sawtooth or of noise exceed earlier peaks by
-    /// chance long after growth has stopped.
+    /// Returns whether memory that goes up and down stays at its level. Peaks alone cannot show this: long after
+    /// growth has stopped, a peak of a sawtooth or of noise can exceed all earlier ones by chance.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
         let span = STALL_SECONDS.max(pause * 3 / 2);
@@ -319,7 +322,7 @@ impl Steady {
             return false;
         }
         let mut lows = [u32::MAX; 2];
-        // Sum and count of the means of low and high.
+        // The sum and number of the buckets' means of low and high.
         let mut middles = [(0.0, 0.0); 2];
         let mut end = now;
         for bucket in series.buckets.iter().rev() {

@@ -1,4 +1,4 @@
-//! Tests for each family of curves: growth, curves that resemble growth, and invalid input.
+//! Tests families of curves: growth, curves that resemble growth, and invalid input.
 
 use super::*;
 use crate::model::dice::Dice;
@@ -13,9 +13,9 @@ fn instant(seconds: f64) -> Time {
 
 struct Played {
     growth: Growth,
-    /// Minutes at which a leak was found or ended, alternately.
+    /// Times, in minutes, when a leak was found or ended, alternating.
     turns: Vec<f64>,
-    /// Minutes at which a report of a leak or a stop began or ended, alternately.
+    /// Times, in minutes, when the report of a leak or of stopped growth began or ended, alternating.
     words: Vec<f64>,
 }
 
@@ -32,7 +32,7 @@ impl Played {
     }
 }
 
-/// Plays a curve of MiB over minutes. NaN means unknown.
+/// Plays a curve that returns MiB for a time in minutes. NaN means that the memory is unknown.
 fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Played {
     let mut growth = Growth::default();
     let (mut turns, mut words) = (Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     Played { growth, turns, words }
 }
 
-/// Asserts for all sampling intervals that a leak is found once and not lost again.
+/// Checks with several sampling intervals that a leak is found once and stays found.
 #[track_caller]
 fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -63,7 +63,7 @@ fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Asserts that growth is never found.
+/// Checks with several sampling intervals that no leak is ever found.
 #[track_caller]
 fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -72,7 +72,7 @@ fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Asserts that no growth is found at the end.
+/// Checks with several sampling intervals that no leak is found at the end, and at most one before.
 #[track_caller]
 fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -95,11 +95,11 @@ fn a_leak_is_found_at_any_rate_whatever_was_before() {
     assert_leak(240.0, |t| BASE + steps(1.5 * t, 2.0));
     assert_leak(60.0, |t| BASE + t * t);
     assert_leak(110.0, |t| BASE + steps(20.0 * (t - 80.0).max(0.0), 2.0));
-    // A model is loaded in four pieces, the batch size changes, and memory spikes.
+    // First, a model is loaded in four pieces. Then, the batch size changes. Finally, memory spikes.
     assert_leak(30.0, |t| 500.0 + 3000.0 * t.floor().min(4.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 20.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t);
-    // Samples are missing, and there is a gap of a few minutes.
+    // First, samples are missing. Then, there is a gap of a few minutes.
     assert_leak(40.0, |t| if (t * 7.3).fract() < 0.15 { f64::NAN } else { BASE + 20.0 * t });
     assert_leak(40.0, |t| if t > 12.0 && t < 17.0 { f64::NAN } else { BASE + 20.0 * t });
 }
@@ -137,7 +137,7 @@ fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
 
 #[test]
 fn a_leak_is_found_below_memory_that_comes_and_goes() {
-    // Memory shows evaluations every ten minutes, a sawtooth, and noise.
+    // First, there are evaluations every ten minutes. Then, a sawtooth. Finally, noise.
     assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {
@@ -156,7 +156,7 @@ fn epochs_that_keep_something_are_a_leak_from_the_fourth_on() {
 
 #[test]
 fn growth_that_was_not_sampled_proves_nothing() {
-    // Five short bursts of samples, forty minutes apart, each with more memory.
+    // Samples are taken in five short bursts, forty minutes apart. In each burst, there is more memory.
     let mut growth = Growth::default();
     for visit in 0..5u64 {
         for sample in 0..6u64 {
@@ -187,7 +187,7 @@ fn growth_that_levels_off_is_no_leak_in_the_end() {
 
 #[test]
 fn growth_that_levels_off_over_hours_is_dismissed_before_half_way() {
-    // In the first quarter, the curve looks like a leak.
+    // The first quarter of the curve looks like a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
             let settles = |t: f64| BASE + 12_000.0 * (1.0 - (-t / hours / 60.0).exp());
@@ -247,7 +247,7 @@ fn growth_that_stops_is_withdrawn_within_minutes() {
 
 #[test]
 fn a_leak_that_pauses_as_it_always_did_goes_on() {
-    // Requests arrive for two minutes, then none for three to six.
+    // Requests arrive for two minutes, and then pause for three to six.
     for pause in [3.0, 4.5, 6.0] {
         assert_leak(180.0, |t| {
             let (rounds, rest) = ((t / (2.0 + pause)).floor(), t % (2.0 + pause));
@@ -258,7 +258,7 @@ fn a_leak_that_pauses_as_it_always_did_goes_on() {
 
 #[test]
 fn a_high_water_mark_is_no_leak() {
-    // Batches have random sizes, so new maxima become ever rarer.
+    // The sizes of the batches are random, so new maxima become ever rarer.
     let mut alarms = 0;
     for seed in 1..=24 {
         let mut dice = Dice(seed * 0x9E37_79B9);
@@ -274,13 +274,13 @@ fn a_high_water_mark_is_no_leak() {
         });
         alarms += played.turns.len().div_ceil(2);
     }
-    // In these six days, an earlier version raised an alarm every four hours.
+    // An earlier version of the detector raised an alarm every four hours in these six days.
     assert!(alarms <= 3, "{alarms} alarms");
 }
 
 #[test]
 fn a_band_that_was_filled_before_is_no_leak() {
-    // Memory fluctuates below a fixed top, and its lows rise for hours.
+    // Memory varies below a fixed top, and its lows rise for hours.
     for seed in 1..20 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let played = play(20.0, 300.0, |t| {
@@ -294,7 +294,7 @@ fn a_band_that_was_filled_before_is_no_leak() {
 #[test]
 fn memory_that_climbs_back_to_where_it_was_is_no_leak() {
     assert_never(180.0, |t| BASE + if t < 15.0 { 20_000.0 } else { 100.0 * (t - 15.0) });
-    // Growth beyond the earlier level is a leak.
+    // Only growth beyond the earlier level is a leak.
     let turns = play(10.0, 300.0, |t| BASE + if t < 15.0 { 10_000.0 } else { 100.0 * (t - 15.0) });
     assert_eq!(turns.turns.len(), 1);
     assert!((114.0..=130.0).contains(&turns.turns[0]), "{:?}", turns.turns);
@@ -310,7 +310,7 @@ fn large_steps_are_found_from_the_fourth_on() {
             assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
-    // A model loaded in parts, trials of any size, and a step that is reverted.
+    // First, a model is loaded in parts. Then, trials have different sizes. Finally, a step is reverted.
     assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
     assert_never(70.0, |t| {
         BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]
@@ -328,7 +328,7 @@ fn equal_peaks_are_no_leak_at_any_period() {
 
 #[test]
 fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
-    // In each tooth, the sample at the bottom is 0.8 s later.
+    // In each tooth, the sample near the bottom is taken 0.8 s later.
     for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
         let period = period / 60.0;
         let played = play(interval, 120.0, |t| BASE + 15_000.0 * (t % period) / period);
@@ -338,7 +338,7 @@ fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
 
 #[test]
 fn a_slow_climb_is_believed_once() {
-    // The first climb looks like a leak, but later climbs do not.
+    // The first climb looks like a leak, and the following ones do not.
     for period in [20.0, 30.0, 40.0] {
         for interval in [1.0, 30.0] {
             let played = play(interval, period * 6.0, |t| BASE + 5000.0 * (t / period).fract());
@@ -410,7 +410,7 @@ fn no_input_panics_or_grows_without_bound() {
     }
 }
 
-/// Returns random times with a mean distance of `mean` minutes.
+/// Returns a generator of random times, whose mean distance is `mean` minutes.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
     let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
@@ -422,7 +422,7 @@ fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
 #[test]
 fn a_cache_that_fills_by_chance_is_no_leak_and_requests_that_leak_are() {
     for seed in 1..=20 {
-        // Keys have a Zipf distribution, so frequent keys appear first.
+        // The keys have a Zipf distribution, so frequent keys enter the cache first.
         let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.04));
         let (mut known, mut at) = ([false; 120], next());
         let cache = play(30.0, 180.0, |t| {
@@ -459,7 +459,7 @@ fn requests_that_come_and_go_are_no_leak() {
                 at = next();
             }
             ends.retain(|end| *end > t);
-            // Requests arrive during the first quarter of an hour.
+            // Requests arrive only in the first quarter of an hour.
             BASE + 400.0 * if t < 15.0 { 15.0 } else { ends.len() as f64 }
         });
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");
@@ -494,14 +494,14 @@ fn requests_that_leak_are_one_leak_however_they_come() {
         assert!(!played.words.is_empty(), "seed {seed}");
         anew += (played.words.len() - 1) / 2;
     }
-    // An earlier version lost and found the growth 31 times.
+    // An earlier version of the detector lost and found the growth 31 times.
     assert!(anew <= 2, "{anew} times found anew in 40 runs");
 }
 
 #[test]
 fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() {
     for interval in [10.0, 30.0, 60.0] {
-        // Requests arrive for six minutes, then none for four, and once none for twenty.
+        // Requests arrive for six minutes, then pause for four. One of the pauses takes twenty minutes.
         let played = play(interval, 180.0, |t| {
             let active = |t: f64| (t / 10.0).floor() * 6.0 + (t % 10.0).min(6.0);
             let before = t.min(84.0);
@@ -524,7 +524,7 @@ fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() 
 
 #[test]
 fn a_leak_beneath_evaluations_is_found_and_stays_found() {
-    // Minutes between evaluations, their length, and the time within which all leaks must be found.
+    // Range of minutes between evaluations, range of their length, and minutes within which all leaks must be found.
     for (every, lasting, within) in [
         ((5.0, 12.0), (1.5, 4.0), 45.0),
         ((12.0, 60.0), (1.5, 4.0), 60.0),
@@ -577,7 +577,7 @@ fn evaluations_without_a_leak_are_none() {
 
 #[test]
 fn a_process_that_sleeps_and_wakes_seldom_counts_as_stopped() {
-    // A rollout that frees its cache while it sleeps.
+    // The process frees its cache while it sleeps.
     for (period, most) in [(5.0, 1), (10.0, 25), (11.0, 17)] {
         let played = play(10.0, 240.0, |t| {
             BASE + 30.0 * t + if t % period < period / 2.0 { 15_000.0 } else { 0.0 }

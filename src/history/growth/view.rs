@@ -1,18 +1,18 @@
-//! Buckets of a row with their floor, queried by windows of time.
+//! A view of a row's buckets and their floor, for queries about windows of time.
 
 use super::series::{Bucket, GrowthSeries};
 use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
 pub(super) const SLOTS: usize = 12;
-/// Reciprocal of the maximum share of the counted growth that a slot contributes.
+/// No slot can contribute more than one divided by this to the counted growth.
 const LEAST_STEPS: f64 = 4.0;
 
-/// A window in which the floor rises steadily. Times are in seconds since the first sample.
+/// A window in which the floor rises steadily. Its times are observed seconds since the first sample.
 pub(super) struct Window {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Sum of the rises of all slots, each limited by the cap.
+    /// Sum of the slots' rises, each limited to the cap.
     pub(super) counted: f64,
 }
 
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns the floor's rise in each twelfth from `start` to `end`, limited by the cap.
+    /// Returns the rises of the floor in the twelfths from `start` to `end`, each limited to the cap.
     pub(super) fn capped_rises(&self, start: u32, end: u32) -> [f64; SLOTS] {
         let mut rises = [0.0; SLOTS];
         for rise in self.rises(start, end) {
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
         rises.map(|rise| rise.min(cap))
     }
 
-    /// Returns the lowest and highest value in each of `PARTS`, or `None` for a part without a sample.
+    /// Returns the lowest and highest value in each of `PARTS` parts, or `None` for a part without samples.
     pub(super) fn extremes<const PARTS: usize>(
         &self,
         start: u32,
@@ -114,7 +114,7 @@ impl<'a> View<'a> {
         (up, down)
     }
 
-    /// Returns the start of the last bucket. Rises within that bucket are not known yet.
+    /// Returns the start of the last bucket, whose rises are not known yet.
     pub(super) fn last_start(&self) -> u32 {
         self.buckets().last().map_or(0, |last| last.start)
     }
@@ -126,11 +126,12 @@ fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
     (slot as usize).min(slots - 1)
 }
 
-/// Returns the cap at which a slot contributes at most a quarter of the total, or 0 if fewer than four slots rise.
+/// Returns the cap with which no slot contributes more than a quarter of the total, or 0 if fewer than four slots
+/// rise.
 fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;
     sorted.sort_unstable_by(f64::total_cmp);
-    // If the `above` largest rises are limited to c, then c is a quarter of `c * above + rest`.
+    // If the `above` largest rises are limited to c, then c must be a quarter of `c * above + rest`.
     let mut rest: f64 = sorted.iter().sum();
     for above in 0..LEAST_STEPS as usize {
         let cap = rest / (LEAST_STEPS - above as f64);
@@ -143,7 +144,8 @@ fn cap(rises: &[f64; SLOTS]) -> f64 {
     sorted[SLOTS - LEAST_STEPS as usize]
 }
 
-/// Returns the sorted slopes between values at least a third of the window apart. Their median is robust.
+/// Returns the sorted slopes between all pairs of values that are at least a third of the window apart. Their median
+/// is a robust estimate of the slope.
 pub(super) fn slopes(values: &[Option<f64>]) -> Vec<f64> {
     let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
     for (from, before) in values.iter().enumerate() {
@@ -165,7 +167,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns `None` if there are fewer than three points.
+    /// Fits a line through the points. Returns `None` if there are fewer than three.
     pub(super) fn through(points: &[(f64, f64)]) -> Option<Self> {
         if points.len() < 3 {
             return None;
@@ -184,15 +186,15 @@ impl Line {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trend {
-    /// Start of the growth, not of its detection.
+    /// When the growth began, not when it was detected.
     pub since: Time,
     pub bytes_per_second: f64,
-    /// Probable lower bound of the rate.
+    /// Lower bound of the rate, which may be exceeded.
     pub bytes_per_second_low: f64,
-    /// Time from `since` to the last sample.
+    /// Seconds from `since` to the last sample.
     pub span_seconds: f64,
     pub samples: u64,
-    /// Rise of the floor after `since`, without single jumps.
+    /// Rise of the floor since `since`, in which single jumps are limited.
     pub grown_bytes: u64,
     pub rising_seconds: f64,
     pub quiet_seconds: f64,
@@ -200,7 +202,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Returns whether memory has not risen for `seconds`, and for longer than any earlier pause.
+    /// Returns whether memory has not risen for `seconds`, and for longer than in any earlier pause.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -209,7 +211,7 @@ impl Trend {
 impl View<'_> {
     pub(super) fn trend(&self, since: u32, window: &Window) -> Trend {
         let counted: f64 = self.capped_rises(since, window.end).iter().sum();
-        // The time before the growth began does not affect its rate.
+        // The time before the growth began must not lower the rate.
         let start = since.max(window.start);
         let (rate, low) = rates(&self.capped_rises(start, window.end));
         let per_second =
@@ -226,7 +228,7 @@ impl View<'_> {
                 .map(|bucket| u64::from(bucket.samples))
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
-            // Set by `steady`.
+            // `steady` sets these.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
             longest_pause_seconds: 0.0,
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(cap(&rises(&[9.0, 9.0, 9.0])), 0.0);
         assert_eq!(cap(&rises(&[9.0, 7.0, 7.0, 7.0])), 7.0);
         assert_eq!(cap(&rises(&[1.0; 12])), 3.0);
-        // Eleven rises of 1 and a rise of 100, so (11 + c) / 4 = c.
+        // With eleven rises of 1 and one of 100, the cap c is (11 + c) / 4.
         let mut jump = [1.0; 12];
         jump[5] = 100.0;
         assert!((cap(&jump) - 11.0 / 3.0).abs() < 1e-9);

@@ -1,26 +1,26 @@
-//! Decides whether the floor rises steadily in a window: throughout, to its end, and above earlier levels. [`super`]
-//! decides when to evaluate and how to use the result.
+//! Decides whether the floor rises steadily in a window: throughout, up to its end, and above earlier levels.
+//! [`super::steady`] decides which windows to judge and uses the result.
 
 use std::ops::RangeInclusive;
 
 use super::view::{Line, Rise, SLOTS, View, Window, slopes};
 use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
-/// Growth is regular if the standard deviation of the twelfths' rises, as a share of their mean, is below this value.
+/// Growth is even if the standard deviation of the twelfths' rises, as a share of their mean, is below this value.
 pub(super) const EVEN: f64 = 0.2;
-/// Maximum ratio of falls to rises of memory that is almost never freed.
+/// Maximum ratio of falls to rises for memory that is almost never freed.
 const CALM: f64 = 0.1;
-/// Ratio of the slopes of highs and floor if both rise together.
+/// Ratio of the slope of the highs to that of the floor if both rise together.
 const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 
 pub(super) struct Thresholds {
     last_third: f64,
-    /// Minimum product of a window's length, in multiples of the shortest window, and its effective number of rising
-    /// slots. Half of it is enough if the highs rise as fast as the floor.
+    /// Minimum product of the window's length, as a multiple of the shortest window, and its effective number of
+    /// rising slots. If the highs rise as fast as the floor, half of it is enough.
     patience: f64,
-    /// Growth that slows down this much approaches a level.
+    /// Growth that slows down this much is approaching a level.
     pub(super) slower: Slower,
-    /// Whether the thresholds apply before steady growth is detected.
+    /// Whether the thresholds are for growth that has not been detected yet.
     is_first: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) const KEEP: Thresholds = Thresholds {
 };
 
 impl View<'_> {
-    /// Returns the window from `start` to now if it passes the thresholds.
+    /// Returns the window from `start` to the last sample if it passes the thresholds.
     pub(super) fn judge(&self, start: u32, thresholds: &Thresholds) -> Option<Window> {
         let (end, length) = (self.series.now, self.series.now - start);
         let rises = self.capped_rises(start, end);
@@ -66,8 +66,8 @@ impl View<'_> {
         down <= up * CALM
     }
 
-    /// Returns whether the growth is not a high-water mark, a cache or a filling band. Checks the first two if memory
-    /// is almost never freed, otherwise the third.
+    /// Returns whether the growth is neither a high-water mark, nor a filling cache, nor a band that fills up. The
+    /// first two are possible only if memory is almost never freed, and the third only if it is.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -78,7 +78,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the start of the growth in a window, after any time in which memory was constant.
+    /// Returns when the growth in a window began, after any time in which memory was constant.
     pub(super) fn beginning(&self, window: &Window) -> u32 {
         let rise = self.rises(window.start, window.end).next();
         rise.map_or(window.start, |rise| {
@@ -87,22 +87,23 @@ impl View<'_> {
     }
 }
 
-// Growth must leave the band in which memory moved before. A return to an earlier height is not new, and neither is a
-// rise within earlier variation.
+// Growth must leave the band in which memory moved before. Neither a return to an earlier height nor a rise within
+// earlier variation is new.
 
-/// Minimum share of growth above earlier levels.
+/// Minimum share of the growth that must be above earlier levels.
 const NEW_SHARE: f64 = 0.8;
-/// Minimum slope of the highs, as a share of the floor's slope.
+/// Minimum slope of the highs, as a share of the slope of the floor.
 const CEILING_SHARE: f64 = 0.3;
-/// Maximum movement of the lows before the growth, as a share of the growth. Lows that moved further may do so again.
+/// Maximum movement of the lows before the growth, as a share of the growth. If they moved further before, the growth
+/// can be the same variation.
 const WANDERED_SHARE: f64 = 0.5;
-/// Number of parts of a window whose lows are compared. A part is longer than most sawteeth.
+/// Number of parts whose lows are compared. Each part is longer than the teeth of most sawtooths.
 const PARTS: usize = SLOTS / 2;
-/// Maximum root mean square deviation of the lows from a line through them, as a share of the growth.
+/// Maximum root mean square distance of the lows from a line through them, as a share of the growth.
 const STRAYS: f64 = 0.07;
 
 impl View<'_> {
-    /// Returns whether little of the growth is above the level held for a few minutes before it.
+    /// Returns whether too little of the growth is above the level held for some minutes before it.
     fn is_in_its_band(&self, start: u32) -> bool {
         let before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
         let held = before.map(|bucket| bucket.held).max().unwrap_or_default();
@@ -115,7 +116,7 @@ impl View<'_> {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Returns whether the growth may be random, because lows moved as far before it began, or do not follow a line
+    /// Returns whether the growth may be random: the lows moved as far before it began, or they do not follow a line
     /// now.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
@@ -124,14 +125,15 @@ impl View<'_> {
         f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
     }
 
-    /// Returns how far the lows of the parts deviate from a line through them.
+    /// Returns how far the lows of the window's parts are from a line through them.
     fn strays(&self, start: u32, end: u32) -> f64 {
         let parts = self.extremes::<PARTS>(start, end);
         let lows = (0..PARTS).filter_map(|at| Some((at as f64, parts[at]?.0)));
         Line::through(&lows.collect::<Vec<_>>()).map_or(f64::INFINITY, |line| line.deviation)
     }
 
-    /// Returns the slope of the twelfths' highs, as a share of the floor's. A filling band does not exceed its top.
+    /// Returns the slope of the twelfths' highs, as a share of the floor's slope. If a band fills up, its highs do
+    /// not rise.
     fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.extremes::<SLOTS>(start, end).map(|it| Some(it?.1));
         let slopes = slopes(&highs);
@@ -140,12 +142,12 @@ impl View<'_> {
     }
 }
 
-// Growth that slows down steadily is not a leak. A line through the rises of its twelfths declines.
+// Growth that slows down steadily is not a leak. A line through the rises of its twelfths falls.
 
 pub(super) struct Slower {
-    /// Maximum ratio of the last rise to the first.
+    /// Maximum ratio of the last rise to the first, both on the line.
     pub(super) share: f64,
-    /// Minimum decline in standard errors.
+    /// Minimum fall of the line, in standard errors.
     pub(super) sure: f64,
 }
 
@@ -168,7 +170,7 @@ impl View<'_> {
         line.map_or(f64::INFINITY, |line| line.deviation / line.mean.max(1e-9))
     }
 
-    /// Returns a line through the twelfths' rises, without the last bucket.
+    /// Fits a line through the twelfths' rises. Leaves out the last bucket, which has not ended.
     fn bend(&self, start: u32, end: u32) -> Option<Line> {
         let end = end.min(self.last_start()).max(start + 1);
         let step = f64::from(end - start) / SLOTS as f64;
@@ -177,7 +179,7 @@ impl View<'_> {
         Line::through(&rises.collect::<Vec<_>>())
     }
 
-    /// Returns the height of the floor at a time. The floor rises linearly between buckets, and at the end of a
+    /// Returns the height of the floor at a time. The floor rises linearly within a bucket, but at the end of a
     /// plateau.
     fn height_at(&self, time: f64) -> f64 {
         let (at, floor) = (self.index(time as u32), self.floor());
@@ -190,28 +192,28 @@ impl View<'_> {
     }
 }
 
-// Growth in steps must continue like a leak and not become rarer.
+// Growth in steps must continue at its initial rate.
 //
-// A caching allocator's high-water mark rises when a batch needs more than all earlier batches, and a cache fills with
-// the most frequent requests first. Both rise ever more rarely. A leak at each epoch or request continues at its
-// initial rate.
+// The high-water mark of a caching allocator rises whenever a batch needs more memory than all earlier ones, and a
+// cache fills with the most frequent requests first. In both cases, steps become rarer. A leak in each epoch or
+// request does not.
 
 /// Minimum size of a step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;
-/// Minimum log odds of steady steps against steps that become rarer with age.
+/// Minimum log odds that steps come at a steady rate rather than ever more rarely.
 const ODDS: f64 = 4.0;
-/// Number of seconds at the start to ignore. Memory allocated then is not a high-water mark.
+/// Number of seconds at the start that are ignored, because memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
 const FEWEST: usize = 4;
-/// Maximum ratio of the longest to the shortest time between steps, apart from the width of old buckets.
+/// Maximum ratio of the longest to the shortest time between steps, before the width of old buckets is allowed for.
 const LONGEST_GAP: f64 = 1.4;
 const WIDTH_SHARE: u32 = 16;
-/// Maximum ratio of the largest to the smallest step.
+/// Maximum ratio of the largest step to the smallest.
 const HIGHEST: f64 = 1.5;
 
 impl View<'_> {
-    /// Returns whether rises have not become rarer since the start. `counted` is the rise of the window without single
-    /// jumps.
+    /// Returns whether rises have not become rarer since the start. `counted` is the rise of the window, in which
+    /// single jumps are limited.
     fn keeps_coming(&self, start: u32, end: u32, counted: f64) -> bool {
         let floor = self.floor();
         let rise = floor.windows(2).position(|pair| pair[1] > pair[0]);
@@ -220,7 +222,7 @@ impl View<'_> {
         odds > if self.rises_regularly(start, end, counted) { 0.0 } else { ODDS }
     }
 
-    /// Returns the log odds of steady rises against rises that become rarer with age.
+    /// Returns the log odds that rises come at a steady rate rather than ever more rarely.
     fn odds_of_time(&self, start: u32, counted: f64) -> f64 {
         let rises: Vec<Rise> = self.rises(start, self.series.now).collect();
         let young = f64::from(start.max(BEGINNING_SECONDS));
@@ -228,7 +230,7 @@ impl View<'_> {
         // At a rate of 1 / age, the density of growth is 1 / (age ln ages). At a steady rate, it is 1 / span.
         let by_log = (young * (ages - 1.0) / ages.ln()).ln();
         let cap = counted / 4.0;
-        // Exclude the last step, which triggered this evaluation.
+        // Leave out the last step, because a window is judged just after a step.
         let Some((_, rises)) = rises.split_last() else { return 0.0 };
         let (mut weight, mut squares, mut sum) = (0.0, 0.0, 0.0);
         for rise in rises.iter().filter(|rise| f64::from(rise.start) >= young) {
@@ -241,7 +243,7 @@ impl View<'_> {
         if squares > 0.0 { weight / squares * sum } else { 0.0 }
     }
 
-    /// Returns whether the steps in a window, and the times between them, are similar.
+    /// Returns whether the steps in a window have similar sizes and similar times between them.
     fn rises_regularly(&self, start: u32, end: u32, counted: f64) -> bool {
         let steps: Vec<Rise> =
             self.rises(start, end).filter(|it| it.size >= LEAST_SHARE * counted).collect();

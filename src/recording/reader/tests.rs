@@ -1,4 +1,4 @@
-//! Tests of intact, damaged, foreign and endless recordings.
+//! Tests intact, damaged, foreign and endless recordings.
 
 use crate::model::dice::Dice;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::{Process, Time};
 
-/// Returns small snapshots with text that must be escaped.
+/// Returns small snapshots that contain text that must be escaped.
 fn snapshots(count: u32) -> Vec<Snapshot> {
     (0..count)
         .map(|n| {
@@ -91,7 +91,7 @@ fn every_form_reads_back_even_from_a_slow_pipe() {
     }
 }
 
-/// A reader that returns one byte at a time, like a slow pipe.
+/// A reader that returns one byte at a time, as a slow pipe does.
 struct Trickle(Cursor<Vec<u8>>);
 
 impl Read for Trickle {
@@ -137,7 +137,7 @@ fn damaged_lines_are_skipped_and_reported() {
 fn a_whole_line_after_a_torn_one_is_kept() {
     let expected = snapshots(3);
     let lines = lines(&expected);
-    // Two writers wrote lines without a newline between them, followed by zeros from a power failure.
+    // Two writers wrote lines without a newline in between, and a power failure left zeros after them.
     let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
     let (snapshots, damage, _) = read(bytes);
     assert_eq!(snapshots, expected[1..]);
@@ -160,7 +160,7 @@ fn an_overlong_line_is_skipped_without_buffering() {
     assert!(reader.line.capacity() < 1 << 20);
 }
 
-/// Reads an endless recording until an error, and returns the error.
+/// Reads an endless recording until an error occurs, and returns the error.
 fn read_endless(input: impl Read + Send + 'static) -> String {
     let mut reader = RecordingReader::from_read(input, "r.jsonl").unwrap();
     let error = reader.by_ref().find_map(Result::err).unwrap().to_string();
@@ -212,7 +212,7 @@ fn endless_input_is_an_error() {
 
 #[test]
 fn a_large_window_is_refused() {
-    // This header requests 256 MiB. An empty block follows.
+    // A frame header that requests a window of 256 MiB, and an empty block.
     let bytes = b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00";
     let (_, _, error) = read(&bytes[..]);
     let error = error.unwrap().to_string();
@@ -286,7 +286,7 @@ fn a_file_without_a_snapshot_is_an_error() {
     }
 }
 
-/// A reader that fails at the end of its content, like a defective disk.
+/// A reader that fails at the end of its content, as a defective disk does.
 struct Failing(Cursor<Vec<u8>>);
 
 impl Read for Failing {
@@ -321,7 +321,7 @@ fn a_truncated_file_keeps_its_whole_lines() {
     let ends: Vec<usize> = (1..=3).map(|n| lines[..n].concat().len()).collect();
     for length in 0..=plain.len() {
         let (snapshots, damage, error) = read(&plain[..length]);
-        // A line is complete even if its newline is missing.
+        // A line is complete even without its newline.
         let whole = ends.iter().filter(|&&end| length >= end - 1).count();
         assert_eq!(snapshots, expected[..whole], "cut at {length}");
         let at_an_end = length == 0 || ends.iter().any(|&end| (end - 1..=end).contains(&length));

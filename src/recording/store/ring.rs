@@ -1,4 +1,4 @@
-//! Writes a store: appends frames, begins segments, and removes the oldest segments by age and size.
+//! Writes a store: appends frames, begins segments, and removes the oldest segments to limit age and size.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File};
@@ -19,29 +19,29 @@ use crate::model::{Snapshot, Time};
 use crate::recording::RecordingError;
 use crate::units::MIB;
 
-/// Name of the lock file. The writer locks the file and writes its pid to it.
+/// Name of the lock file, which the writer locks and which contains the writer's pid.
 const LOCK: &str = "lock";
-/// Maximum time in milliseconds that snapshots wait to be compressed together.
+/// Maximum time, in milliseconds, for which snapshots wait to be compressed together.
 const FRAME_MILLISECONDS: i64 = 10_000;
-/// Maximum number of bytes of text that wait to be compressed.
+/// Maximum number of bytes of text that wait to be compressed together.
 const FRAME_BYTES: usize = 256 << 10;
-/// Maximum time span of a segment in milliseconds.
+/// Maximum time span of a segment, in milliseconds.
 const SEGMENT_MILLISECONDS: i64 = 600_000;
-/// Maximum size of a compressed segment in bytes.
+/// Maximum size of a segment, in bytes.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// Minimum number of segments that the limits allow, so that each segment is a small part of the store.
+/// Minimum number of segments into which the limits are divided, so that each segment is a small part of the store.
 const SEGMENTS: u32 = 8;
-/// Maximum number of bytes of unwritten text that are kept for a retry.
+/// Maximum number of bytes of text that are kept for another attempt after writing failed.
 const MAX_PENDING: usize = 4 << 20;
-/// zstd's default level. The output is a third as large as at the fastest level, and compression is still cheap.
+/// Default level of zstd. Compression is still cheap, and its output is a third as large as at the fastest level.
 const LEVEL: i32 = 3;
 
 /// Limits of a store. The current segment is never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
-    /// Maximum time from the end of a segment to the latest snapshot. Older segments are removed.
+    /// Maximum age of the end of a segment, compared with the latest snapshot. Older segments are removed.
     pub max_age: Duration,
-    /// Maximum total size. The oldest segments are removed before the store exceeds it.
+    /// Maximum total size. The oldest segments are removed before the store grows beyond it.
     pub max_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl StoreLimits {
     }
 }
 
-/// Users who can read new files. The umask can only restrict access further.
+/// Which users can read new files. The umask can restrict access further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Owner,
@@ -76,16 +76,16 @@ impl Access {
     }
 }
 
-/// The only writer of a store. After a failed write, only complete frames remain, and the next snapshot retries the
-/// write.
+/// The writer of a store, of which there is only one. If writing fails, only complete frames stay in the store, and
+/// the next call tries again.
 pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// Closing the lock file would release the lock.
+    /// Held open, because closing the file would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
-    /// All segments, oldest first. If `current` is set, it is the last segment.
+    /// All segments, oldest first. If `current` is set, it is the last of them.
     segments: VecDeque<Segment>,
     current: Option<Current>,
     pending: PendingSegment,
@@ -96,7 +96,7 @@ pub struct StoreWriter {
 
 struct Current {
     file: File,
-    /// Time of the first snapshot. The name of the file can contain a later time.
+    /// Time of the first snapshot. The time in the file name can be later.
     first: Time,
 }
 
@@ -108,12 +108,13 @@ struct PendingSegment {
 }
 
 impl StoreWriter {
-    /// Opens the store in a directory, which is created if missing. Segments of earlier writers remain unchanged, even
-    /// if they are torn, and writing begins a new segment.
+    /// Opens the store in a directory, which is created if it is missing. Always begins a new segment, because the
+    /// last one can be torn.
     ///
     /// # Errors
     ///
-    /// If the path is not a writable directory, or the store has another writer ([`RecordingError::StoreBusy`]).
+    /// Returns an error if the path is not a writable directory, or if the store has another writer
+    /// ([`RecordingError::StoreBusy`]).
     pub fn open(
         folder: &Path,
         limits: StoreLimits,
@@ -147,7 +148,7 @@ impl StoreWriter {
         &self.folder
     }
 
-    /// Returns the number of snapshots that were lost because writing failed for too long.
+    /// Returns how many snapshots were lost because writing failed for too long.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -156,13 +157,13 @@ impl StoreWriter {
         self.pending.snapshots > 0
     }
 
-    /// Adds a snapshot. The first snapshot is written immediately, later ones with their frame within about ten
-    /// seconds.
+    /// Adds a snapshot. The first snapshot is written immediately, and later ones together with their frame, within
+    /// about ten seconds.
     ///
     /// # Errors
     ///
-    /// If a frame was due and could not be written, even after old segments were removed from a full disk. The next
-    /// call retries the frame.
+    /// Returns an error if a frame was due and could not be written. If the disk was full, old segments were removed
+    /// first. The next call tries again.
     pub fn write(&mut self, snapshot: &Snapshot) -> Result<(), RecordingError> {
         if let Err(error) = json::append(&mut self.pending.text, snapshot) {
             return Err(self.failed(error.into()));
@@ -173,7 +174,7 @@ impl StoreWriter {
         if let Some(last) = self.last.replace(snapshot.time) {
             self.interval = (snapshot.time - last).max(0);
         }
-        // Age that the frame would reach if it waited for the next snapshot.
+        // How old the frame would be if it waited for the next snapshot.
         let waits = (snapshot.time - first).saturating_add(self.interval);
         let due = self.current.is_none()
             || self.pending.text.len() >= FRAME_BYTES
@@ -204,7 +205,7 @@ impl StoreWriter {
         RecordingError::StoreWrite { folder: self.folder.clone(), cause }
     }
 
-    /// Appends a frame whose first snapshot was taken at `first`. Removes old segments if needed.
+    /// Appends a frame whose first snapshot was taken at `first`. Removes old segments if necessary.
     fn append(&mut self, frame: &[u8], first: Time) -> io::Result<()> {
         let bytes = frame.len() as u64;
         self.end_segment_before(first, bytes);
@@ -214,7 +215,7 @@ impl StoreWriter {
             };
             let try_again = match cause.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.remove_oldest(),
-                // The limit applies to each file, so a new file has room.
+                // The size limit applies to each file separately, so a new segment has room.
                 io::ErrorKind::FileTooLarge => self.current.take().is_some(),
                 _ => false,
             };
@@ -236,12 +237,12 @@ impl StoreWriter {
             segment.bytes += frame.len() as u64;
             return Ok(());
         };
-        // Remove a new segment whose first frame could not be written.
+        // If this would have been the first frame of a segment, remove the segment.
         if segment.bytes == 0 && fs::remove_file(&segment.path).is_ok() {
             self.segments.pop_back();
             self.current = None;
         } else if current.file.set_len(segment.bytes).is_err() {
-            // The segment is torn now, so the next frame needs a new segment.
+            // The segment is torn, so the next frame must begin a new one.
             self.current = None;
         }
         Err(cause)
@@ -260,9 +261,9 @@ impl StoreWriter {
         }
     }
 
-    /// Begins a segment. Its name sorts after all other names, even if the clock was set back.
+    /// Begins a segment. Its name sorts after those of all other segments, even if the clock was set back.
     fn begin(&mut self, first: Time) -> io::Result<()> {
-        // Another process may have removed segments.
+        // List the segments again, because other processes can remove some.
         self.segments = list(&self.folder)?.into();
         let after = self
             .segments
@@ -291,14 +292,14 @@ impl StoreWriter {
         let (Some(now), Some(oldest)) = (self.last, self.segments.front()) else {
             return false;
         };
-        // A segment ends when the next one begins, or at its maximum time span if the writer paused.
+        // A segment ends when the next one begins or, if the writer paused, at its maximum time span.
         let longest = oldest.start.unix_milliseconds() + SEGMENT_MILLISECONDS;
         let longest = Time::from_unix_milliseconds(longest + FRAME_MILLISECONDS);
         let end = self.segments.get(1).map_or(longest, |next| next.start);
         now.seconds_since(end.min(longest)) > self.limits.max_age.as_secs_f64()
     }
 
-    /// Removes the oldest segment unless it is the current one. Returns whether a segment was removed.
+    /// Removes the oldest segment, unless it is the current one. Returns whether a segment was removed.
     fn remove_oldest(&mut self) -> bool {
         let is_current = self.current.is_some() && self.segments.len() == 1;
         let Some(oldest) = self.segments.front().filter(|_| !is_current) else {
@@ -327,10 +328,11 @@ impl std::fmt::Debug for StoreWriter {
 
 fn lock(folder: &Path) -> Result<File, RecordingError> {
     let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
-    // A user who can open the file for reading could lock it and block the writer, so only the owner can open it.
+    // Only the owner can open the lock file. Any user who could open it, even for reading, could lock it and block
+    // the writer.
     let mode = Access::Owner.file_mode();
     let mut file = open_output(&folder.join(LOCK), OFlags::empty(), mode).map_err(failed)?;
-    // On a file system without locks, two writers are not detected.
+    // If the file system has no locks, a second writer is not noticed.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
@@ -341,7 +343,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
             pid: read.ok().and_then(|_| text.trim().parse().ok()),
         });
     }
-    // Ignore errors, because the pid is only informational.
+    // The pid is only shown to users, so errors are ignored.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! Tests of the store, with simulated times.
+//! Tests the store with simulated times.
 
 use crate::model::dice::Dice;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ fn time(seconds: i64) -> Time {
     Time::from_unix_milliseconds(BEGIN + 1000 * seconds)
 }
 
-/// Returns a snapshot with a few hundred incompressible bytes.
+/// Returns a snapshot that contains a few hundred incompressible bytes.
 fn snapshot_at(seconds: i64) -> Snapshot {
     let mut snapshot = Snapshot::new(time(seconds));
     let mut dice = Dice::new(seconds as u64);
@@ -26,7 +26,8 @@ fn snapshot_at(seconds: i64) -> Snapshot {
     snapshot
 }
 
-/// Opens the store. Retries while a child forked by another test holds the lock, which the child inherited, until exec.
+/// Opens the store. Another test can fork while it holds a lock, and the child inherits the lock until it executes a
+/// program, so this retries.
 fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     loop {
         match StoreWriter::open(folder, limits, Access::Owner) {
@@ -44,7 +45,7 @@ fn fill(folder: &Path, limits: StoreLimits, seconds: impl IntoIterator<Item = i6
     writer.flush().unwrap();
 }
 
-/// Returns the times of the snapshots in a store since `since`, in whole seconds, and the errors.
+/// Returns the times of the snapshots from `since` on, in whole seconds, and the errors.
 fn read_since(folder: &Path, since: i64) -> (Vec<i64>, Vec<RecordingError>) {
     let (mut seconds, mut errors) = (Vec::new(), Vec::new());
     for item in Store::open(folder).unwrap().since(time(since)) {
@@ -146,7 +147,7 @@ fn a_store_is_bounded_by_age_even_after_a_pause() {
             continue;
         }
         let first = read_since(folder.path(), -1).0[0];
-        // Only whole segments are removed, so the store can exceed the maximum age by an eighth of an hour and a frame.
+        // Only whole segments are removed, so the store can exceed its maximum age by an eighth and a frame.
         let oldest = (second - first) as f64;
         assert!(oldest <= 3600.0 + 450.0 + 30.0, "{oldest} at {second}");
         assert!(second < 3600 || oldest >= 3600.0, "{oldest} at {second}");
@@ -172,7 +173,7 @@ fn a_store_is_bounded_by_size_and_keeps_its_current_segment() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that exceeds all limits becomes a separate segment.
+    // A frame that exceeds all limits is written to a segment of its own.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);
@@ -199,7 +200,7 @@ fn a_torn_segment_loses_its_end_and_stays_unchanged() {
     let length = fs::metadata(&torn).unwrap().len();
     let file = OpenOptions::new().write(true).open(&torn).unwrap();
     file.set_len(length - 60).unwrap();
-    // The segment may still be growing, so its incomplete frame is not damage yet.
+    // The segment may still be growing, so an incomplete frame is not damage.
     assert_eq!(read(folder.path()), [0]);
     assert_eq!(latest(folder.path()), Some((0, None)));
 
@@ -249,8 +250,8 @@ fn a_clock_set_back_changes_neither_order_nor_names() {
     assert_eq!(segments(folder.path()).len(), 5);
     assert_eq!(names.len(), 5, "no segment was renamed");
 
-    // The clock is set back within one run. The snapshots of a segment remain in order, and later frames share a
-    // segment.
+    // When the clock is set back while the writer is running, the snapshots stay in order, and later frames still
+    // share a segment.
     let mut writer = writer(folder.path(), DAY);
     for second in [3000, 3020, 3040, 2000, 2020, 2040] {
         writer.write(&snapshot_at(second)).unwrap();
@@ -277,7 +278,7 @@ fn other_files_in_the_directory_are_left_alone() {
     assert_eq!(errors.len(), 1, "the file that is not a recording: {errors:?}");
     assert_eq!(latest(folder.path()), Some((100, None)));
 
-    // Opening must fail even if a pipe has replaced a segment since the directory was listed.
+    // If a FIFO replaced a segment after the directory was listed, opening it must fail rather than block.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
     let limits = StoreLimits { max_bytes: 1, ..DAY };
@@ -298,14 +299,14 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
         Some((snapshot.time - time(0)) / 1000)
     };
     assert_eq!(next(), Some(0));
-    // The second segment is removed and the third grows while the first is being read.
+    // While the first segment is read, the second is removed and the third grows.
     fs::remove_file(&segments(folder.path())[1]).unwrap();
     writer.write(&snapshot_at(1220)).unwrap();
     assert_eq!(next(), Some(1200));
     assert_eq!(next(), Some(1220));
     assert_eq!(next(), None);
 
-    // The writer continues after all segments have been removed.
+    // If all segments were removed, the writer continues with a new one.
     for path in segments(folder.path()) {
         fs::remove_file(path).unwrap();
     }
@@ -314,7 +315,7 @@ fn readers_and_the_writer_do_not_wait_for_each_other() {
     assert_eq!(read(folder.path()), [1900]);
 }
 
-/// Returns the time and interval of the latest snapshot in seconds.
+/// Returns the time of the latest snapshot and its distance from the previous one, both in seconds.
 fn latest(folder: &Path) -> Option<(i64, Option<f64>)> {
     let latest = Store::open(folder).unwrap().latest()?;
     Some(((latest.time - time(0)) / 1000, latest.interval_seconds))
@@ -353,7 +354,7 @@ fn keep_newest_limits_the_size() {
         assert_eq!(since.keep_newest(bytes), first > 0);
         assert_eq!(since.next().unwrap().unwrap(), snapshot_at(first), "{bytes}");
     }
-    // Segments before the given time do not count.
+    // Segments from before the given time are not part of the iteration.
     assert!(!store.since(time(1800)).keep_newest(2 * one + one / 2));
     assert!(!store.since(time(9999)).keep_newest(0));
 }
@@ -393,7 +394,7 @@ fn a_full_disk_removes_the_oldest_segments() {
     }
     assert_eq!(read(folder.path()).last(), Some(&(second - 20)));
 
-    // Other data fills the disk. The oldest segments are removed, and then snapshots wait.
+    // When other data fills the disk, the oldest segments are removed, and after that, snapshots must wait.
     let ballast = folder.path().join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let error = loop {

@@ -1,6 +1,6 @@
-//! Reads how busy each process has been since its start, if the driver's accounting is enabled.
+//! Reads how busy each process has been since it started, if the driver's accounting mode is enabled.
 //!
-//! The percentages cover the lifetime of a process, so they change slowly. gpumem reads them when a process is first
+//! The percentages cover the lifetime of a process, so they change slowly. They are read when a process is first
 //! listed, and then once a minute.
 
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::model::snapshot::GpuProcess;
 
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Utilization of a process, measured since the time `since`.
+/// Utilization of a process since the time `since`.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     percent: Option<u32>,
     since: Time,
 }
 
-/// Statistics of each listed process, which are `None` if the driver has none.
+/// The statistics of each listed process, or `None` if the driver has none.
 #[derive(Debug, Default)]
 pub(super) struct Accounting(HashMap<u32, (Instant, Option<Lifetime>)>);
 
@@ -39,7 +39,7 @@ impl Accounting {
             return;
         }
         let mut old_accounts = std::mem::take(&mut self.0);
-        // MIG instances have no statistics.
+        // The driver has no statistics for MIG instances.
         let rows = rows.iter_mut().filter(|row| row.gpu_instance_id.is_none());
         for row in rows {
             let account = self.0.get(&row.pid).copied().or_else(|| {
@@ -51,7 +51,7 @@ impl Accounting {
                 Some((Instant::now(), looked_up))
             });
             let Some(account) = account else {
-                // The next sample repeats the failed call.
+                // The call failed, so the next sample tries again.
                 continue;
             };
             self.0.insert(row.pid, account);
@@ -63,19 +63,20 @@ impl Accounting {
     }
 }
 
-/// Reads the statistics of a process. Returns `None` if there are none, or if they belong to an earlier process.
+/// Reads the statistics of a process. Returns `None` if there are none, or only those of an earlier process with this
+/// pid.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {
         Ok(stats) => stats,
-        // The process started before accounting was enabled, or the driver's buffer is full.
+        // The process started before accounting mode was enabled, or the driver's buffer is full.
         Err(Code::NOT_FOUND) => return Ok(None),
         Err(code) => {
             calls.failed(CALL, code);
             return Err(());
         }
     };
-    // Complete statistics belong to an earlier process with this pid.
+    // If the statistics are complete, the process that they are about has exited.
     if !stats.is_running || stats.start_time == 0 {
         return Ok(None);
     }

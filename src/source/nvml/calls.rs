@@ -1,7 +1,7 @@
-//! Makes the NVML calls for one GPU.
+//! Makes the NVML calls for one GPU and handles their failures.
 //!
-//! Every call goes through [`Calls`], which publishes the name of the call for the thread that enforces the deadline. A
-//! value that is not supported is not requested again for a while. All other errors are added to the snapshot.
+//! Each call goes through [`Calls`], which publishes the name of the call for the thread that enforces the deadline.
+//! If a value is not supported, it is not requested again for a while. All other errors are added to the snapshot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::error::Code;
 use crate::model::snapshot::ReadError;
 
-/// Interval after which an unsupported value is requested again, because a setting may have changed.
+/// Time after which an unsupported value is requested again, because a setting may have changed.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The NVML call in progress on a GPU's thread, for the thread that enforces the deadline.
+/// The NVML call that a GPU's thread is making, for the thread that enforces the deadline.
 #[derive(Debug, Default)]
 pub(super) struct CallProgress(Mutex<Option<&'static str>>);
 
@@ -32,7 +32,7 @@ pub(super) struct Calls {
     progress: Arc<CallProgress>,
     unsupported: Vec<(&'static str, Instant)>,
     pub(super) errors: Vec<ReadError>,
-    /// Set if the GPU no longer answers. No more values are requested in this sample.
+    /// Set if the GPU no longer answers. No further values are requested in this sample.
     pub(super) lost: Option<Code>,
     pub(super) driver_gone: Option<Code>,
 }
@@ -49,7 +49,7 @@ impl Calls {
         }
     }
 
-    /// Makes a call and returns its result without recording errors.
+    /// Makes a call and returns its result. Does not record errors.
     pub(super) fn raw<T, E: Into<Code>>(
         &self,
         name: &'static str,
@@ -65,7 +65,7 @@ impl Calls {
         call().map_err(Into::into)
     }
 
-    /// Makes a call for a value. Returns `None` if the value is unavailable.
+    /// Makes a call for a value. Returns `None` if the value is not available.
     pub(super) fn value<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -75,7 +75,8 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number. Returns `None` if the number exceeds `max`, which no real GPU does.
+    /// Makes a call for a number. Returns `None` if the number is not available, or exceeds `max`, which is
+    /// impossible.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -89,7 +90,7 @@ impl Calls {
         Some(value).filter(|&value| value <= max)
     }
 
-    /// Makes a call for a string that every GPU has. Reports any failure, including "not supported".
+    /// Makes a call for a string that all GPUs have. Any failure is reported, even "not supported".
     pub(super) fn text<E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -103,7 +104,7 @@ impl Calls {
         Some(text)
     }
 
-    /// Makes a call for a value that every GPU has. Reports any failure, including "not supported".
+    /// Makes a call for a value that all GPUs have. Any failure is reported, even "not supported".
     pub(super) fn record<T, E: Into<Code>>(
         &mut self,
         name: &'static str,
@@ -131,7 +132,7 @@ impl Calls {
 
     pub(super) fn failed(&mut self, name: &'static str, code: Code) {
         if self.is_silent() {
-            return; // One error is enough. The other values were not requested.
+            return; // The error was already reported, and this value was not requested.
         }
         if code.is_unsupported() {
             if !self.is_unsupported(name) {
@@ -160,12 +161,12 @@ impl Calls {
         self.unsupported.clear();
     }
 
-    /// Returns whether to request no more values in this sample.
+    /// Returns whether no further values are requested in this sample.
     pub(super) fn is_silent(&self) -> bool {
         self.lost.is_some() || self.driver_gone.is_some()
     }
 
-    /// Moves the errors of the GPU's MIG devices to this GPU.
+    /// Moves the errors of the GPU's MIG devices to the GPU.
     pub(super) fn take_errors_of(&mut self, parts: &mut Self) {
         self.errors.append(&mut parts.errors);
         self.lost = self.lost.or(parts.lost.take());

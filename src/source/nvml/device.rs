@@ -1,7 +1,7 @@
-//! Reads one GPU: its identity and settings occasionally, other values in each sample.
+//! Reads one GPU: some values, such as its identity and settings, occasionally, and the others in each sample.
 //!
-//! `calls` makes the calls and classifies failures, `mig` reads MIG devices, and `utilization` reads how busy each
-//! process is.
+//! `calls` makes the calls and classifies their failures. `mig` reads the MIG devices, and `utilization` reads how
+//! busy each process is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,40 +27,40 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// Maximum plausible power in milliwatts. Higher values are driver errors.
+/// Maximum plausible power, in milliwatts. Higher values are driver errors.
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
-/// Maximum plausible power as a multiple of the limit. A GPU exceeds its limit only briefly.
+/// Maximum plausible power, as a multiple of the power limit. A GPU exceeds its limit only briefly.
 const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
-/// Interval between reads of administrators' settings, the power limit and the fan.
+/// Interval between reads of the administrator's settings, the power limit and the fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
-/// Delay before the first read of values that only the page of a GPU shows.
+/// Delay before the first read of the values that only the page of a GPU shows.
 const DETAILS_AFTER: Duration = Duration::from_millis(1500);
-/// Interval between reads of the MPS list while it is empty. MPS is rare.
+/// Interval between reads of the MPS list while it is empty. Few machines use MPS.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
-/// Why memory is unknown if neither memory call is supported, as on GB10 and Jetson.
+/// Why memory is unknown if no call for it is supported, as on GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
-/// Why memory is unknown if the caller is unprivileged (nvml.h, nvmlDeviceGetMemoryInfo).
+/// Why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on, only root may read it; its MIG devices' memory is shown";
 /// Why memory is unknown with the WDDM driver model, which WSL uses (nvml.h, nvmlProcessInfo_t).
 const WINDOWS_MEMORY: &str =
     "under WSL, Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";
-/// Device file of the GPU that Windows drives, which exists only in WSL.
+/// Device file of the GPU that Windows manages. It exists only in WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
 
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Identity and values. If the GPU is lost, `memory` and `processes` are absent.
+    /// Identity and values. If the GPU is lost, `memory` and `processes` are `None`.
     pub(super) gpu: Gpu,
     pub(super) errors: Vec<ReadError>,
     /// Set if the driver is gone, so that NVML must be restarted.
     pub(super) driver_gone: Option<Code>,
-    /// Whether the GPU does not answer. Its handle must then be looked up again.
+    /// Whether the GPU no longer answers. Its handle must then be looked up again.
     pub(super) lost: bool,
     /// Whether the driver reports process utilization, or `None` if it was not requested or the call failed.
     pub(super) process_utilization: Option<bool>,
@@ -87,16 +87,16 @@ pub(super) struct DeviceReader {
     facts: Gpu,
     settings_read: Option<Instant>,
     details_due: Instant,
-    /// Whether the last read of a setting failed. Settings are then read in every sample until a read succeeds, and
-    /// every snapshot contains the error.
+    /// Whether the last read of a setting failed. The settings are then read in every sample, so that every snapshot
+    /// contains the error.
     settings_failed: bool,
-    /// Whether the driver has reported the MIG mode, or that MIG is unsupported.
+    /// Whether the driver has reported the MIG mode, or that MIG is not supported.
     mig_mode_reported: bool,
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
     mig: Mig,
-    /// Whether memory info v2 fails with `UNKNOWN` although v1 works, as in WSL.
+    /// Whether only v1 of memory info works and v2 fails with `UNKNOWN`, as in WSL.
     only_v1_answers: bool,
     whole: Whole,
     mps_seen_or_due: Instant,
@@ -105,7 +105,7 @@ pub(super) struct DeviceReader {
 }
 
 impl DeviceReader {
-    /// Looks up the GPU, which may wake it. On failure, the reading contains only the error.
+    /// Looks up the GPU, which can wake it. If that fails, returns a reading that contains only the error.
     pub(super) fn open(
         nvml: &Arc<Nvml>,
         index: u32,
@@ -227,7 +227,7 @@ impl DeviceReader {
         }
     }
 
-    /// Reads the missing parts of the GPU's identity. Each sample repeats failed reads.
+    /// Reads those parts of the GPU's identity that are missing. A failed read is repeated in the next sample.
     fn read_identity(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -283,7 +283,7 @@ impl DeviceReader {
             calls.value("nvmlDeviceGetPersistenceMode", || device.is_in_persistent_mode());
         facts.accounting_mode =
             calls.value("nvmlDeviceGetAccountingMode", || device.is_accounting_enabled());
-        // Without permission, the state is unknown.
+        // Unprivileged callers cannot read the drain state.
         facts.is_drained =
             calls.raw("nvmlDeviceQueryDrainState", || device.is_drain_enabled(None)).ok();
         facts.recovery_action =
@@ -291,11 +291,11 @@ impl DeviceReader {
         let mig_errors_before = calls.errors.len();
         let mig_mode =
             calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
-        // If the mode cannot be read, the last value remains.
+        // If the mode cannot be read, keep its last value.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
             if std::mem::replace(&mut facts.mig_mode, mig_mode) != mig_mode {
-                // Calls that MIG does not support may work after MIG is disabled.
+                // Calls that do not work under MIG may work now.
                 calls.ask_all_again();
             }
         }
@@ -307,13 +307,13 @@ impl DeviceReader {
             .map(watts);
         facts.fan_percent =
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
-        // No settings were requested from a silent GPU.
+        // A silent GPU was not asked, so its settings are still missing.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }
 
-    /// Reads the values for the page of a GPU. A failure is not reported and leaves a value unknown, because nothing
-    /// else depends on it. PCIe throughput takes the driver 20 ms per direction, so the first sample skips these
-    /// values.
+    /// Reads the values that only the page of a GPU shows. Failures are not reported, because nothing else depends on
+    /// these values. The first sample skips them, because the driver takes 20 ms to measure the PCIe throughput in
+    /// each direction.
     fn read_details(&mut self) {
         fn read_optional<T, E: Into<Code>>(
             calls: &Calls,
@@ -345,14 +345,14 @@ impl DeviceReader {
             let rate = read_optional(calls, "nvmlDeviceGetPcieThroughput", || {
                 device.pcie_throughput(counter)
             });
-            // NVML reports kilobytes.
+            // NVML reports kilobytes per second.
             rate.map(|rate| u64::from(rate) * 1000)
         };
         facts.pcie_received_bytes_per_second = pcie(PcieUtilCounter::Receive);
         facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
-    /// Reads how busy the video engines are. A failure is not reported and leaves the value unknown.
+    /// Reads how busy the video engines are. If that fails, the values are unknown, and no error is reported.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
@@ -384,8 +384,8 @@ impl DeviceReader {
             && rows.iter().all(|row| row.used_bytes.is_none())
     }
 
-    /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. `Err` explains why memory is
-    /// unknown although no call failed.
+    /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. Returns an error with the
+    /// reason if memory is unknown although no call failed.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
@@ -425,7 +425,7 @@ impl DeviceReader {
             }
             Err(code) => {
                 if failure == Code::UNKNOWN && code == Code::UNKNOWN {
-                    // A GPU whose memory cannot be read at all is treated as lost.
+                    // Both versions fail with `UNKNOWN`, so the GPU is probably lost.
                     calls.failed(V2, code);
                     calls.lost = Some(code);
                 } else {
@@ -460,7 +460,7 @@ impl DeviceReader {
             self.calls.report(self.list_name(List::Compute), lie);
         }
         self.gather_utilization();
-        // MIG does not support utilization samples (nvml.h), so missing samples prove nothing.
+        // NVML has no utilization samples under MIG (nvml.h), so a missing sample proves nothing.
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
@@ -469,7 +469,7 @@ impl DeviceReader {
         Some(rows)
     }
 
-    /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
+    /// Reads the utilization samples since the last call, before the driver's ring buffer overwrites them.
     pub(super) fn gather_utilization(&mut self) {
         let device = self.handle.on(&self.nvml);
         self.utilization.read_samples(&self.nvml, &device, &mut self.calls);
@@ -490,7 +490,7 @@ impl DeviceReader {
     }
 
     /// Reads a process list. Returns an empty list if the GPU or driver does not support it, and `None` if the call
-    /// failed. A missing list of compute processes is a failure, because gpumem depends on it.
+    /// failed. An unsupported list of compute processes is a failure, because gpumem depends on this list.
     fn list(&mut self, list: List) -> Option<Vec<ProcessRecord>> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -507,8 +507,8 @@ impl DeviceReader {
             return match answer {
                 Ok(whole) => Some(mig::join(whole, of_devices)),
                 Err(code) => {
-                    // Only privileged callers may read the list of the whole GPU. Use the lists of its MIG devices
-                    // instead.
+                    // Only privileged callers can read the list of the whole GPU. Others use the lists of its MIG
+                    // devices.
                     let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
                     calls.failed(name, if is_refused { Code::NOT_SUPPORTED } else { code });
                     is_refused.then_some(of_devices)
@@ -517,7 +517,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Every sample reports the error, because a process that holds memory may be missing from all lists.
+                // Reported in every sample, because a process that holds memory may be missing from all lists.
                 calls.failed(name, code);
                 calls.report(
                     name,
@@ -527,7 +527,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Every sample reports the error, because the holders of the memory are unknown.
+                // Reported in every sample, because it is unknown which processes hold the memory.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),
@@ -543,7 +543,7 @@ fn process_memory_unavailable() -> &'static str {
     if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
 }
 
-/// Returns what must be done before programs can use the GPU (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+/// Returns what must be done before programs can use the GPU again (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 fn recovery_action(device: &nvml_wrapper::Device<'_>) -> Result<&'static str, NvmlError> {
     let values = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)])?;
     let sample = values.into_iter().next().ok_or(NvmlError::NotSupported)??;

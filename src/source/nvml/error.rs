@@ -24,18 +24,18 @@ impl Code {
     pub(super) const RESET_REQUIRED: Self = Self(16);
     pub(super) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(super) const UNKNOWN: Self = Self(999);
-    /// Not an NVML code. The driver returned records of an unknown size.
+    /// Not an NVML code: the driver returned records of unknown size.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
-    /// Not an NVML code. A text was not UTF-8.
+    /// Not an NVML code: a string was not valid UTF-8.
     pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);
 
     pub(super) fn check(code: u32) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// Returns whether the GPU or driver does not provide the value, which is not a failure.
+    /// Returns whether the GPU or driver does not provide the value, which is not treated as a failure.
     pub(super) fn is_unsupported(self) -> bool {
-        // 25 and 26 mean that the driver no longer supports this version of the call.
+        // With codes 25 and 26, the driver no longer supports this version of the call.
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 
@@ -134,10 +134,10 @@ impl fmt::Debug for Code {
 impl From<NvmlError> for Code {
     fn from(error: NvmlError) -> Self {
         match error {
-            // The driver's library lacks the symbol.
+            // The driver's library does not contain the symbol.
             NvmlError::FailedToLoadSymbol(_) => Self::FUNCTION_NOT_FOUND,
             NvmlError::Utf8Error(_) => Self::NOT_UTF8,
-            // nvml-wrapper does not know the value, such as a newer P-state.
+            // nvml-wrapper does not know the value, for example a newer P-state.
             NvmlError::IncorrectBits(_) => Self::NOT_SUPPORTED,
             NvmlError::UnexpectedVariant(code) if Self(code).name().is_none() => {
                 Self::NOT_SUPPORTED
@@ -196,8 +196,8 @@ impl NvmlFailure {
             NvmlError::LibloadingError(error) => {
                 let reason = error.to_string();
                 let reason = std::error::Error::source(&error).map_or(reason, ToString::to_string);
-                // The loader prints the same message for a missing dependency, but the message then begins with the
-                // dependency's name.
+                // If a dependency of the library is missing, the loader prints the same message, but it begins with
+                // the name of the dependency.
                 let missing =
                     reason.contains("No such file or directory") && reason.starts_with(&library);
                 if missing {

@@ -1,10 +1,10 @@
-//! The NVML calls that nvml-wrapper lacks or mishandles, made through the library that it has loaded.
+//! NVML calls that nvml-wrapper lacks or gets wrong, made through the library that it has loaded.
 //!
-//! These calls cross a C ABI, so only this file of `nvml` contains `unsafe`. It covers memory info v1 (drivers before
-//! R510, WSL), the instances of MIG devices, process lists with a record size other than the header's, and process
-//! utilization in a single call. It also stores the handle of a device without borrowing the library, so that the
-//! handle can move between threads. Each function takes a live [`Device`], so NVML is initialised and the handle is
-//! valid. Each buffer is at least as large as the driver can write.
+//! These calls cross a C ABI, so this is the only file in `nvml` that contains `unsafe`. The calls are memory info v1
+//! (for drivers before R510 and WSL), the instance ids of MIG devices, process lists whose records differ in size
+//! from the header, and process utilization in a single call. This file also stores the handle of a device without
+//! borrowing the library, so that the handle can move between threads. Each function takes a live [`Device`], so NVML
+//! is initialised and the handle is valid. Each buffer has room for everything that the driver can write.
 #![allow(unsafe_code)]
 
 use std::os::raw::{c_uint, c_ulonglong};
@@ -17,35 +17,35 @@ use nvml_wrapper_sys::bindings::{
 
 use super::error::Code;
 
-/// Size in bytes of the largest process record that a known driver writes (R535's v3).
+/// Size, in bytes, of the largest process record that a known driver writes (v3 of R535).
 const LARGEST_RECORD: usize = 32;
-/// Value that fills the buffer before a call. It shows which part the driver did not write.
+/// Value with which a buffer is filled before a call, to detect how much the driver wrote.
 const UNTOUCHED: u8 = 0xA5;
-/// Linux's `PID_MAX_LIMIT` (`include/linux/threads.h`).
+/// `PID_MAX_LIMIT` of Linux (`include/linux/threads.h`).
 const PID_MAX_LIMIT: u32 = 1 << 22;
-/// Maximum number of retries for a list that grows between two calls.
+/// Maximum number of attempts to read a list, which can grow between two calls.
 const GROWTH_RETRIES: usize = 5;
-/// Maximum number of records. The driver stops at 950 processes per GPU.
+/// Maximum number of records. The driver lists at most 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
-/// NVML handle of a device that does not borrow the library. Its owner must also own the library.
+/// NVML handle of a device that does not borrow the library. The owner of the handle must also own the library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHandle(nvmlDevice_t);
 
-// SAFETY: NVML may be called from any thread (nvml.h), and a handle is only an identifier. nvml-wrapper makes the same
-// assumption for its `Device`.
+// SAFETY: NVML can be called from any thread (nvml.h), and a handle is only an identifier. nvml-wrapper makes the
+// same assumption for its `Device`.
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
     pub(super) fn of(device: &Device<'_>) -> Self {
-        // SAFETY: the handle is only copied. Each use goes through the library again.
+        // SAFETY: the handle is only copied. Each use of it goes through the library again.
         Self(unsafe { device.handle() })
     }
 
-    /// Returns the device in the library that opened it.
+    /// Returns the device. `nvml` must be the library that returned the handle.
     pub(super) fn on(self, nvml: &Nvml) -> Device<'_> {
-        // SAFETY: a reader keeps the handle together with the library that returned it. The library shuts down only
-        // after the handle is dropped.
+        // SAFETY: a reader keeps the handle together with the library that returned it, and the library is shut down
+        // only after the handle is dropped.
         unsafe { Device::new(self.0, nvml) }
     }
 }
@@ -61,18 +61,18 @@ pub(super) enum List {
 /// Version of the process list calls that a driver supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// `…_v3` with records of 24 bytes, or 32 on R535 before 535.98.
+    /// `…_v3`, with records of 24 bytes, or of 32 bytes on R535 before 535.98.
     V3,
-    /// `…_v2` with records of 24 bytes.
+    /// `…_v2`, with records of 24 bytes.
     V2,
-    /// Calls without suffix, with records of 16 bytes, before R450.
+    /// Calls without a suffix, with records of 16 bytes, on drivers before R450.
     V1,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StructLayout {
     pub(super) version: Version,
-    /// Expected size of a record in bytes. [`parse`] checks the actual size.
+    /// Expected size of a record, in bytes. [`parse`] determines the actual size.
     record_bytes: usize,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct ProcessRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UtilizationSample {
     pub pid: u32,
-    /// Microseconds on the driver's clock, which is not always Unix time.
+    /// Microseconds on the driver's clock, which is Unix time only on some drivers.
     pub timestamp: u64,
     pub sm_percent: u32,
     pub memory_percent: u32,
@@ -96,11 +96,11 @@ pub(super) struct UtilizationSample {
     pub decoder_percent: u32,
 }
 
-/// Determines which version of the process list calls to use, and the expected size of its records.
+/// Determines which version of the process list calls to use, and the expected size of their records.
 ///
-/// The drivers 535.43.02 to 535.86 write records of 32 bytes in `_v3`, although the header says 24, so `_v2` is used
-/// with them. They are recognised by their symbols: they provide confidential-computing memory info, but not the call
-/// that replaced the additional field.
+/// In `_v3`, the drivers 535.43.02 to 535.86 write records of 32 bytes, although the header says 24, so `_v2` is used
+/// instead. These drivers are recognised by their symbols: they have the call for confidential-computing memory info,
+/// but not the one that replaced the additional field.
 pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     let lib = nvml.lib();
     let has_v2 = lib.nvmlDeviceGetComputeRunningProcesses_v2.is_ok();
@@ -116,7 +116,7 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     }
 }
 
-/// Reads memory info v1: `(total, used, free)` in bytes. `used` includes the driver's reserve.
+/// Reads memory info v1, as `(total, used, free)` in bytes. `used` includes the driver's reserve.
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
@@ -133,7 +133,7 @@ pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u3
     number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
 }
 
-/// Returns the NUMA node of the GPU's memory, on machines that map this memory as a NUMA node.
+/// Returns the NUMA node of the GPU's memory, on machines on which that memory is a NUMA node.
 pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
     number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
 }
@@ -157,7 +157,7 @@ pub(super) fn engine_percent(
     };
     let call = call.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let (mut percent, mut period_us): (c_uint, c_uint) = (0, 0);
-    // SAFETY: the handle is valid while `device` lives, and the call fills the two values.
+    // SAFETY: the handle is valid while `device` lives, and the call fills both values.
     Code::check(unsafe { call(device.handle(), &mut percent, &mut period_us) })?;
     Ok(percent)
 }
@@ -168,22 +168,22 @@ fn number<E>(
 ) -> Result<u32, Code> {
     let call = symbol.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut number: c_uint = 0;
-    // SAFETY: the handle is valid while `device` lives, and the call fills only `number`.
+    // SAFETY: the handle is valid while `device` lives, and the call only fills `number`.
     Code::check(unsafe { call(device.handle(), &mut number) })?;
     Ok(number)
 }
 
-/// A reader of process lists. It reuses its buffer, so that an unchanged list takes one call.
+/// Reads process lists. The buffer is reused, so that an unchanged list takes a single call.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
-    /// Elements of 8 bytes satisfy the alignment of every record format.
+    /// Elements of 8 bytes, so that records of all formats are aligned.
     buffer: Vec<u64>,
     capacity: usize,
 }
 
 impl ProcessLists {
-    /// Reads the records of a list. Fails with NVML's error, which is [`Code::FUNCTION_NOT_FOUND`] if the driver lacks
-    /// the call, or with [`Code::UNKNOWN_LAYOUT`] if the size of the records is unknown.
+    /// Reads the records of a list. Returns NVML's error ([`Code::FUNCTION_NOT_FOUND`] if the driver lacks the call),
+    /// or [`Code::UNKNOWN_LAYOUT`] if the size of the records cannot be determined.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -200,7 +200,7 @@ impl ProcessLists {
             let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
                 Err(Code::INSUFFICIENT_SIZE) => {
-                    // The list may grow before the next call.
+                    // Leave room, because the list can grow before the next call.
                     self.capacity = (count as usize + count as usize / 4 + 8)
                         .max(self.capacity * 2)
                         .min(MOST_RECORDS);
@@ -231,7 +231,7 @@ impl ProcessLists {
         let lib = nvml.lib();
         let buffer = self.buffer.as_mut_ptr();
         // SAFETY: the handle is valid while `device` lives. The buffer has room for `count` records of the largest
-        // known format, and its alignment of 8 satisfies every format.
+        // known format, and its alignment of 8 is enough for all formats.
         let code = unsafe {
             let device = device.handle();
             match version {
@@ -240,7 +240,7 @@ impl ProcessLists {
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
                     List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
                 })?(device, count, buffer.cast()),
-                // On R450 and R460, the call has no version suffix, but it writes records of v2.
+                // On R450 and R460, the call has no version suffix, but its records are those of v2.
                 Version::V2
                     if list == List::Mps
                         && lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.is_err() =>
@@ -267,13 +267,13 @@ impl ProcessLists {
     }
 }
 
-/// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. `capacity` is the number of
-/// records that the driver was told the buffer can hold.
+/// Parses `count` records from a buffer that was filled with [`UNTOUCHED`] before the call. `capacity` is the number
+/// of records for which the driver was told that there is room.
 ///
-/// Records should have `expected` bytes, but the length of the written part can prove another size. It can be exactly
-/// the length of 16-byte records (a driver reported by nvitop), or exceed the expected length but fit 32-byte records
-/// (R535). If the driver first cleared the whole buffer, the length proves nothing. Returns `None` if a pid exceeds
-/// Linux's limit.
+/// Records should have `expected` bytes, but the length of the part that was written can show a different size: it is
+/// the exact length of 16-byte records (on a driver reported by nvitop), or it exceeds the expected length and fits
+/// 32-byte records (R535). If the driver cleared the whole buffer first, the length shows nothing. Returns `None` if
+/// a pid exceeds Linux's limit.
 fn parse(
     buffer: &[u64],
     count: usize,
@@ -300,7 +300,7 @@ fn parse(
         let half = if at.is_multiple_of(8) { &bytes[..4] } else { &bytes[4..] };
         u32::from_ne_bytes([half[0], half[1], half[2], half[3]])
     };
-    // NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
+    // NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1. For instance ids, it is 0xFFFFFFFF.
     let instance = |at: usize| (size > 16).then(|| word(at)).filter(|&id| id != u32::MAX);
     let records: Vec<ProcessRecord> = (0..count)
         .map(|index| index * size)
@@ -314,17 +314,17 @@ fn parse(
     records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
-/// A reader of process utilization samples. It reuses its buffer, so that a read usually takes one call.
+/// Reads process utilization samples. The buffer is reused, so that a read usually takes a single call.
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
-    /// Number of entries that the driver may have written. The other entries are empty.
+    /// Number of entries that the driver may have written. The others are empty.
     used: usize,
 }
 
 impl UtilizationSamples {
-    /// Reads the samples newer than `last_seen`, in microseconds of the driver's clock. 0 reads all samples. Fails with
-    /// [`Code::NOT_FOUND`] if there are no samples.
+    /// Reads the samples that are newer than `last_seen`, in microseconds on the driver's clock, or all samples if it
+    /// is 0. Returns [`Code::NOT_FOUND`] as an error if there are none.
     pub(super) fn read(
         &mut self,
         nvml: &Nvml,
@@ -350,8 +350,8 @@ impl UtilizationSamples {
             self.buffer[..used].fill(empty);
             self.buffer.resize(capacity, empty);
             let mut count = capacity as c_uint;
-            // SAFETY: the handle is valid while `device` lives. The buffer holds `count` samples, which have a single
-            // format.
+            // SAFETY: the handle is valid while `device` lives. The buffer has room for `count` samples, whose format
+            // is the same on all drivers.
             let code = unsafe {
                 call(
                     device.handle(),
@@ -387,7 +387,7 @@ impl UtilizationSamples {
 mod tests {
     use super::*;
 
-    /// Returns a buffer as written by a driver with records of `size` bytes.
+    /// Returns a buffer as a driver with records of `size` bytes would leave it.
     fn written(size: usize, records: &[(u32, u64, u32, u32)]) -> Vec<u64> {
         let mut bytes = vec![UNTOUCHED; 8 * LARGEST_RECORD];
         for (index, &(pid, used, gpu_instance, compute_instance)) in records.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The thread that reads one GPU, and its last reading.
+//! Reads one GPU on a thread, and keeps its last reading.
 //!
-//! Each GPU has a separate thread, so a GPU that hangs does not block others. A thread gets no further request until it
-//! has answered.
+//! Each GPU has its own thread, so that a GPU that hangs does not delay the others. A thread gets no further request
+//! before it has answered the last one.
 
 use std::io;
 use std::path::Path;
@@ -29,19 +29,19 @@ pub(super) struct GpuReader {
     requests: Sender<()>,
     readings: Receiver<Reading>,
     requested: Option<Instant>,
-    /// Whether the GPU has answered before. The first answer may take longer, because it wakes the GPU.
+    /// Whether the GPU has answered. The first answer can take longer, because the GPU must be woken.
     started: bool,
-    /// Whether the GPU missed its last deadline. The next sample then does not wait for an answer.
+    /// Whether the GPU missed its last deadline. If so, the next sample does not wait for it.
     late: bool,
-    /// The last reading. `fresh` is set until the reading is reported.
+    /// The last reading. `fresh` is set until it has been reported.
     last: Option<Reading>,
     fresh: bool,
-    /// Identity of the GPU, which remains while the GPU is lost.
+    /// Identity of the GPU, which is kept while the GPU is lost.
     identity: Gpu,
 }
 
 impl GpuReader {
-    /// Starts the thread of a GPU, which ends when the reader is dropped.
+    /// Starts the thread of a GPU, which ends after the reader is dropped.
     pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
         let progress = Arc::<CallProgress>::default();
         let (requests, requested) = channel();
@@ -65,15 +65,15 @@ impl GpuReader {
     }
 
     pub(super) fn ask(&mut self, now: Instant) {
-        // If the thread has ended, no answer arrives, and `report` adds an error.
+        // If the thread has ended, there will be no answer, and `report` adds an error.
         if self.requested.is_none() {
             let _ = self.requests.send(());
             self.requested = Some(now);
         }
     }
 
-    /// Waits for the answer until `timeout` after the request, or until `startup` after the first request. Does not
-    /// wait for a GPU that is late.
+    /// Waits for the answer, at most until `timeout` after the request or, for the first answer, until `startup`
+    /// after it. If the GPU is late, does not wait.
     pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
         let Some(requested) = self.requested else { return };
         let time = if self.started { timeout } else { startup };
@@ -135,7 +135,7 @@ impl GpuReader {
         (gpu, errors, Some(last.completed))
     }
 
-    /// Returns the error in the last reading if it concerns the whole driver.
+    /// Returns the error of the last reading if it is about the whole driver.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
         self.last.as_ref().filter(|_| self.requested.is_none())?.driver_gone
     }
@@ -149,7 +149,7 @@ impl GpuReader {
     }
 }
 
-/// Reads the GPU once per request until the channel closes. Runs on the GPU's thread.
+/// Reads the GPU once for each request until the channel is closed. Runs on the GPU's thread.
 fn read_on_request(
     nvml: &Arc<Nvml>,
     index: u32,
@@ -157,7 +157,7 @@ fn read_on_request(
     requested: &Receiver<()>,
     answers: &Sender<Reading>,
 ) {
-    // `None` until the GPU is looked up, and after it is lost.
+    // `None` before the GPU is looked up, and after it is lost.
     let mut device: Option<(DeviceReader, Instant)> = None;
     loop {
         match requested.recv_timeout(GATHER_EVERY) {
@@ -188,8 +188,8 @@ fn read_on_request(
     }
 }
 
-/// Returns GPU `index` if it is certainly suspended, without waking it. No process computes on a suspended GPU. NVML
-/// numbers the driver's `count` GPUs by address.
+/// Returns the GPU with this index, without waking it, if it is certainly suspended. No process computes on a
+/// suspended GPU. NVML numbers the `count` GPUs of the driver by address.
 fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     let gpus = read_driver_gpus(sys)?;
     let gpu = gpus
@@ -204,7 +204,7 @@ fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     })
 }
 
-/// Marks old values as stale. Removes utilization, which would not describe the present.
+/// Marks old values as stale. Removes the utilization, which would be mistaken for current.
 fn mark_stale(gpu: &mut Gpu, age: Duration) {
     gpu.stale_seconds = Some((age.as_secs_f64() * 10.0).round() / 10.0);
     gpu.gpu_percent = None;
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!((gpu.pci_bus_id.as_deref(), gpu.memory), (Some("0000:01:00.0"), None));
         assert_eq!(gpu.processes.as_deref(), Some(&[][..]));
         assert_eq!((asleep(1, Some(2)), asleep(2, Some(2))), (None, None));
-        // NVML's count differs from the number on the bus.
+        // NVML's count must equal the number of GPUs on the bus.
         assert_eq!([None, Some(1), Some(3)].map(|count| asleep(0, count)), [None, None, None]);
     }
 

@@ -1,25 +1,25 @@
-//! Determines the memory figures of the GPU itself. Since R615, memory info v2 returns the figures of a cgroup with a
-//! GPU memory limit, but v1 always returns the GPU's.
+//! Determines the memory of the whole GPU. Since R615, if gpumem is in a cgroup with a GPU memory limit, memory info
+//! v2 returns the figures within the limit. v1 always returns those of the GPU.
 
 use super::error::Code;
 use crate::model::snapshot::Memory;
 use crate::units::MIB;
 
-/// Maximum difference between two totals of a GPU that rounding can cause.
+/// Maximum difference, in bytes, by which rounding can change the total of a GPU.
 const ROUNDING_BYTES: u64 = MIB;
 
 #[derive(Default, Debug)]
 pub(super) struct Whole {
-    /// The last v2 total that was compared with v1's, and whether it is a limit. The total of a GPU never changes, so
-    /// v1 is called only once unless there is a limit.
+    /// The last v2 total that was compared with that of v1, and whether it is a limit. The total of a GPU never
+    /// changes, so without a limit, v1 is called only once.
     compared: Option<(u64, bool)>,
-    /// The last limit, and the free bytes within it.
+    /// The last limit, and how many bytes within it are free.
     pub(super) limit: Option<(u64, u64)>,
 }
 
 impl Whole {
-    /// Returns the figures of the GPU: `reported` from v2 if there is no limit, or else those of `v1` (total, used,
-    /// free). Fails if v1 fails while it is unknown whether there is a limit.
+    /// Returns the figures of the GPU: `reported`, which is from v2, if there is no limit, otherwise those of `v1`
+    /// (total, used, free). Returns an error if v1 fails before it is known whether there is a limit.
     pub(super) fn of(
         &mut self,
         reported: Memory,
@@ -87,7 +87,7 @@ mod tests {
         let failed = || Err(Code::UNKNOWN);
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
-        // A difference from rounding is not a limit. A driver without v1 has no limits.
+        // A difference by rounding is not a limit, and a driver without v1 has no limits.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
         assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);

@@ -1,11 +1,12 @@
-//! The MIG devices of one GPU: their handles, identity, memory and processes.
+//! Reads the MIG devices of one GPU: their handles, identity, memory and processes.
 //!
-//! While MIG is enabled, only privileged callers may read the memory and the process lists of the whole GPU. A caller
-//! with access to a MIG device may read the values of that device (nvml.h, notes on these calls). Handles are looked up
-//! once, and again after a handle fails or the GPU's settings are read. Destroying an instance invalidates its handle,
-//! and the driver can reuse a handle for another instance. A GPU without MIG costs no calls.
+//! While MIG is enabled, only privileged callers can read the memory and the process lists of the whole GPU. A caller
+//! with access to a MIG device can read those of the device (nvml.h, notes on these calls). Handles are looked up
+//! once, and again after a handle fails or the GPU's settings are read: destroying an instance makes its handle
+//! invalid, and the driver can reuse the handle for another instance. On a GPU without MIG, this module makes no
+//! calls.
 //!
-//! `device` merges the results into the lists of the GPU, and `calls` makes the calls.
+//! `device` merges the results into those of the GPU, and `calls` makes the calls.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 const MOST_DEVICES: u32 = 64;
 
 pub(super) struct Mig {
-    /// Separate from the calls of the GPU, which may support calls that its MIG devices do not.
+    /// Separate from those of the GPU, which can support calls that its MIG devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,
@@ -37,13 +38,13 @@ impl Mig {
         Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
-    /// Causes a new lookup of the handles before their next use.
+    /// Makes the next use look up the handles again.
     pub(super) fn forget(&mut self) {
         self.is_known = false;
     }
 
-    /// Reads the MIG devices and their memory. If a handle fails, looks up all handles again, because the GPU may have
-    /// been divided differently.
+    /// Reads the MIG devices and their memory. If a handle fails, looks up all handles again, because the GPU may
+    /// have been partitioned differently.
     pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
@@ -81,7 +82,7 @@ impl Mig {
         }
         self.devices.clear();
         let calls = &mut self.calls;
-        // If MIG is enabled but these calls are unsupported, the MIG devices are invisible.
+        // If MIG is enabled but these calls are not supported, MIG devices cannot be found, which is an error.
         let Some(count) = calls.record(COUNT, || gpu.mig_device_count()) else {
             self.is_known = false;
             return;
@@ -95,7 +96,7 @@ impl Mig {
                     let handle = DeviceHandle::of(&device);
                     self.devices.push(MigHandle { handle, facts });
                 }
-                // The index is unused, or the device belongs to another user.
+                // No device has this index, or it belongs to another user.
                 Err(Code::NOT_FOUND) => {}
                 Err(Code::NO_PERMISSION) => refused = Some(Code::NO_PERMISSION),
                 Err(code) => failure = Some(code),
@@ -107,7 +108,7 @@ impl Mig {
             }
             calls.failed(BY_INDEX, code);
         }
-        // After a failure, every sample retries and reports the error.
+        // After a failure, every sample tries again and reports the error.
         self.is_known &= calls.errors.len() == errors_before;
     }
 
@@ -116,7 +117,7 @@ impl Mig {
         self.devices.iter().map(read).collect()
     }
 
-    /// Reads a process list of all MIG devices. Returns `None` unless it could be read for all devices. If a handle
+    /// Reads a process list of all MIG devices. Returns `None` if it could not be read for all of them. If a handle
     /// fails, looks up all handles again.
     pub(super) fn list(
         &mut self,
@@ -142,7 +143,7 @@ impl Mig {
         }
     }
 
-    /// Like [`Mig::list`], but returns `Ok(None)` if the driver has no list of compute processes for a MIG device.
+    /// Like [`Mig::list`], but returns `Ok(None)` if the driver cannot list the compute processes of a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,
@@ -212,13 +213,13 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     }
 }
 
-/// Returns the profile at the end of a MIG device's name, such as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+/// Returns the profile, which is at the end of a MIG device's name, as in `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
 fn profile_in(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once(" MIG ")?;
     Some(profile.trim()).filter(|profile| !profile.is_empty())
 }
 
-/// Builds the start of a profile from the attributes: `3g`, or `1c.3g` for a part of a GPU instance.
+/// Returns the first part of a profile: `3g`, or `1c.3g` if the device is only a part of its GPU instance.
 fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     if compute_slices == gpu_slices {
         format!("{gpu_slices}g")
@@ -227,8 +228,8 @@ fn profile_of(compute_slices: u32, gpu_slices: u32) -> String {
     }
 }
 
-/// Merges the list of the GPU with the lists of its MIG devices. Each process is listed once per instance, with the
-/// larger value. Ignores a row of the GPU without an instance if a MIG device lists the process.
+/// Merges the list of the GPU with those of its MIG devices. A process is listed once per instance, with the larger
+/// memory value. If a MIG device lists the process, a row of the GPU without an instance is ignored.
 pub(super) fn join(
     whole: Vec<ProcessRecord>,
     of_devices: Vec<ProcessRecord>,
@@ -249,7 +250,7 @@ pub(super) fn join(
     joined
 }
 
-/// Returns an error if a process is on a GPU instance without a visible MIG device.
+/// Returns an error if a process is listed on a GPU instance for which there is no visible MIG device.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
     let is_seen = |id: u32| {
         devices.iter().any(|device| device.gpu_instance_id.is_none_or(|visible| visible == id))

@@ -1,9 +1,9 @@
 //! Makes all NVML calls, on separate threads with deadlines.
 //!
-//! In [`Nvml::sample`], a separate thread reads each GPU (`gpu_reader`) until a common deadline. If a GPU does not
-//! answer in time, the sample contains an error and the GPU's old values, which are marked as stale. `device` reads a
-//! GPU, and `mig` reads its MIG devices. `rows` removes impossible figures. `ffi` contains the calls that nvml-wrapper
-//! lacks or mishandles. `error` explains NVML's codes.
+//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. For a GPU that
+//! does not answer in time, the sample contains an error and old values, which are marked as stale. `device` reads a
+//! GPU, and `mig` its MIG devices. `rows` removes impossible figures. `ffi` contains the calls that nvml-wrapper
+//! lacks or gets wrong. `error` explains NVML's error codes.
 
 mod accounting;
 mod calls;
@@ -28,18 +28,18 @@ use gpu_reader::GpuReader;
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
 
-/// Name of the library for the loader. All drivers since 2012 install it.
+/// Name of the library for the dynamic loader. All drivers since 2012 install it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Paths of the library outside the loader's search path, on WSL and NixOS.
+/// Paths of the library that the dynamic loader does not search, on WSL and NixOS.
 const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval between counts of the GPUs. A bus rescan, a slow driver or a hypervisor can add GPUs.
+/// Interval between counts of the GPUs, which a bus rescan, a slow driver or a hypervisor can add.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
-    /// Path of the library, or `None` to use the loader's search path.
+    /// Path of the library, or `None` to search for it.
     pub library: Option<PathBuf>,
     pub timeout: Duration,
 }
@@ -51,13 +51,13 @@ impl Default for NvmlOptions {
 }
 
 impl NvmlOptions {
-    /// Returns the time limit of the first call to a GPU. Waking the GPU takes 1 to 3 s without persistence mode
+    /// Returns the time limit for the first answer of a GPU. Without persistence mode, waking the GPU takes 1 to 3 s
     /// (NVIDIA's documentation of driver persistence).
     fn first_answer(&self) -> Duration {
         (self.timeout * 5 / 2).max(Duration::from_secs(5))
     }
 
-    /// Returns the time limit for starting NVML, which may have to load the driver.
+    /// Returns the time limit for initialising NVML, which may have to load the driver.
     fn start(&self) -> Duration {
         (self.timeout * 5).max(Duration::from_secs(10))
     }
@@ -65,7 +65,7 @@ impl NvmlOptions {
 
 #[derive(Debug)]
 pub struct NvmlSample {
-    /// In NVML's index order.
+    /// The GPUs in the order of their NVML indices.
     pub gpus: Vec<SampledGpu>,
     pub errors: Vec<ReadError>,
 }
@@ -84,12 +84,12 @@ pub struct SampledGpu {
 pub struct Nvml {
     options: NvmlOptions,
     driver: Driver,
-    /// Errors from opening the driver, which every snapshot contains.
+    /// Errors from opening the driver, which are in every snapshot.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
     away: Option<Away>,
     counted: Instant,
-    /// A second instance of NVML, opened to count the GPUs.
+    /// A second initialisation of NVML, with which the GPUs are counted.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
@@ -114,8 +114,8 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML, and starts the threads that read the GPUs. Fails if the library, the driver or
-    /// permission is missing, if their versions differ, or if NVML does not answer in time.
+    /// Loads the library, initialises NVML, and starts the threads that read the GPUs. Returns an error if the
+    /// library or driver is missing, their versions differ, permission is denied, or NVML does not answer in time.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
@@ -163,8 +163,8 @@ impl Nvml {
         sample
     }
 
-    /// Starts new readers for all GPUs if there are more GPUs than before, because indexes may have changed. A lost GPU
-    /// remains listed with its error.
+    /// If there are more GPUs than before, starts new readers for all of them, because indices may have changed. A
+    /// GPU that is lost stays listed with its error.
     fn recount_gpus(&mut self) {
         let Some(counting) = &self.counting else {
             if self.counted.elapsed() >= COUNT_EVERY {
@@ -196,8 +196,8 @@ impl Nvml {
         }
     }
 
-    /// While the driver is gone, returns the identities of the GPUs and the reason. Periodically tries to open the
-    /// driver on a separate thread. Returns `None` once the driver works again.
+    /// While the driver is gone, returns the identities of the GPUs and the reason, and periodically tries to open
+    /// the driver on a separate thread. Returns `None` if the driver works.
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|attempt| attempt.wait(Duration::ZERO)) {
@@ -244,7 +244,7 @@ impl Nvml {
     }
 }
 
-/// Returns the versions of library and driver without accessing a GPU.
+/// Returns the versions of the library and the driver without accessing a GPU.
 pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
     Ok(open_within(options, options.timeout)?.driver)
 }
@@ -258,7 +258,7 @@ fn start_readers(opened: &OpenedNvml) -> io::Result<Vec<GpuReader>> {
     (0..opened.gpus).map(|index| GpuReader::start(&opened.nvml, index)).collect()
 }
 
-/// Loads the library and starts NVML on a separate thread, because both can hang.
+/// Loads the library and initialises NVML on a separate thread, because both can hang.
 fn start_opening(options: &NvmlOptions) -> io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
     let library = options.library.clone();
     Task::start("nvml-open", move || open_now(library))
@@ -290,7 +290,7 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
     let nvml = Arc::new(nvml);
     if nvml.lib().nvmlShutdown.is_err() {
-        // nvml-wrapper calls `nvmlShutdown` when it is dropped, and panics if the symbol is missing.
+        // When it is dropped, nvml-wrapper calls `nvmlShutdown`, and panics if the symbol is missing.
         std::mem::forget(Arc::clone(&nvml));
     }
     let gpus = nvml
@@ -304,7 +304,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
         version: reported(&mut errors, "nvmlSystemGetDriverVersion", version).map(Into::into),
         nvml_version: reported(&mut errors, "nvmlSystemGetNVMLVersion", nvml_version)
             .map(Into::into),
-        // 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
+        // For example, 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
         cuda_version: reported(&mut errors, "nvmlSystemGetCudaDriverVersion_v2", cuda_version)
             .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
     };

@@ -1,7 +1,7 @@
 //! Removes impossible figures from the driver's process lists and memory.
 //!
 //! Drivers have reported pid 0, the same process several times, and sizes that exceed the GPU's memory. Such figures
-//! would cause false findings. Each removed figure is reported in the snapshot's errors.
+//! would cause wrong findings. What is removed is reported in the snapshot's errors.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -9,10 +9,10 @@ use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
 use crate::units::Bytes;
 
-/// Maximum size of a row in bytes if the memory size of the GPU is unknown: 1 PiB.
+/// Maximum memory of a row, in bytes, if the GPU's memory is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// Merges lists into one row per process and GPU instance, with the larger value.
+/// Merges the lists into one row per process and instance, with the larger memory value.
 pub(super) fn merge(
     compute: &[ProcessRecord],
     graphics: &[ProcessRecord],
@@ -26,7 +26,7 @@ pub(super) fn merge(
         (mps, ProcessType::Mps),
     ];
     let (mut without_pid, mut twice) = (0usize, 0usize);
-    // Index of the list where each row last appeared.
+    // For each row, the index of the list in which it last appeared.
     let mut last_lists: Vec<usize> = Vec::with_capacity(rows.capacity());
     for (list, (records, kind)) in lists.into_iter().enumerate() {
         for record in records {
@@ -96,7 +96,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
     lie
 }
 
-/// Returns why memory figures are impossible, or `None` if they are possible.
+/// Returns why the memory figures are impossible, or `None` if they are possible.
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
     let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();

@@ -12,8 +12,8 @@ use crate::model::snapshot::GpuProcess;
 
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// Maximum interval between samples of a driver. The interval is 1/6 to 1 s depending on the product (`nvml.h`,
-/// `nvmlDeviceGetUtilizationRates`). A shorter time without a sample proves nothing about a process.
+/// Maximum interval at which a driver takes samples. It is 1/6 s to 1 s, depending on the product (`nvml.h`,
+/// `nvmlDeviceGetUtilizationRates`). If there is no sample in a shorter time, this proves nothing.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -24,24 +24,26 @@ struct Peak {
     decoder: u32,
 }
 
-/// Process utilization. It is read more often than snapshots are taken, because the driver keeps only about 10 s.
+/// Utilization of each process. It is read more often than snapshots are taken, because the driver keeps only about
+/// 10 s of samples.
 #[derive(Debug, Default)]
 pub(super) struct Utilization {
     samples: UtilizationSamples,
-    /// The newest timestamp on the driver's clock. 0 requests all samples.
+    /// The newest timestamp on the driver's clock, or 0 to request all samples.
     last_seen: u64,
     /// Peaks in the current interval, which can span several snapshots.
     peaks: HashMap<u32, Peak>,
-    /// How much of the current interval is covered by samples.
+    /// How much of the current interval samples cover.
     covered: Duration,
-    /// Peaks of the previous interval, or `None` if unknown.
+    /// Peaks in the previous interval, or `None` if they are unknown.
     previous: Option<HashMap<u32, Peak>>,
-    /// Whether every call since the last snapshot succeeded.
+    /// Whether all calls since the last snapshot succeeded.
     is_known: bool,
-    /// Whether the driver supports the call, or `None` if it was not called or failed for another reason.
+    /// Whether the driver supports the call, or `None` if that is unknown because the call was not made or failed for
+    /// another reason.
     supported: Option<bool>,
     read_at: Option<(Instant, SystemTime)>,
-    /// How much of the time since the last snapshot is covered by samples.
+    /// How much of the time since the last snapshot samples cover.
     sampled: Duration,
 }
 
@@ -58,12 +60,12 @@ impl Utilization {
         std::mem::take(&mut self.sampled)
     }
 
-    /// Reads the utilization samples since the last call, before the driver's ring buffer wraps.
+    /// Reads the samples since the last call, before the driver's ring buffer overwrites them.
     pub(super) fn read_samples(&mut self, nvml: &Nvml, device: &Device<'_>, calls: &mut Calls) {
         const CALL: &str = "nvmlDeviceGetProcessUtilization";
         let read_at = (Instant::now(), SystemTime::now());
-        // Some drivers stamp samples with Unix time. After the clock is set back, every new sample would look old, and
-        // a busy process would look idle.
+        // Some drivers use Unix time in samples. If the clock is set back, all new samples would look old, and a busy
+        // process would look idle.
         if self.read_at.is_some_and(|last| clock_was_set_back(last, read_at)) {
             self.last_seen = 0;
         }
@@ -98,7 +100,7 @@ impl Utilization {
         };
         match answer {
             Ok(newest) => self.last_seen = newest,
-            // No process has run since the last sample, so the utilization is 0.
+            // No process has run since the last sample, so utilization is 0.
             Err(Code::NOT_FOUND) => {}
             Err(code) => {
                 self.is_known = false;
@@ -112,8 +114,8 @@ impl Utilization {
         self.covered += newly_covered;
     }
 
-    /// Sets the utilization of each row since the last snapshot. If that time is shorter than the driver's interval,
-    /// includes the previous interval. On a GPU that MIG may have divided, missing samples prove nothing.
+    /// Sets the utilization of each row since the last snapshot. If this time is shorter than the driver's interval,
+    /// the previous interval is included. On a GPU that may be partitioned by MIG, missing samples prove nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
         let is_whole = self.covered >= LONGEST_PERIOD;
         let previous = self.previous.as_ref().filter(|_| !is_whole);
@@ -125,7 +127,7 @@ impl Utilization {
                     None if !is_whole && previous.is_none() => continue,
                     None if may_be_divided || row.gpu_instance_id.is_some() => continue,
                     None => Peak { sm: Some(0), ..Peak::default() },
-                    // If all samples are implausible, utilization is unknown.
+                    // If all samples of the process are implausible, its utilization is unknown.
                     Some(Peak { sm: None, .. }) => continue,
                     Some(peak) => *peak,
                 };
@@ -135,7 +137,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // If samples could not be read, the next call returns them.
+        // If a read failed, keep collecting, because the next one returns the missing samples.
         if is_known && is_whole {
             self.previous = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
@@ -163,14 +165,15 @@ mod tests {
             utilization.fill(&mut rows, false);
             rows[0].sm_percent
         };
-        // The driver takes one sample per second, and gpumem reads four times per second: busy, then idle, then busy.
+        // The driver takes a sample each second, and gpumem reads four times a second. The process is busy, then
+        // idle, then busy.
         assert_eq!(filled(250, None), None);
         assert_eq!([250, 250, 250].map(|time| filled(time, None)), [None, None, Some(0)]);
         assert_eq!(filled(250, Some(30)), Some(30));
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 3].map(|time| filled(time, None)), [Some(30); 3]);
         assert_eq!([250; 4].map(|time| filled(time, None)), [Some(0); 4]);
-        // gpumem reads once per sample, so each read covers a separate interval.
+        // gpumem reads as often as the driver takes samples, so each read covers an interval.
         assert_eq!(filled(1000, Some(40)), Some(40));
         assert_eq!([1000; 2].map(|time| filled(time, None)), [Some(0); 2]);
     }
