@@ -269,7 +269,7 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// Returns facts about the container, unless the process's own user runs the container.
+/// Returns facts about the container, unless the container is rootless.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =

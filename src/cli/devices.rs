@@ -13,8 +13,8 @@ pub(super) fn callers_visible() -> Option<String> {
 /// Returns the devices that a value of [`VISIBLE`] lists, in the same order. As in CUDA, the list ends at the first
 /// invalid or repeated entry, and a GPU in MIG mode stands for its MIG devices.
 ///
-/// Fails if the value contains an index and GPU models differ, because CUDA by default gives index 0 to the fastest
-/// GPU (CUDA_DEVICE_ORDER).
+/// Fails if the value contains an index and GPU models differ, unless CUDA_DEVICE_ORDER is PCI_BUS_ID. By default,
+/// CUDA gives index 0 to the fastest GPU.
 pub(super) fn visible<'a>(
     gpus: &'a [Gpu],
     value: Option<&str>,

@@ -297,8 +297,8 @@ impl RunReport {
         format!("{leaks}; {held}")
     }
 
-    /// Formats a summary of three lines, then lines about full GPUs (if the command failed), leaks,
-    /// remaining processes, failed assertions and errors.
+    /// Formats a summary of three lines, then lines about full GPUs (if the command failed), leaks, remaining
+    /// processes, assertions that did not pass, and errors.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
         lines.extend(self.details());
@@ -389,7 +389,7 @@ impl RunReport {
         suite.to_xml()
     }
 
-    /// Formats leaks, held memory and failed assertions as annotations of a GitHub job.
+    /// Formats leaks, held memory and assertions that did not pass as annotations of a GitHub job.
     pub fn to_annotations(&self) -> String {
         let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
         let leaks =

@@ -128,7 +128,7 @@ pub fn draw_process_page(
     charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
-/// Returns the time span of all charts, from the earliest stored sample to the displayed sample.
+/// Returns the time span of all charts, from the earliest charted sample of a GPU to the displayed sample.
 pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {

@@ -259,7 +259,8 @@ fn body(app: &App, area: Rect) -> Rect {
     parts(app, area)[1]
 }
 
-/// Returns a notice if the process is gone, or if the page and the screen show different times.
+/// Returns a notice if the process is gone, or if the time of the page differs from that of the findings or of the
+/// displayed sample.
 fn notice(app: &App) -> Option<String> {
     let page = app.page.as_ref()?;
     if let Some(gone) = page.gone {
@@ -354,7 +355,7 @@ fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
-/// Returns the finding's process, or its GPU if the process is gone or not identified.
+/// Returns the finding's process, or the finding's first GPU if the newest sample does not contain the process.
 fn about_finding(app: &App, finding: &Finding) -> Option<About> {
     let process = finding.process.as_ref().map(|process| process.identity);
     match process

@@ -211,7 +211,8 @@ pub fn on_suspend(app: &mut App) {
     undo(app, "gpumem was suspended; nothing was sent");
 }
 
-/// Starts the batch if the countdown has ended and was visible until the end.
+/// Starts the batch if the countdown has ended and was visible until the end. Undoes the confirmation if the
+/// countdown was not visible.
 pub fn tick(app: &mut App) -> Option<Effect> {
     let Some(ends) = app.reaping.dialog.as_ref().and_then(|dialog| dialog.countdown) else {
         let shows_age = app.reaping.is_running() || app.reaping.dialog.is_some();

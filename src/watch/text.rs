@@ -71,7 +71,8 @@ pub fn wrap(text: &str, width: u16, lines: usize) -> Vec<Cow<'_, str>> {
 /// Minimum number of columns for a command after the evidence about an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
 
-/// Formats the COMMAND column: role and command, or why nothing is known about the process.
+/// Formats the COMMAND column: role and command. For an unidentified process, formats the last known command, or the
+/// reason.
 pub fn row_command(subject: &Subject<'_>, width: u16) -> String {
     match subject.process {
         Ok(process) => format!("{}{}", row_role(subject, width), brief_command(process, width)),

@@ -1,5 +1,5 @@
 //! Finds values for an argument in the argument's definition, in the configuration, and in one sample of this machine
-//! or a recording. If the driver, the recording or the configuration cannot be read, the list is empty.
+//! or a recording. If the driver or the recording cannot be read, no processes, GPUs or users are listed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;

@@ -338,7 +338,8 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a message, unless it repeats the previous message.
+    /// Prints a warning, unless it repeats the previous warning. Without a warning after an earlier one, prints that
+    /// every GPU can be read.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),

@@ -143,15 +143,15 @@ impl Usage {
         self.last = Some(snapshot);
     }
 
-    /// Adds an error to the report, unless the report already contains it.
+    /// Adds an error to the report, unless the report already contains the error or [`MOST_ERRORS`] errors.
     pub(super) fn note(&mut self, error: String) {
         if self.errors.len() < MOST_ERRORS && !self.errors.contains(&error) {
             self.errors.push(error);
         }
     }
 
-    /// Returns the memory that the command's processes hold in a snapshot taken after the command exited, or `None` if
-    /// a GPU could not be read.
+    /// Returns the memory that the command's processes hold in a snapshot taken after the command exited, or `None`
+    /// if none was found and a GPU could not be read.
     pub(super) fn held(
         &mut self,
         snapshot: &Snapshot,

@@ -235,7 +235,7 @@ impl App {
         live.then(|| self.judged.age().as_secs())
     }
 
-    /// Returns the age of the newest sample if the next is late.
+    /// Returns the age of the newest sample if the next sample is late.
     pub fn late_seconds(&self) -> Option<u64> {
         self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }

@@ -61,7 +61,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-/// Selects the finding at index `at`, or the last, together with the row of its process.
+/// Selects the finding at index `at`, or the last finding if there are fewer, and the row of the finding's process.
 pub fn select(app: &mut App, at: usize) {
     let Some(screenful) = &app.screenful else {
         return;
