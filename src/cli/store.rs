@@ -263,7 +263,7 @@ pub(super) fn each_stored(
             Ok(mut snapshot)
                 if snapshot.time <= part.until && same_machine(&snapshot.host, live.host()) =>
             {
-                // The recorder can run as another user, who cannot read this audit log.
+                // The recorder can run as a user who cannot read this audit log, so add the release requests here.
                 if let Some(releases) = &mut releases {
                     releases.mark(&mut snapshot);
                 }

@@ -150,8 +150,6 @@ impl PageText {
     }
 }
 
-// A chart's column shows the maximum in its time span, so that no peak is lost.
-
 /// Cells filled from zero to eight eighths.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 9] = [' ', '.', '.', ':', ':', '+', '+', '#', '#'];
@@ -171,7 +169,8 @@ pub struct Chart {
     bottom_bytes: u64,
 }
 
-/// Draws a chart. Returns `None` if the points span no time, or if the chart has no columns or rows.
+/// Draws a chart. Each column shows the maximum in its time span, so that no peak is lost. Returns `None` if the
+/// points span no time, or if the chart has no columns or rows.
 pub fn draw(curve: &MemoryCurve, size: Size) -> Option<Chart> {
     let points = &curve.points;
     let (first, last) = (points.first()?, points.last()?);

@@ -50,7 +50,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
         0 => 0,
         width => (width + 2).min(room - kept),
     };
-    // If the text is too long, show only its end before the cursor.
+    // If the text is too long, show only the end of the part before the cursor.
     let typed_width = room - note_width;
     let (under, rest) = split_first(&after);
     let under_width = columns(under).max(1);
