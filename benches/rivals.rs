@@ -312,7 +312,6 @@ fn name(command: &Command) -> String {
     words.join(" ").replace(" --nvml-library", "")
 }
 
-/// Searches `PATH` for a program.
 fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(program))

@@ -151,7 +151,6 @@ impl Stage {
     }
 }
 
-/// Returns the peak resident memory of a process in MiB.
 fn peak_resident_mib(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -44,7 +44,6 @@ pub enum NoAnswer {
 }
 
 impl<T: Send + 'static> Task<T> {
-    /// Starts `work` in a thread called `name`.
     pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
@@ -55,7 +54,6 @@ impl<T: Send + 'static> Task<T> {
         Ok(Self { answer, started })
     }
 
-    /// Waits up to `time` for the answer.
     pub fn wait(&self, time: Duration) -> Result<T, NoAnswer> {
         self.answer.recv_timeout(time).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Late,

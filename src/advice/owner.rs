@@ -214,7 +214,6 @@ fn known<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Facts {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Formats the PIDs of a job. Returns `None` if `pid_of` returns `None` for a process.
 fn pids(job: &[&Process], pid_of: impl Fn(&Process) -> Option<u32>) -> Option<String> {
     let pids: Option<Vec<String>> =
         job.iter().map(|process| pid_of(process).map(|pid| pid.to_string())).collect();

@@ -173,7 +173,6 @@ fn list(
     Ok((Listing::Text(text), exit))
 }
 
-/// Returns the totals of the shown rows, grouped by `by`.
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     let findings: Vec<Finding> =
         engine.map_or_else(Vec::new, |engine| engine.unkept().cloned().collect());

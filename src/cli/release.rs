@@ -34,7 +34,6 @@ pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
-/// Converts the arguments to arguments of `reap`.
 fn reap_args(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
         let limit = Span(MOST_WAIT);

@@ -113,7 +113,6 @@ fn listed(rule: &Rule) -> ListedRule {
     }
 }
 
-/// Lists the settings of a rule with their default values.
 fn settings(rule: &Rule) -> Vec<ListedSetting> {
     let defaults = Rule::new(rule.made_of).values().into_iter();
     let settings = rule.values().into_iter().zip(rule.made_of.settings());

@@ -169,7 +169,6 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
     }
 }
 
-/// Prints one frame.
 fn once(
     format: Once,
     args: &WatchArgs,

@@ -91,7 +91,6 @@ pub struct Options {
     /// Playback speed of a recording, relative to the recorded speed.
     pub speed: f64,
     pub has_color: bool,
-    /// Whether to draw in ASCII.
     pub ascii: bool,
     /// Whether to handle clicks and the wheel. Selecting text in the terminal then requires Shift.
     pub mouse: bool,

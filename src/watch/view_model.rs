@@ -331,7 +331,6 @@ pub fn idle_times(
     times
 }
 
-/// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before `end`.
 fn growth_bytes(series: &MemorySeries, end: Time) -> Option<i64> {
     let past = seen_until(series.buckets(), end);
     let start = end.plus_seconds(-WINDOW_SECONDS);

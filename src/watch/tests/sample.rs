@@ -62,7 +62,6 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     snapshot
 }
 
-/// Returns [`snapshot`] with a time `seconds` later.
 pub fn later(gpus: u32, processes: u32, seconds: f64) -> Snapshot {
     let snapshot = snapshot(gpus, processes);
     Snapshot { time: snapshot.time.plus_seconds(seconds), ..snapshot }

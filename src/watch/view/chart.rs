@@ -56,7 +56,6 @@ impl ChartWindow {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
-    /// Returns the column of `time`, if the window contains `time`.
     pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
         let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
         u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
