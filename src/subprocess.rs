@@ -36,8 +36,7 @@ impl Subprocess {
             setsid()?;
             Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
         };
-        // SAFETY: after the fork, the closure makes two system calls; it neither allocates nor
-        // locks.
+        // SAFETY: after the fork, the closure makes two system calls; it neither allocates nor locks.
         let child = unsafe { command.pre_exec(begin_session) }.spawn()?;
         Ok(Self { child, is_reaped: false })
     }

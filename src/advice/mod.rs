@@ -49,8 +49,7 @@ pub struct Remark {
 type Settings = BTreeMap<String, Vec<String>>;
 
 impl Remark {
-    /// Returns whether the advice applies to the process. An unreadable environment is treated as
-    /// empty.
+    /// Returns whether the advice applies to the process. An unreadable environment is treated as empty.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
         let is_set = |settings: &Settings| {

@@ -44,8 +44,7 @@ impl Owner {
         self.command_for(is_own).unwrap_or(&self.line)
     }
 
-    /// Returns the command if the process's own user types it (`is_own`) or if nothing in it is
-    /// claimed.
+    /// Returns the command if the process's own user types it (`is_own`) or if nothing in it is claimed.
     pub fn command_for(&self, is_own: bool) -> Option<&str> {
         self.command.as_deref().filter(|_| is_own || !self.is_claimed)
     }

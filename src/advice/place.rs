@@ -48,8 +48,7 @@ pub fn thaw(process: &Process) -> Option<String> {
     ))
 }
 
-/// Returns whether the process is an interactive notebook, rather than a batch run by papermill or
-/// nbconvert.
+/// Returns whether the process is an interactive notebook, rather than a batch run by papermill or nbconvert.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
         !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))

@@ -145,8 +145,7 @@ fn unload_advice_names_its_preconditions() {
                 text.matches("/sleep?level=1&mode=wait").count(),
                 "{text}"
             );
-            // Advice must name the options that a request requires, and the request that loads the
-            // model.
+            // Advice must name the options that a request requires, and the request that loads the model.
             for (call, gates) in [
                 ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (

@@ -91,9 +91,8 @@ pub enum ConfigError {
     Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
-/// Returns the system's and the user's configuration files, in this order, or only the `chosen`
-/// file. `xdg_config_home` and `home` are the values of environment variables; relative paths are
-/// ignored.
+/// Returns the system's and the user's configuration files, in this order, or only the `chosen` file.
+/// `xdg_config_home` and `home` are the values of environment variables; relative paths are ignored.
 pub fn paths(
     chosen: Option<&Path>,
     xdg_config_home: Option<&OsStr>,

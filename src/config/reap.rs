@@ -57,8 +57,7 @@ pub struct ReapConfig {
     /// Maximum number of kills in the period `within`.
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// Period to which `most` applies. An active process is asked to release memory at most once
-    /// per period.
+    /// Period to which `most` applies. An active process is asked to release memory at most once per period.
     pub within: Span,
     /// Absolute path of the notify program, and its arguments. Empty without a notify command.
     #[serde(deserialize_with = "command")]

@@ -38,8 +38,7 @@ pub struct KnownSoFar<'k> {
     pub needed: Duration,
     /// How the user can get a longer history.
     pub more: More,
-    /// Adds commands to findings and returns the commands for the process. The commands come from a
-    /// plan.
+    /// Adds commands to findings and returns the commands for the process. The commands come from a plan.
     pub commands: &'k FillIn<'k>,
 }
 

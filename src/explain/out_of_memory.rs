@@ -1,5 +1,4 @@
-//! The page about a shortage of memory on a GPU: who holds the memory, how much is unused, and what
-//! to free.
+//! The page about a shortage of memory on a GPU: who holds the memory, how much is unused, and what to free.
 //!
 //! Samples do not show failed allocations, so the page never claims that an allocation failed.
 

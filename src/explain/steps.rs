@@ -107,8 +107,7 @@ pub(super) fn of_process(
     steps
 }
 
-/// Returns advice that does not depend on a finding. A process that cannot run gets no advice about
-/// its code.
+/// Returns advice that does not depend on a finding. A process that cannot run gets no advice about its code.
 fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
     let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {

@@ -9,8 +9,7 @@ use crate::units::Span;
 const UNDECIDED_MAX: usize = 3;
 
 pub(super) struct Verdict<'k> {
-    /// Findings, including those resolved within the history. The finding that the user asked about
-    /// is first.
+    /// Findings, including those resolved within the history. The finding that the user asked about is first.
     pub(super) findings: Vec<Finding>,
     pending: Vec<&'k Pending>,
     kept: Vec<&'k Kept>,
@@ -170,9 +169,8 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// Lists the commands of the findings, then commands for the process. A command for the process is
-/// omitted if a finding has a command of the same kind. Commands that would only open this page are
-/// omitted.
+/// Lists the commands of the findings, then commands for the process. A command for the process is omitted if a
+/// finding has a command of the same kind. Commands that would only open this page are omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     // Look for the word anywhere, because commands for other machines start with `ssh`.

@@ -72,8 +72,7 @@ pub fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Wraps text to `lines_max` lines: the first has at most `first` columns, the rest at most
-/// `others`.
+/// Wraps text to `lines_max` lines: the first has at most `first` columns, the rest at most `others`.
 ///
 /// Lines break between words; a word that is longer than a line is split. A command in backquotes is kept together if
 /// it fits on a line, so that it can be copied. If text is omitted, the last line ends with `…`.

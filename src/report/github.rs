@@ -21,8 +21,7 @@ pub fn annotation(level: Level, title: &str, message: &str) -> String {
     format!("::{command} title={title}::{}\n", lines.join("%0A"))
 }
 
-/// Escapes text for a workflow command. [`escape`] has already replaced line feeds and carriage
-/// returns.
+/// Escapes text for a workflow command. [`escape`] has already replaced line feeds and carriage returns.
 fn data(text: &str) -> String {
     escape(text).replace('%', "%25")
 }

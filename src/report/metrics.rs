@@ -22,8 +22,7 @@ use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Ti
 /// Maximum number of processes with their own series. Processes with the most memory take
 /// precedence. A process on two GPUs counts twice.
 pub const PROCESSES_MAX: usize = 512;
-/// Maximum number of findings with series. Severe findings take precedence, then findings about
-/// more memory.
+/// Maximum number of findings with series. Severe findings take precedence, then findings about more memory.
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
@@ -218,8 +217,7 @@ pub fn openmetrics(input: &MetricsInput<'_>) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Converts a page to the older Prometheus text format, which node_exporter's textfile collector
-/// requires.
+/// Converts a page to the older Prometheus text format, which node_exporter's textfile collector requires.
 pub fn classic(openmetrics: &str) -> String {
     let mut page = String::new();
     for line in openmetrics.lines().filter(|line| *line != "# EOF") {
@@ -472,8 +470,7 @@ fn text_of(text: Option<&Arc<str>>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the user's name, or the user ID if the host does not know the user (common in
-/// containers).
+/// Returns the user's name, or the user ID if the host does not know the user (common in containers).
 fn user_label(name: Option<&Arc<str>>, process: Option<&Process>) -> String {
     let number = || Some(process?.uid?.to_string());
     name.map(ToString::to_string).or_else(number).unwrap_or_default()

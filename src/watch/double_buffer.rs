@@ -42,9 +42,8 @@ impl<W: Write> DoubleBuffer<W> {
         self.is_unknown = true;
     }
 
-    /// Draws the whole frame with `paint` and writes the changed cells. Synchronized output (DEC
-    /// private mode 2026) makes the changes visible together; terminals without it ignore the
-    /// sequence.
+    /// Draws the whole frame with `paint` and writes the changed cells. Synchronized output (DEC private mode 2026)
+    /// makes the changes visible together; terminals without it ignore the sequence.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();

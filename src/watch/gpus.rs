@@ -58,8 +58,7 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     }
 }
 
-/// Returns whether all MIG devices fit. A partial list would look complete, so the panel lists all
-/// or none.
+/// Returns whether all MIG devices fit. A partial list would look complete, so the panel lists all or none.
 fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
@@ -344,8 +343,7 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
 }
 
 const NAME_MIN: u16 = 12;
-/// Minimum width of a card that shows all figures. Narrower cards show only figures that indicate
-/// load.
+/// Minimum width of a card that shows all figures. Narrower cards show only figures that indicate load.
 const WIDE: u16 = 90;
 const PART: (u16, u16) = (6, 16);
 

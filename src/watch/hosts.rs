@@ -316,8 +316,7 @@ impl Stage {
     }
 }
 
-/// Returns whether the newest sample is recent, or the machine has yet to answer for the first
-/// time.
+/// Returns whether the newest sample is recent, or the machine has yet to answer for the first time.
 fn is_answering(app: &App) -> bool {
     !app.is_overdue() && (app.screenful.is_some() || app.trouble.is_none())
 }

@@ -92,8 +92,7 @@ pub type Binding = (&'static str, &'static str, KeyAction);
 
 pub type Group = (Context, &'static str, &'static [Binding]);
 
-/// All bindings, in the order of the help. `Main` keys work in every context that does not rebind
-/// them.
+/// All bindings, in the order of the help. `Main` keys work in every context that does not rebind them.
 pub const GROUPS: &[Group] = &[
     (Context::Main, "Navigation", LOOK),
     (Context::Main, "Free memory", RECLAIM),
@@ -269,8 +268,7 @@ pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// Parses a key: a character, or a name such as `PgDn`, `F9` or `Ctrl-F`. Case does not matter in
-/// names.
+/// Parses a key: a character, or a name such as `PgDn`, `F9` or `Ctrl-F`. Case does not matter in names.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())

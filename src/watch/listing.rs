@@ -12,8 +12,7 @@ use crate::model::row::Me;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
-/// Processes that hold less memory than this are small. An empty CUDA context holds more on most
-/// GPUs.
+/// Processes that hold less memory than this are small. An empty CUDA context holds more on most GPUs.
 const SMALL_BYTES: u64 = 64 * MIB;
 /// Maximum number of generations in a tree, limited by the bits of [`ListingLine::rails`].
 const DEEPEST: usize = 31;
@@ -42,8 +41,7 @@ impl Choice {
         self.filter = None;
     }
 
-    /// Describes the limits, such as `mine, with findings, filter: gpu:0`, without escaping the
-    /// filter.
+    /// Describes the limits, such as `mine, with findings, filter: gpu:0`, without escaping the filter.
     pub fn limits(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         let parts = [
@@ -75,8 +73,7 @@ pub struct ListingLine {
     /// Number of visible ancestors in a tree, plus 1 in a family with several roots.
     pub depth: u16,
     pub branch: TreeBranch,
-    /// Bit `d`, for `d` less than `depth`, is set if the branch at depth `d` continues below this
-    /// line.
+    /// Bit `d`, for `d` less than `depth`, is set if the branch at depth `d` continues below this line.
     pub rails: u32,
 }
 

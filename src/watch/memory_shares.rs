@@ -264,8 +264,7 @@ mod tests {
         assert_eq!(much.cells(64), [0, 0, 0, 1, 0, 0, 63]);
     }
 
-    /// Checks with random sizes that the cells add up to the width and that an empty share has no
-    /// cell.
+    /// Checks with random sizes that the cells add up to the width and that an empty share has no cell.
     #[test]
     fn a_bar_fills_its_width() {
         let mut dice = Dice(0x5eed);

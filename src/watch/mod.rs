@@ -198,10 +198,9 @@ pub struct Watched {
 /// Shows snapshots until the user quits or a signal ends the screen. With several sources, starts with a list of
 /// machines.
 ///
-/// On return, `ui_state` contains the settings that the user changed. Each worker receives
-/// [`ReclaimRequest::Leave`] after the terminal has been restored; `warn` receives a description of
-/// each unfinished action. Threads that are blocked in a source or in a read of the keyboard
-/// outlive this call.
+/// On return, `ui_state` contains the settings that the user changed. Each worker receives [`ReclaimRequest::Leave`]
+/// after the terminal has been restored; `warn` receives a description of each unfinished action. Threads that are
+/// blocked in a source or in a read of the keyboard outlive this call.
 ///
 /// # Errors
 ///
@@ -283,8 +282,7 @@ pub fn run(
     }
 }
 
-/// Handles messages, and draws a frame when the state has changed and the terminal has accepted the
-/// previous frame.
+/// Handles messages, and draws a frame when the state has changed and the terminal has accepted the previous frame.
 fn drive(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -360,8 +358,7 @@ fn drive(
     }
 }
 
-/// Runs a command on a remote host with this terminal, and waits until the user has read the
-/// output.
+/// Runs a command on a remote host with this terminal, and waits until the user has read the output.
 fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) {
     let Some(host) = host else { return };
     terminal::restore();

@@ -21,8 +21,7 @@ use rustix::termios::{Action, QueueSelector, tcflow, tcflush, tcgetpgrp, tcgetsi
 const FRAME_TIMEOUT: Duration = Duration::from_millis(100);
 /// Timeout for restoring the terminal. Output that the terminal has not accepted is discarded.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum size of a write that can block. A terminal that polls as writable accepts this many
-/// bytes.
+/// Maximum size of a write that can block. A terminal that polls as writable accepts this many bytes.
 const SAFE_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]

@@ -87,9 +87,8 @@ fn show(
     lay_out(app);
 }
 
-/// Opens the environment of the process on the open page, or of the selected process. The worker
-/// reads the environment of a local process; recordings and remote hosts supply only a few
-/// variables.
+/// Opens the environment of the process on the open page, or of the selected process. The worker reads the
+/// environment of a local process; recordings and remote hosts supply only a few variables.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
     let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let identity = match of_page {

@@ -1,9 +1,7 @@
-//! Killing processes and freeing their memory: plan, confirmation, and the batch that carries out
-//! the plan.
+//! Killing processes and freeing their memory: plan, confirmation, and the batch that carries out the plan.
 //!
-//! The [worker](crate::reclaim::worker) makes plans and carries them out. Answers repeat the number
-//! of the request, and later samples do not change a displayed plan, so the user confirms exactly
-//! the plan that was drawn.
+//! The [worker](crate::reclaim::worker) makes plans and carries them out. Answers repeat the number of the request,
+//! and later samples do not change a displayed plan, so the user confirms exactly the plan that was drawn.
 //!
 //! `y` starts a countdown of [`UNDO`], during which nothing is sent and the user can undo the
 //! confirmation. gpumem itself undoes the confirmation if the plan leaves the screen or gpumem is
@@ -121,8 +119,7 @@ fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effec
     Some(Effect::OnHost(format!("gpumem {command} --all-users {}", names.join(" "))))
 }
 
-/// Requests a plan from the newest sample of a live machine, or from the displayed sample of a
-/// recording.
+/// Requests a plan from the newest sample of a live machine, or from the displayed sample of a recording.
 fn request_plan(app: &mut App) -> Option<Effect> {
     let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
     let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));

@@ -6,8 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-// The kernel returns 0 for groups and sessions outside this PID namespace, which rustix cannot
-// represent.
+// The kernel returns 0 for groups and sessions outside this PID namespace, which rustix cannot represent.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
@@ -37,11 +36,10 @@ impl SignalWatch {
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
         for signal in ends {
-            // The first signal sets the flag. A second signal terminates gpumem, which can be
-            // blocked on the terminal. The handler that terminates gpumem is registered before the
-            // handler that sets the flag, so it sees only the flag of an earlier signal. Each
-            // signal has its own flag, because the end of a session sends several different
-            // signals.
+            // The first signal sets the flag. A second signal terminates gpumem, which can be blocked on the
+            // terminal. The handler that terminates gpumem is registered before the handler that sets the flag, so it
+            // sees only the flag of an earlier signal. Each signal has its own flag, because the end of a session
+            // sends several different signals.
             let asked = Arc::new(AtomicBool::new(false));
             let again = flag::register_conditional_default(signal, Arc::clone(&asked));
             flags.push(again.map_err(failed)?);

@@ -76,8 +76,7 @@ impl Screen {
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        // Without bracketed paste, pasted text would press keys, and `x` followed by `y` kills a
-        // process.
+        // Without bracketed paste, pasted text would press keys, and `x` followed by `y` kills a process.
         queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
@@ -175,8 +174,7 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Returns whether the error means that the terminal is gone, for example because its window was
-/// closed.
+/// Returns whether the error means that the terminal is gone, for example because its window was closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -1,7 +1,6 @@
 //! Styles by role and theme. Everything that a colour shows is also in the text.
 //!
-//! Themes use the sixteen colours that users configure in their terminal, on the terminal's
-//! background.
+//! Themes use the sixteen colours that users configure in their terminal, on the terminal's background.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};

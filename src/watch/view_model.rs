@@ -251,8 +251,7 @@ impl Screenful {
         }
     }
 
-    /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not
-    /// jump.
+    /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not jump.
     pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);

@@ -455,8 +455,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         };
         assert_eq!(owner(&orphan), None, "{ancestor}");
     }
-    // If the ancestor is unknown, the unit determines the owner, unless the process has outlived
-    // its starter.
+    // If the ancestor is unknown, the unit determines the owner, unless the process has outlived its starter.
     for (unit, words) in [
         ("supervisor.service", "`supervisorctl status`"),
         ("slurmd.service", "`scancel JOB`"),

@@ -1,13 +1,11 @@
 //! Python code that frees cached GPU memory from inside a process, and the report about the result.
 //!
-//! The process runs [`source`] with `exec` in a new dictionary, which then contains `out`;
-//! [`parse`] reads `out` as JSON. [`expression`] wraps the source for a notebook kernel, which
-//! answers with the JSON in hexadecimal digits ([`parse_value`]). `recipe.py` imports only modules
-//! that are loaded or built in, creates no CUDA context, reports no values of variables, and does
-//! nothing after the deadline.
+//! The process runs [`source`] with `exec` in a new dictionary, which then contains `out`; [`parse`] reads `out` as
+//! JSON. [`expression`] wraps the source for a notebook kernel, which answers with the JSON in hexadecimal digits
+//! ([`parse_value`]). `recipe.py` imports only modules that are loaded or built in, creates no CUDA context, reports
+//! no values of variables, and does nothing after the deadline.
 //!
-//! The process controls the report, so this module limits the report's size, and writers escape the
-//! report's texts.
+//! The process controls the report, so this module limits the report's size, and writers escape the report's texts.
 
 use std::sync::Arc;
 

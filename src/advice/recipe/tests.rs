@@ -99,8 +99,7 @@ fn pytorch_frees_its_cache_and_keeps_live_tensors() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
-/// Runs the recipe with Debian's PyTorch, which has no CUDA but has the functions that the recipe
-/// calls.
+/// Runs the recipe with Debian's PyTorch, which has no CUDA but has the functions that the recipe calls.
 #[test]
 fn a_real_pytorch_without_cuda_is_unchanged() {
     let python = "/usr/bin/python3";

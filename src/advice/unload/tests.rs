@@ -1,5 +1,4 @@
-//! Tests of the table and of judging answers, and that the advice in `explain` agrees with the
-//! table.
+//! Tests of the table and of judging answers, and that the advice in `explain` agrees with the table.
 
 use super::*;
 use crate::advice;

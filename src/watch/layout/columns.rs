@@ -74,8 +74,7 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
     None
 }
 
-/// Returns the scroll offset after `steps` more columns, up to the end of the longest visible
-/// command.
+/// Returns the scroll offset after `steps` more columns, up to the end of the longest visible command.
 pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;

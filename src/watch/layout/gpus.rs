@@ -24,8 +24,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form that follows `form` when the user switches forms. `None` is the automatic
-    /// form.
+    /// Returns the form that follows `form` when the user switches forms. `None` is the automatic form.
     pub fn after(form: Option<Self>) -> Option<Self> {
         match form {
             None => Some(Self::Cards),

@@ -1,5 +1,4 @@
-//! Layout of the bottom line, for the view and the mouse: the hints that fit, with text on both
-//! sides.
+//! Layout of the bottom line, for the view and the mouse: the hints that fit, with text on both sides.
 
 use super::{Layout, columns as table};
 use crate::watch::keys::{self, Context, Hint};

@@ -14,13 +14,11 @@
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
-//! The header, the table heading, [`TABLE_ROWS_MIN`] table rows, one line of findings and the key
-//! hints are never dropped. The GPUs get at most half of the other rows, unless the user chose a
-//! form that needs more.
+//! The header, the table heading, [`TABLE_ROWS_MIN`] table rows, one line of findings and the key hints are never
+//! dropped. The GPUs get at most half of the other rows, unless the user chose a form that needs more.
 //!
-//! Rows that the table does not need go first to the findings, up to a third of the screen, and
-//! then to charts below the table. The split changes in steps of [`STEP`] rows, so that panels do
-//! not move whenever a process starts.
+//! Rows that the table does not need go first to the findings, up to a third of the screen, and then to charts below
+//! the table. The split changes in steps of [`STEP`] rows, so that panels do not move whenever a process starts.
 
 pub mod columns;
 pub mod gpus;

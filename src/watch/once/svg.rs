@@ -12,8 +12,7 @@ use ratatui::style::{Color, Modifier};
 use crate::watch::once::{number, visible};
 use crate::watch::theme::Theme;
 
-/// Width and height of a cell in pixels. Most monospaced characters are 0.6 times as wide as the
-/// font size.
+/// Width and height of a cell in pixels. Most monospaced characters are 0.6 times as wide as the font size.
 const CELL: (usize, usize) = (8, 16);
 const FONT_PIXELS: &str = "13.33";
 /// Distance from the top of a cell to the baseline, in pixels.

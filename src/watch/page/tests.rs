@@ -19,8 +19,7 @@ fn app() -> App {
     screen_of(None, 10, (80, 24))
 }
 
-/// Returns a machine where process 7 is idle and process 8 works on GPU 0. On GPU 1, 11 GiB are
-/// unattributed.
+/// Returns a machine where process 7 is idle and process 8 works on GPU 0. On GPU 1, 11 GiB are unattributed.
 fn machine() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.memory(0, 22 * GIB, 80 * GIB);

@@ -1,8 +1,7 @@
 //! State of the interactive screen.
 //!
-//! The state does not draw, read a clock or start work. Time arrives in [`Event`]s, and requests to
-//! the main loop are returned as [`Effect`]s. `update/` handles events, `layout/` positions the
-//! panels, and `view/` draws them.
+//! The state does not draw, read a clock or start work. Time arrives in [`Event`]s, and requests to the main loop are
+//! returned as [`Effect`]s. `update/` handles events, `layout/` positions the panels, and `view/` draws them.
 
 pub mod findings;
 pub mod judged;
@@ -167,8 +166,7 @@ pub struct App {
     pub next_commands: NextCommands,
     pub reaping: Reaping,
     pub playback: Playback,
-    /// Why the last key had no effect, or an effect that is not visible. The next key clears the
-    /// note.
+    /// Why the last key had no effect, or an effect that is not visible. The next key clears the note.
     pub note: Option<String>,
     /// Samples for stepping back.
     pub timeline: Timeline,
@@ -264,8 +262,7 @@ impl App {
         alarms
     }
 
-    /// Returns the time since the start at which a text on the screen next changes without an
-    /// event.
+    /// Returns the time since the start at which a text on the screen next changes without an event.
     pub fn next_tick(&self) -> Option<Duration> {
         let late = self.age_seconds().map(|age| {
             let age = (age + 1).max(self.playback.late_from_seconds());
@@ -308,8 +305,7 @@ impl App {
         self.end.is_some() && !self.is_behind()
     }
 
-    /// Returns whether the timeline is playing: the user stepped back, and playback has not caught
-    /// up.
+    /// Returns whether the timeline is playing: the user stepped back, and playback has not caught up.
     pub fn plays_timeline(&self) -> bool {
         let playback = &self.playback;
         !self.is_live() && !playback.is_paused && !playback.is_seeking() && self.is_behind()
@@ -322,8 +318,7 @@ impl App {
         Some(now + wait)
     }
 
-    /// Returns the age of the displayed plan in seconds. Plans for a recording cannot be carried
-    /// out and have no age.
+    /// Returns the age of the displayed plan in seconds. Plans for a recording cannot be carried out and have no age.
     pub fn plan_age_seconds(&self) -> Option<f64> {
         let asked = self.reaping.dialog.as_ref()?.asked?;
         Some(self.judged.clock()?.seconds_since(asked)).filter(|_| self.is_live())

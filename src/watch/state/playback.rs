@@ -80,8 +80,7 @@ impl Playback {
         }
     }
 
-    /// Returns the clock of the timeline. A new clock starts at `now` with the sample of time
-    /// `shown`.
+    /// Returns the clock of the timeline. A new clock starts at `now` with the sample of time `shown`.
     pub(in crate::watch) fn play_from(&mut self, shown: Time, now: Duration) -> &mut PlaybackClock {
         let speed = self.speed;
         self.clock.get_or_insert_with(|| {
@@ -100,8 +99,7 @@ impl Playback {
         ALARM_AGE_MIN.max(self.awaited.max(self.interval).saturating_mul(3))
     }
 
-    /// Returns the age in seconds at which the newest sample's age is shown, because the next
-    /// sample is late.
+    /// Returns the age in seconds at which the newest sample's age is shown, because the next sample is late.
     pub fn late_from_seconds(&self) -> u64 {
         let late = self.awaited.max(self.interval) + Duration::from_secs(1);
         late.as_secs() + u64::from(late.subsec_nanos() > 0)

@@ -1,8 +1,7 @@
 //! Judged samples for stepping back, up to a maximum size in bytes.
 //!
-//! At the limit, older samples of a live machine are thinned out before the oldest are dropped.
-//! Recordings are never thinned out, because they can be read again. Rewinding a recording does not
-//! change its sample numbers.
+//! At the limit, older samples of a live machine are thinned out before the oldest are dropped. Recordings are never
+//! thinned out, because they can be read again. Rewinding a recording does not change its sample numbers.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
@@ -154,9 +153,8 @@ impl Timeline {
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
 
-    /// Returns the earliest sample that a leap back from `number` to `time` reaches. The leap stops
-    /// where the clock was set back, but covers at least one sample. The flag is false if the
-    /// sample might have been dropped.
+    /// Returns the earliest sample that a leap back from `number` to `time` reaches. The leap stops where the clock
+    /// was set back, but covers at least one sample. The flag is false if the sample might have been dropped.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);
@@ -178,8 +176,7 @@ impl Timeline {
         frames.find(|frame| frame.has_beginning)
     }
 
-    /// Returns the last sample before `number` in which a finding began, even if the sample was
-    /// dropped.
+    /// Returns the last sample before `number` in which a finding began, even if the sample was dropped.
     pub fn beginning_before(&self, number: u64) -> Option<u64> {
         let at = self.beginnings.partition_point(|&beginning| beginning < number);
         self.beginnings.get(at.checked_sub(1)?).copied()

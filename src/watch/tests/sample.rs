@@ -206,8 +206,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
     }
 }
 
-/// Returns `minutes` of memory history, in which each GPU's second process leaks and the third
-/// starts late.
+/// Returns `minutes` of memory history, in which each GPU's second process leaks and the third starts late.
 pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
     let mut courses = Courses::default();
     let seconds = minutes * 60;

@@ -41,8 +41,7 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
         KeyAction::Reap | KeyAction::Release => {
-            // If the finding is not about a process, the key must not kill the previously selected
-            // process.
+            // If the finding is not about a process, the key must not kill the previously selected process.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, finding)| finding.process.is_none());

@@ -1,8 +1,7 @@
 //! Pausing, stepping back and forward, and changing the sampling interval or the playback speed.
 //!
-//! Samples are judged and added to the timeline when they arrive, even while the screen shows an
-//! earlier sample. If the timeline does not reach back far enough, a recording is read again at
-//! full speed up to the target.
+//! Samples are judged and added to the timeline when they arrive, even while the screen shows an earlier sample. If
+//! the timeline does not reach back far enough, a recording is read again at full speed up to the target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,8 +254,7 @@ pub fn interrupt(app: &mut App) -> Option<Effect> {
     Some(Effect::Control(Control::Playing(false)))
 }
 
-/// Pauses or resumes. A live screen resumes with the newest sample, and a recording resumes where
-/// it was paused.
+/// Pauses or resumes. A live screen resumes with the newest sample, and a recording resumes where it was paused.
 fn pause(app: &mut App) -> Option<Effect> {
     if app.playback.is_paused && app.is_live() {
         return now(app);

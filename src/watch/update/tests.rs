@@ -203,8 +203,7 @@ fn a_selection_survives_an_unknown_identity_but_not_a_new_one() {
     let mut absent = unknown.clone();
     absent.processes.remove(1);
     let (mine, pid) = (with_identity(Some(5)), Some(sample::pid(0, 1)));
-    // The start time is unknown at first, in the middle or at the end. Then another process has the
-    // PID.
+    // The start time is unknown at first, in the middle or at the end. Then another process has the PID.
     for samples in [
         [&unknown, &unknown, &mine, &mine],
         [&absent, &absent, &mine, &mine],

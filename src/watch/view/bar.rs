@@ -1,8 +1,7 @@
 //! The memory bar.
 //!
-//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and
-//! memory in use is muted. The glyphs are lower than the line, so that bars on adjacent lines do
-//! not touch.
+//! Reclaimable memory is solid and in the strongest colour, suspected memory is an outline, and memory in use is
+//! muted. The glyphs are lower than the line, so that bars on adjacent lines do not touch.
 
 use ratatui::style::Style;
 

@@ -75,8 +75,7 @@ impl ChartWindow {
     }
 }
 
-/// Draws one value per column, oldest first, up to `top`. `style` receives whether a cell is part
-/// of the line.
+/// Draws one value per column, oldest first, up to `top`. `style` receives whether a cell is part of the line.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -124,8 +123,7 @@ pub fn utilization(buckets: &[Bucket], window: ChartWindow, columns: u16) -> Vec
     values(buckets, window, columns, |bucket| [bucket.mean(); 2])
 }
 
-/// Returns the maximum in each column. `values_of` returns the values in a bucket and after the
-/// bucket.
+/// Returns the maximum in each column. `values_of` returns the values in a bucket and after the bucket.
 fn values(
     buckets: &[Bucket],
     window: ChartWindow,
@@ -193,8 +191,7 @@ mod tests {
         assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "the value holds until the end");
         assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
-        // In a window of ten minutes, a gap of five minutes is shown, and a gap of half a minute is
-        // not.
+        // In a window of ten minutes, a gap of five minutes is shown, and a gap of half a minute is not.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);

@@ -209,8 +209,7 @@ impl TableView<'_> {
             writer.right(UNKNOWN, width, self.styles.faint());
             return;
         };
-        // Constant memory is drawn faintly, at the height of its share of the GPU, so that changes
-        // stand out.
+        // Constant memory is drawn faintly, at the height of its share of the GPU, so that changes stand out.
         let is_level = heights.iter().flatten().all(|height| *height == 0);
         let style = if is_level { self.styles.faint() } else { self.styles.held() };
         let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
@@ -308,8 +307,7 @@ fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
     })
 }
 
-/// Returns the command, preceded by the state of a halted process: a zombie would otherwise look
-/// alive.
+/// Returns the command, preceded by the state of a halted process: a zombie would otherwise look alive.
 fn command_with_state<'a>(
     width: u16,
     subject: &Subject<'a>,

@@ -134,8 +134,7 @@ fn mig_devices_unlisted_processes_and_missing_figures() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
-/// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a
-/// prompt.
+/// Covers each form of the GPU panel, the findings and their pages, a tree, scrolled commands and a prompt.
 #[test]
 fn hostile_names_are_escaped_in_every_panel() {
     check("hostile-80x24", &showing(hostile(), 80, 24));

@@ -79,8 +79,7 @@ fn an_unseen_or_interrupted_countdown_cancels() {
     after(helped, "the plan was no longer on screen");
     let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
     after(suspended, "gpumem was suspended");
-    // SIGSTOP stopped gpumem, or the terminal did not accept output, so the next tick is an hour
-    // late.
+    // SIGSTOP stopped gpumem, or the terminal did not accept output, so the next tick is an hour late.
     for has_sample in [false, true] {
         let mut app = app_with_sample(None);
         confirm_plan(&mut app);

@@ -159,8 +159,7 @@ impl Run {
         assert_eq!(update(&mut self.app, Event::Drawn), None);
     }
 
-    /// Returns the next event of a sequence that ends in a kill. Random keys almost never complete
-    /// the sequence.
+    /// Returns the next event of a sequence that ends in a kill. Random keys almost never complete the sequence.
     fn next_towards_kill(&mut self, dice: &mut Dice) -> Option<Event> {
         if self.app.mode != Mode::Plan || dice.roll(6) == 0 {
             return None;

@@ -1,5 +1,4 @@
-//! Tests of the table's columns, and of screens with a tree, a filter, marks, a history and a
-//! prompt.
+//! Tests of the table's columns, and of screens with a tree, a filter, marks, a history and a prompt.
 
 use std::sync::Arc;
 
