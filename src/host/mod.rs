@@ -2,17 +2,19 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `proc` | one process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; `tree` contains parents and descendants; other files parse stat, status, cmdline, environ, sockets and so on |
+//! | `proc` | a process, from /proc: [`Processes`] is the table that a live source keeps between samples; `entry` and `visit` update one process; `tree` contains parents and descendants; other modules parse individual files |
 //! | `gpu` | device files and the processes that hold them ([`Holders`]), the kernel module, MPS, PCI |
 //! | `owner` | the owner of a process: cgroup, container, pod, Slurm job, unit, user, reservation |
 //! | `machine` | clocks, rights, mounts, memory, ownership of paths |
-//! | [`jupyter`] | notebook servers and kernels; [`http`] sends requests to verified servers |
+//! | [`jupyter`] | notebook servers and kernels |
+//! | [`http`] | requests to servers, over verified connections |
 //! | `secrets` | masks secrets in arguments and environment variables |
 //!
-//! `parse_*` functions take bytes and do no I/O. `read_*` functions take the paths of the file systems ([`Roots`]), so
-//! tests can replace them. This module prints nothing and does not depend on NVML. Reads that can block forever (container
-//! names, users' files and servers) run in a thread or a child process that can be abandoned (`deadline`). This module
-//! limits the length of text from processes and converts it to valid UTF-8. Display code escapes control characters.
+//! `parse_*` functions take bytes and perform no I/O. `read_*` functions take the paths of the file systems
+//! ([`Roots`]), which tests replace. This module prints nothing and does not depend on NVML. Reads that can block
+//! forever (of container names, and of users' files and servers) run in a thread or child process that can be
+//! abandoned (`deadline`). This module limits the length of text from processes and converts the text to valid UTF-8.
+//! Display code escapes control characters.
 
 use std::path::PathBuf;
 
@@ -61,12 +63,12 @@ pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 pub use proc::usage::{JobUsage, JobWork, UsageReader};
 
-/// Root paths of the kernel's and the machine's files.
+/// Paths at which the file systems of the machine are mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roots {
     pub proc: PathBuf,
     pub dev: PathBuf,
-    /// Parent of container runtimes' files, such as `var/lib/docker`.
+    /// Root directory. Container runtimes' files are in folders below it, such as `var/lib/docker`.
     pub root: PathBuf,
 }
 
@@ -76,7 +78,7 @@ impl Default for Roots {
     }
 }
 
-/// Why a process could not be read. A missing process is not an error.
+/// Describes why a process could not be read. A missing process is not an error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]

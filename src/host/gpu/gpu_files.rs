@@ -1,8 +1,9 @@
-//! Finds the GPU device files that a process holds open, and checks whether the user may open them.
+//! Finds the GPU device files that a process holds open, and checks whether the user may open the device files.
 //!
-//! A process that uses a GPU keeps the GPU's device files open. Open device files therefore distinguish a GPU process
-//! from an unrelated process that has reused the pid. The links in `/proc/PID/fd` contain the name under which a file
-//! was opened, even inside a container. Only root and the owner of a process may read the links.
+//! A process that uses a GPU keeps the GPU's device files open. A process that has reused the pid of a GPU process
+//! and does not use a GPU has no such files open. The links in `/proc/PID/fd` contain the name under which a file was
+//! opened, even if the process runs in a container. Reading the links requires root or the rights of the process's
+//! owner.
 
 use std::ffi::CStr;
 use std::fs;
@@ -18,16 +19,16 @@ use crate::host::Roots;
 use crate::host::proc::folder::{Folder, if_readable};
 use crate::model::device_file::minor_number;
 
-/// Maximum number of descriptors read from a process, which can have a million. The driver usually opens its files
-/// early, so their numbers are low.
+/// Maximum number of file descriptors read from a process, which can have a million. The driver usually opens its
+/// files early and thus gets low descriptor numbers.
 const DESCRIPTORS: usize = 64 << 10;
 
-/// Number of descriptors always read from a process: the default limit on open files.
+/// Number of file descriptors read from each process even if the budget is used up. It equals the usual default of
+/// the limit on open files.
 const ALWAYS_READ: usize = 1024;
 
-/// Number of descriptors that one sample may read beyond the first [`ALWAYS_READ`] of each process. The default takes
-/// about half a second. Without this budget, processes with many descriptors could delay samples or hide other
-/// processes.
+/// Number of file descriptors that one sample may read beyond the first [`ALWAYS_READ`] of each process. Reading the
+/// default number takes about half a second. Without this limit, processes with many descriptors could delay samples.
 #[derive(Debug)]
 pub(in crate::host) struct DescriptorBudget(usize);
 
@@ -37,11 +38,11 @@ impl Default for DescriptorBudget {
     }
 }
 
-/// Maximum number of device files kept for a process. Real machines have fewer.
+/// Maximum number of device files kept for a process.
 const FILES: usize = 256;
 
-/// Returns whether a name below `/dev` belongs to an NVIDIA GPU: `nvidia0`, `nvidiactl`, `nvidia-uvm`, `nvidia-caps/…`,
-/// `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
+/// Returns whether a name below `/dev` belongs to an NVIDIA GPU. Examples are `nvidia0`, `nvidiactl`, `nvidia-uvm`,
+/// `nvidia-caps/…`, `dxg` (WSL), `nvmap`, `nvhost-…` and `nvgpu/…` (Jetson).
 fn is_gpu_file(name: &[u8]) -> bool {
     let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
@@ -60,9 +61,8 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
-/// Returns whether the driver uses device files: `dev` contains some, or gpumem itself holds one open after opening
-/// NVML. If the driver uses none, as a stand-in driver in tests does, a process without open device files can still use
-/// a GPU.
+/// Returns whether the driver uses device files: `dev` contains some, or gpumem holds one open itself. If the driver
+/// uses no device files, as in tests, a process without open device files can still use a GPU.
 pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
     let own_pid = || -> Option<u32> {
         let link = fs::read_link(roots.proc.join("self")).ok()?;
@@ -78,7 +78,7 @@ pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct HeldFiles {
-    /// The device files, sorted and unique, or `None` if it is unknown which files the process holds.
+    /// GPU device files that the process holds open, sorted and without duplicates, or `None` if they are unknown.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
     pub sockets: Option<Sockets>,
 }
@@ -89,12 +89,12 @@ pub(in crate::host) struct Sockets {
     pub is_partial: bool,
 }
 
-/// Reads the sockets and the GPU device files below `dev` that a process holds.
+/// Reads which sockets and which GPU device files below `dev` a process holds open.
 pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
     read_held_within(&mut DescriptorBudget::default(), folder, dev)
 }
 
-/// Like [`read_held`], but with a budget shared by several processes.
+/// Reads the same as [`read_held`], but with a budget that several processes share.
 pub(in crate::host) fn read_held_within(
     budget: &mut DescriptorBudget,
     folder: &Folder,
@@ -119,15 +119,15 @@ pub(in crate::host) fn read_held_within(
     budget.0 = budget.0.saturating_sub(read_count.saturating_sub(ALWAYS_READ));
     sockets.is_partial = walk == Walk::Partial;
     Ok(HeldFiles {
-        // A partial read can prove that a process holds a file, but not that it holds none.
+        // A partial read can prove that a process holds a device file, but not that it holds none.
         gpu_files: (walk == Walk::Whole || !files.paths.is_empty()).then(|| files.paths.into()),
         sockets: (walk != Walk::Refused).then_some(sockets),
     })
 }
 
-/// Returns whether a process holds a GPU device file below `dev`, and the number of descriptors read. `descriptors` is
-/// the opened `fd` folder of the process. The answer is `None` if no GPU file was found and some descriptors were not
-/// read.
+/// Returns whether a process holds a GPU device file below `dev` open, and how many file descriptors were read.
+/// `descriptors` is the opened `fd` folder of the process. The first value is `None` if no GPU device file was found
+/// and not all descriptors were read.
 pub(in crate::host) fn holds_gpu_file(
     descriptors: &Folder,
     dev: &Path,
@@ -171,13 +171,13 @@ fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Walk {
     Whole,
-    /// `each` stopped the walk, or the process has more descriptors than the limit.
+    /// `each` returned `false`, or the process has more file descriptors than the limit.
     Partial,
-    /// The kernel denied reading the descriptors.
+    /// The kernel denied reading the file descriptors.
     Refused,
 }
 
-/// Calls `each` with the targets of at most `limit` descriptors, until `each` returns `false`.
+/// Calls `each` with the targets of at most `limit` file descriptors, until `each` returns `false`.
 fn walk(
     descriptors: &Folder,
     limit: usize,
@@ -195,7 +195,7 @@ fn walk(
             Ok(true) => {}
             Ok(false) => walk = Walk::Partial,
             Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
-            // The descriptor was closed after it was listed.
+            // The file descriptor was closed after it was listed.
             Err(_) => {}
         }
         walk == Walk::Whole
@@ -211,10 +211,10 @@ fn parse_socket(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-// Check permissions instead of opening the files, because opening a GPU's file can wake a suspended GPU. Permissions do
-// not show the device rules of a container. NVML reports those as an error.
+// Permissions are checked without opening the files, because opening a GPU's device file can wake a suspended GPU. A
+// container's device rules can deny access despite the permissions.
 
-/// Maximum number of device files listed. Real machines have fewer.
+/// Maximum number of device files listed.
 const MAX_LISTED: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,7 +226,7 @@ pub struct DeviceFile {
     pub usable: bool,
 }
 
-/// Lists the device files directly below `dev` by name, with numbered files in numeric order.
+/// Lists the GPU device files directly below `dev`, sorted by minor number, then by name.
 pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dev)?.filter_map(Result::ok) {
@@ -236,7 +236,6 @@ pub fn read_device_files(dev: &Path) -> std::io::Result<Vec<DeviceFile>> {
         if !is_gpu_file(name.as_bytes()) || files.len() >= MAX_LISTED {
             continue;
         }
-        // Skips `nvidia-caps`, which is a folder.
         let Ok(metadata) = fs::metadata(entry.path()) else {
             continue;
         };

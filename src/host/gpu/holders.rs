@@ -1,27 +1,28 @@
 //! Finds all processes that hold a GPU device file open.
 //!
-//! NVML lists only processes that opened the device. A forked worker inherits the open files, is not listed, and keeps
-//! the GPU memory allocated after its parent has exited. To find such workers, gpumem reads the descriptors of all
-//! processes, with at least one system call for each process. Listing /proc alone takes half a microsecond per process,
-//! and a GPU machine has thousands of kernel threads. A listing therefore costs as much as the rest of a sample. gpumem
-//! lists /proc every five seconds, and reads the descriptors of
+//! NVML lists only processes that opened the device. A forked worker inherits the open files, is not listed by NVML,
+//! and keeps the GPU memory allocated after its parent has exited. To find such workers, gpumem reads the file
+//! descriptors of all processes. A machine can have thousands of processes, most of them kernel threads, and each
+//! process costs at least one system call. gpumem therefore lists /proc only every five seconds, and reads the file
+//! descriptors of
 //!
-//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the device;
-//! - all processes every half minute.
+//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the
+//!   device;
+//! - all processes except kernel threads every half minute.
 //!
-//! A caller that cannot attribute some memory to a process requests a read of all processes. A requested read includes
-//! the memory maps of processes that hold no device file open (`mapped_devices`). If a read exceeds the limit on
-//! descriptors, the next sample continues it.
+//! A caller that cannot attribute some memory to a process requests a read of all processes. A requested read
+//! includes the memory maps of processes that hold no device file open (`mapped_devices`). If a read exceeds the
+//! limit on file descriptors, the next sample continues the read.
 //!
-//! **Identity.** The kernel can reuse a pid between two samples, and the new process must not inherit the old verdict.
-//! A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode number to each
-//! folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number changed is treated
-//! as new, although the kernel also replaces a folder under memory pressure. A cached folder of an exited process
-//! causes no false finding. The verdict that a process holds nothing expires after half a minute. The verdict that a
-//! process holds a file is used only after `processes` has identified the process by its start time and read its
+//! **Identity.** The kernel can reuse a pid between two samples, and results about the old process must not be used
+//! for the new one. A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode
+//! number to each folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number
+//! has changed is treated as new. The kernel also recreates the folder of a running process after it has freed
+//! memory. The result that a process holds no device file expires after half a minute. The result that a process
+//! holds a device file is used only after `processes` has compared the start time of the process and read its file
 //! descriptors.
 //!
-//! A process with unreadable descriptors is counted ([`Holders::unread`]) and is never assumed to hold nothing.
+//! [`Holders::unread`] counts the processes whose file descriptors could not be read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,34 +46,35 @@ const LIST_NS: u64 = 5 * SECOND_NS;
 
 const WHOLE_NS: u64 = 30 * SECOND_NS;
 
-/// Minimum interval between two reads of all processes that the caller requests.
+/// Minimum interval between two full reads requested by the caller.
 const REQUEST_NS: u64 = 5 * SECOND_NS;
 
-/// How long a process is treated as new and read at every listing.
+/// Time for which a process is treated as new and read at every listing.
 const NEW_NS: u64 = 45 * SECOND_NS;
 
-/// Approximate maximum number of descriptors read in one sample. Reading this many takes half a second.
+/// Approximate maximum number of file descriptors read in one sample. Reading this many takes about half a second.
 const DESCRIPTORS: usize = 256 << 10;
 
 #[derive(Debug)]
 pub struct Holders {
     roots: Roots,
-    /// Whether /proc shows all processes. Otherwise the number of unread processes is unknown.
+    /// Whether /proc contains process 1. If it does not, /proc probably hides other processes, too, and the number of
+    /// unread processes is unknown.
     sees_all: bool,
-    /// gpumem's own pid in this /proc. gpumem is excluded because NVML opens device files.
+    /// Pid of gpumem in this /proc. gpumem itself holds device files open and is excluded.
     pub(in crate::host) own_pid: Option<u32>,
     table: Vec<KnownHolder>,
     /// Sequence number of the current or last read of all processes.
     round: u32,
     is_under_way: bool,
-    /// Whether the caller requested the current read of all processes, which then includes memory maps.
+    /// Whether the caller requested the current read of all processes. If so, memory maps are read, too.
     wants_maps: bool,
-    /// Whether the caller has requested another read of all processes.
+    /// Whether a request of the caller for a read of all processes is pending.
     is_asked: bool,
     may_ask_ns: u64,
     due_ns: u64,
     list_ns: u64,
-    /// Maximum number of descriptors read in one sample: [`DESCRIPTORS`], or fewer in tests.
+    /// Maximum number of file descriptors read in one sample. It is [`DESCRIPTORS`] except in tests.
     descriptor_limit: usize,
     search: Option<Task<MappedDevices>>,
     mapped: Vec<Mapped>,
@@ -84,9 +86,10 @@ pub struct Holders {
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// [`Holders::round`] when the descriptors were last read.
+    /// Value of [`Holders::round`] when the file descriptors were last read.
     round: u32,
-    /// When the process was first listed, or 0 for processes in the first listing, which are probably old.
+    /// Time of the first listing that contained the process, or 0 for processes in the very first listing, most of
+    /// which are not new.
     listed_ns: u64,
     read_ns: u64,
 }
@@ -95,7 +98,7 @@ struct KnownHolder {
 enum HolderState {
     Holds,
     Free,
-    /// gpumem could not read all descriptors of the process.
+    /// Some file descriptors of the process could not be read.
     Unread,
     /// A kernel thread, which never holds device files.
     Kernel,
@@ -136,11 +139,11 @@ impl Holders {
         }
     }
 
-    /// Reads the descriptors of new and due processes. `read_all` requests a read of all processes, which happens at
-    /// most every five seconds.
+    /// Reads the file descriptors of new and due processes. If `read_all` is set, requests a read of all processes.
+    /// Requests are granted at most every five seconds.
     ///
-    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). Between two listings, or if
-    /// /proc cannot be listed, the previous results remain and can contain exited processes.
+    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). Between two listings, and
+    /// while /proc cannot be listed, the previous results remain, which can contain exited processes.
     pub fn refresh(&mut self, boottime_ns: u64, read_all: bool) {
         let is_first = self.round == 0;
         self.is_asked |= read_all;
@@ -176,14 +179,15 @@ impl Holders {
         });
     }
 
-    /// Lists /proc if a listing is due, without reading descriptors. Used on machines without GPU device files.
+    /// Lists /proc if a listing is due, but reads no file descriptors. Used on machines without GPU device files.
     pub fn refresh_tree(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
 
-    /// Fills in the state of each process's descendants. Lists /proc again if `processes` contains a new process.
+    /// Fills in the state of the descendants of each process. Lists /proc again if `processes` contains a new
+    /// process.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
@@ -218,16 +222,16 @@ impl Holders {
         pids
     }
 
-    /// Returns the GPU device files that `process` had mapped when maps were last read, or `None` if the pid has been
-    /// reused.
+    /// Returns the GPU device files that `process` had mapped when its maps were last read. Returns `None` if it had
+    /// none mapped or if the pid has been reused.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
         let index = self.mapped.binary_search_by_key(&process.pid, |mapped| mapped.listed.pid);
         let mapped = self.mapped.get(index.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
 
-    /// Returns how many processes had unreadable descriptors at the last read of all processes, not counting kernel
-    /// threads and zombies. Returns `None` before the first such read, and if /proc hides processes.
+    /// Returns how many processes had unreadable file descriptors at the last read of all processes. Kernel threads
+    /// and zombies are not included. Returns `None` before the first such read, or if /proc hides processes.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -238,8 +242,8 @@ impl Holders {
         u32::try_from(rows.count()).unwrap_or(u32::MAX)
     }
 
-    /// Lists all processes every five seconds, and in each sample while a read of all processes is in progress. After a
-    /// failure, the next sample tries again.
+    /// Lists all processes every five seconds, and in each sample while a read of all processes is in progress. After
+    /// a failure, the next sample tries again.
     fn list_if_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
@@ -256,8 +260,8 @@ impl Holders {
         Ok((proc, listing))
     }
 
-    /// Merges `listing` into the table and reads the descriptors of due processes up to the sample's limit. Returns
-    /// whether all due processes were read.
+    /// Merges `listing` into the table and reads the file descriptors of due processes up to the limit of one sample.
+    /// Returns whether all due processes were read.
     fn read_due(
         &mut self,
         proc: &Folder,
@@ -284,10 +288,10 @@ impl Holders {
                 match (budget > 0).then(|| self.judge(proc, listed.pid)) {
                     Some(Ok((verdict, read_count))) => {
                         row = KnownHolder { verdict, round: self.round, read_ns: now_ns, ..row };
-                        // Opening the `fd` folder costs a system call, too.
+                        // Opening the `fd` folder also costs a system call.
                         budget = budget.saturating_sub(read_count + 1);
                     }
-                    // gpumem has too many open files. The next sample tries again.
+                    // gpumem has reached its limit on open files. The next sample tries again.
                     Some(Err(_)) => (budget, is_complete) = (0, false),
                     None => is_complete = false,
                 }
@@ -297,7 +301,8 @@ impl Holders {
         is_complete
     }
 
-    /// Reads the descriptors of a process and returns how many were read. Fails only if gpumem has too many open files.
+    /// Reads the file descriptors of a process, and returns how many were read. Returns an error only if gpumem has
+    /// reached its limit on open files.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {
@@ -334,8 +339,8 @@ impl Holders {
         Ok((verdict, read_count))
     }
 
-    /// Starts to read the memory maps of all processes without open device files if the caller requested a read.
-    /// Otherwise, reads only the maps of processes that had device files mapped before.
+    /// Starts reading memory maps. If the caller requested the read, the maps of all processes without open device
+    /// files are read. Otherwise, only the maps of processes that had device files mapped before are read.
     fn start_search(&mut self) {
         if self.search.is_some() {
             return;
@@ -360,7 +365,7 @@ impl Holders {
             result => result.unwrap_or_default(),
         };
         self.search = None;
-        // A process in state D was skipped, so its old result remains.
+        // Processes in state D were skipped, so their previous results remain.
         let is_stuck = |mapped: &Mapped| stuck.binary_search(&mapped.listed).is_ok();
         mapped.extend(self.mapped.drain(..).filter(is_stuck));
         mapped.sort_unstable_by_key(|mapped| mapped.listed.pid);

@@ -1,7 +1,7 @@
 //! Detects whether NVIDIA's kernel module is loaded, and reads the module's version.
 //!
 //! The loaded module provides `/proc/driver/nvidia/version`. The version of the installed driver can differ, for
-//! example after an upgrade. Containers also see the file, unless their runtime masks it.
+//! example after an upgrade. The file is also visible in containers unless the container runtime masks it.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ const VERSION_BYTES: u64 = 4096;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelModule {
     Loaded {
-        /// A version such as `580.159.03`, or `None` if the file's format is unknown.
+        /// A version such as `580.159.03`, or `None` if the file has an unknown format.
         version: Option<Arc<str>>,
     },
     Absent,
@@ -30,8 +30,8 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
     }
 }
 
-/// Parses the version, the first word of digits and dots in a line such as `NVRM version: NVIDIA UNIX Open Kernel
-/// Module for x86_64  580.159.03  Release Build …`.
+/// Returns the version of the kernel module, which is the first word of digits and dots in a line such as `NVRM
+/// version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;

@@ -1,9 +1,11 @@
-//! Finds processes that have a GPU device file mapped. A mapping outlives its descriptor.
+//! Finds processes that have mapped a GPU device file into memory. A mapping remains after the file descriptor has
+//! been closed.
 //!
-//! Reading `/proc/PID/maps` takes the lock of the process's memory map. The read blocks forever if a thread of the
-//! process holds the lock while waiting for a dead file server or in a driver. `entry` reads the maps of known GPU
-//! processes that are not in state D. This module rarely reads the maps of all processes (see `holders`), on a separate
-//! thread. If that thread hangs, samples continue without further reads of maps.
+//! Reading `/proc/PID/maps` takes a lock on the memory map of the process. The read can block forever if a thread of
+//! the process holds the lock while it waits in a driver or for an unreachable file server. `entry` therefore reads
+//! only the maps of known GPU processes that are not in state D. This module, in contrast, reads the maps of many
+//! processes, but rarely (see `holders`) and on a separate thread. If that thread hangs, samples continue without
+//! further reads of maps.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +18,13 @@ use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
-/// Maximum number of bytes read from a `maps` file, enough for about 40,000 lines.
+/// Maximum number of bytes read from a `maps` file. About 40,000 lines fit.
 const MAPS_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::host) struct Mapped {
     pub listed: ProcEntry,
-    /// Read before the maps, through the same open folder.
+    /// Start time in clock ticks, read before the maps through the same open folder.
     pub start_ticks: u64,
     pub files: Arc<[Arc<str>]>,
 }
@@ -30,7 +32,7 @@ pub(in crate::host) struct Mapped {
 #[derive(Debug, Default)]
 pub(in crate::host) struct MappedDevices {
     pub mapped: Vec<Mapped>,
-    /// Processes skipped because they are in state D, sorted by pid.
+    /// Processes that were skipped because they are in state D, sorted by pid.
     pub stuck: Vec<ProcEntry>,
 }
 
@@ -56,8 +58,7 @@ fn search(roots: &Roots, listed: &[ProcEntry]) -> MappedDevices {
     result
 }
 
-/// Reads the device files that a process has mapped. Returns `None` if the process was skipped because it is in state
-/// D.
+/// Reads which GPU device files a process has mapped. Returns `None` if the process is in state D and was skipped.
 fn read_mapped(
     roots: &Roots,
     listed: ProcEntry,
@@ -78,10 +79,11 @@ fn read_mapped(
     Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
-/// Returns the GPU device files below `dev` in `/proc/PID/maps`, sorted and unique. `bytes` may be truncated.
+/// Returns the GPU device files below `dev` that are listed in a `maps` file, sorted and without duplicates. `bytes`
+/// may be truncated.
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
-    // The last line may be truncated.
+    // The last line may be truncated, so skip it unless it ends with a newline.
     let lines = bytes.split_inclusive(|&byte| byte == b'\n');
     for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
         // The fields before the path contain no slash. The kernel writes a newline in a path as `\012`.

@@ -1,4 +1,5 @@
-//! Reads the kernel's files about GPUs: device files, mapped files, the kernel module, MPS daemons and PCI.
+//! Reads the data about GPUs that the kernel provides: device files, mapped device files, the kernel module, MPS
+//! daemons and PCI devices.
 
 pub(super) mod claims;
 pub(super) mod gpu_files;

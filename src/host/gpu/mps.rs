@@ -1,4 +1,4 @@
-//! Counts the daemons of NVIDIA's Multi-Process Service, which runs several processes in one GPU context.
+//! Counts the daemons of NVIDIA's Multi-Process Service (MPS), which lets several processes share a GPU.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::small_file::read_start;
 
-/// The `comm` of both daemons. The kernel truncates `comm` to 15 bytes.
+/// Value of `comm` of both daemons. The kernel truncates `comm` to 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
 const MAX_TRIED: usize = 1 << 16;
 const START_BYTES: u64 = 64;
@@ -14,13 +14,14 @@ const COMMAND_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MpsDaemons {
-    /// `nvidia-cuda-mps-control`, which starts a server for a user when the user's first client connects.
+    /// Number of `nvidia-cuda-mps-control` daemons. Such a daemon starts a server for a user when the user's first
+    /// client connects.
     pub controls: usize,
     pub servers: usize,
 }
 
-/// Counts the daemons among the processes below `proc`, except those hidden from the current user. Returns `None` if
-/// processes cannot be listed.
+/// Counts the MPS daemons among the processes below `proc` that the current user can see. Returns `None` if processes
+/// cannot be listed.
 pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     let mut daemons = MpsDaemons::default();
     let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {
@@ -29,7 +30,7 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     });
     for process in processes.take(MAX_TRIED) {
         let folder = process.path();
-        // The process has exited, or `hidepid` hides its files.
+        // `comm` cannot be read if the process has exited or `hidepid` hides its files.
         let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
         if !comm.starts_with(COMM) {
             continue;

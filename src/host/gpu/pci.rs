@@ -1,22 +1,23 @@
-//! Finds NVIDIA GPUs on the PCI bus, even without a driver, and the kernel driver bound to each GPU.
+//! Finds NVIDIA GPUs on the PCI bus, even if no driver is loaded, and the kernel driver bound to each GPU.
 
 use std::fs;
 use std::path::Path;
 
 use crate::host::proc::small_file::read_text;
 
-/// NVIDIA's vendor id in `pci.ids`.
+/// NVIDIA's PCI vendor id.
 const NVIDIA: &str = "0x10de";
-/// Prefix of the display controller class in `pci.ids`: 0x0300 for VGA, 0x0302 for GPUs without outputs.
+/// Prefix of the PCI class of display controllers. VGA controllers have class 0x0300, GPUs without video outputs
+/// 0x0302.
 const DISPLAY: &str = "0x03";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PciGpu {
-    /// For example `0000:17:00.0`.
+    /// Address of the GPU on the bus, such as `0000:17:00.0`.
     pub address: String,
     /// Name of the bound kernel driver, such as `nvidia`, `nouveau` or `vfio-pci`.
     pub driver: Option<String>,
-    /// Whether runtime power management has suspended the GPU, as laptops do. Opening a suspended GPU wakes it.
+    /// Whether the kernel has suspended the GPU to save power. Opening the device file of a suspended GPU wakes it.
     pub is_suspended: bool,
 }
 
@@ -25,8 +26,8 @@ pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/devices"))
 }
 
-/// Returns the GPUs bound to NVIDIA's kernel driver, sorted by address, or `None` if the driver is not loaded. Skips
-/// the hundreds of other devices that a server can have and that `read_pci_gpus` reads.
+/// Returns the GPUs bound to NVIDIA's kernel driver, sorted by address, or `None` if the driver is not loaded. Unlike
+/// `read_pci_gpus`, it does not read all other PCI devices, of which a server can have hundreds.
 pub fn read_driver_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
     read_gpus(&sys.join("bus/pci/drivers/nvidia"))
 }

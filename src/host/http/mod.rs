@@ -1,10 +1,9 @@
-//! Sends requests to servers on this machine, over connections verified to reach the intended process.
+//! Sends HTTP requests to servers on this machine over connections that are verified to reach the intended process.
 //!
-//! The client uses no proxy, redirects or name resolution, and sends no `Origin` header. Each request uses a separate
-//! connection and ends within its time limit, whatever the server does. Answers are untrusted and limited in length.
-//! `transport` verifies which process a connection reaches, also for HTTPS, where certificates are not checked. Callers
-//! choose requests and interpret answers: `host::jupyter` for notebook servers, `reclaim::release` for inference
-//! servers.
+//! The client uses no proxy, follows no redirects, resolves no names, and sends no `Origin` header. Each request uses
+//! a separate connection and ends within its time limit. Answers are untrusted, and their length is limited.
+//! `transport` verifies which process a connection reaches. HTTPS certificates are not checked. Callers choose
+//! requests and interpret answers: `host::jupyter` for notebook servers, `reclaim::release` for inference servers.
 
 mod transport;
 
@@ -26,7 +25,7 @@ use transport::ToServer;
 
 const HEADER_BYTES: usize = 16 << 10;
 
-/// Maximum time to connect. A local server accepts immediately unless its queue is full.
+/// Maximum time to connect. A local server accepts a connection immediately unless its queue is full.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,13 +38,13 @@ pub struct Listener {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
-    /// A port on loopback. If `host` is a loopback address, it is tried first.
+    /// A port on a loopback address. If `host` is a loopback address, it is tried first, then 127.0.0.1 and ::1.
     Tcp { host: String, port: u16 },
-    /// A path in the server's own file system.
+    /// Path of a Unix socket, resolved from the server's root directory.
     Unix(String),
 }
 
-/// Why a request got no answer. Unless the server itself failed, nothing was sent.
+/// Describes why a request got no valid answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("its process {pid} has just exited; try again")]
@@ -62,7 +61,7 @@ pub enum HttpError {
     NotListening {
         pid: u32,
         port: u16,
-        /// `false` if it is unknown whether the process listens on the port.
+        /// Whether it is certain that the process does not listen on the port.
         is_known: bool,
     },
     #[error(
@@ -92,12 +91,12 @@ pub struct HttpResponse {
 #[derive(Debug)]
 pub struct HttpRequest<'a> {
     pub method: Method,
-    /// Absolute path and query.
+    /// Absolute path with an optional query.
     pub path: &'a str,
     pub headers: HeaderMap,
     pub body: Option<&'a str>,
     pub limit_bytes: u64,
-    /// Time limit from connecting to the end of the answer.
+    /// Maximum time from the start of connecting until the end of the answer.
     pub time: Duration,
 }
 
@@ -110,12 +109,12 @@ pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Str
 #[derive(Debug)]
 pub struct HttpClient {
     agent: Agent,
-    /// For example `http://127.0.0.1:8888`.
+    /// Scheme and address of the server, such as `http://127.0.0.1:8888`.
     base: String,
 }
 
 impl HttpClient {
-    /// Finds the address where the server's process listens. Sends nothing.
+    /// Finds the address on which the server's process listens. Sends nothing.
     pub fn new(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let connector = ToServer::find(roots, server)?;
         let provider = rustls::crypto::ring::default_provider();
@@ -144,8 +143,8 @@ impl HttpClient {
         })
     }
 
-    /// Sends a request once, on a separate connection. Fails if the answer is not complete in time, although the server
-    /// may have carried out the request.
+    /// Sends a request once, on a separate connection. Returns an error if the answer is not complete in time. The
+    /// server may have carried out the request nevertheless.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
         let mut message =
             Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));
@@ -190,7 +189,7 @@ impl HttpError {
 }
 
 impl Listener {
-    /// Reads the current command line of the process. Returns `None` if the process has exited or its command line
+    /// Reads the current command line of the process. Returns `None` if the process has exited or if its command line
     /// cannot be read.
     pub fn command(&self, roots: &Roots) -> Option<Arc<[Arc<str>]>> {
         self.open(roots)?.command()

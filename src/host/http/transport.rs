@@ -1,11 +1,11 @@
 //! Connects to a server and verifies that the connection reaches it.
 //!
-//! Connections use only loopback or the server's Unix socket. The server's process must hold the listening socket both
-//! before and after connecting, so gpumem sends nothing to another process. This check also identifies an HTTPS server,
-//! whose certificate is usually self-signed.
+//! Connections use only loopback addresses or the server's Unix socket. The server's process must hold the listening
+//! socket. For TCP, this is checked both before and after connecting. gpumem therefore sends nothing to another
+//! process. The check is also used for HTTPS servers, because most of them have a self-signed certificate.
 //!
-//! A server in a container can have a separate loopback. A separate thread then enters the server's network namespace,
-//! connects, and ends. No other thread changes its namespace.
+//! A server in a container can have a separate loopback interface. gpumem then starts a thread that enters the
+//! server's network namespace and connects. Other threads remain in gpumem's namespace.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -32,10 +32,11 @@ use crate::host::Roots;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::proc::sockets::{holds_listener, shares_network};
 
-/// Maximum length of a socket path (unix(7), `sun_path`), including the NUL.
+/// Maximum length of a socket path including the final NUL byte (unix(7), `sun_path`).
 const SOCKET_BYTES: usize = 108;
 
-/// Returns the loopback address where the server's process listens, and whether it is in another network namespace.
+/// Returns the loopback address on which the server's process listens, and whether the process is in another network
+/// namespace.
 fn find_address(
     roots: &Roots,
     server: &Listener,
@@ -95,7 +96,7 @@ impl ToServer {
         Ok(Self { roots: roots.clone(), server: (server.pid, server.start_ticks), target })
     }
 
-    /// Returns the `Host` header of requests. Jupyter and Ollama require a local name.
+    /// Returns the `Host` header of requests. Jupyter and Ollama accept only local names.
     pub fn host(&self) -> String {
         match &self.target {
             RequestTarget::Tcp { address, .. } => address.to_string(),
@@ -103,8 +104,8 @@ impl ToServer {
         }
     }
 
-    /// Returns the path of the socket through the server's root folder, which also works for a container. Returns
-    /// `path` itself if the result would exceed the length of a socket address.
+    /// Returns the path of the socket through the root directory of the server's process, so that it also works for a
+    /// container. Returns `path` itself if the result would be too long for a socket address.
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
@@ -121,7 +122,7 @@ impl ToServer {
                 } else {
                     connect_tcp(*address, time)?
                 };
-                // The server held the port before connecting. If it still holds the port, no other process may have
+                // The server held the port before connecting. If it still holds the port, it must be the process that
                 // accepted the connection.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
@@ -139,8 +140,8 @@ impl ToServer {
             RequestTarget::Unix(path) => {
                 let within = self.within_root(path);
                 let stream = connect_unix(&within, time).map_err(io::Error::from)?;
-                // The kernel reports the pid of the listening process (unix(7), `SO_PEERCRED`), or 0 if that process is
-                // outside gpumem's pid namespace.
+                // The kernel reports the pid of the process that listens on the socket (unix(7), `SO_PEERCRED`). The
+                // pid is 0 if that process is outside gpumem's pid namespace.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
@@ -159,7 +160,7 @@ fn connect_tcp(address: SocketAddr, time: Option<Duration>) -> io::Result<TcpStr
     }
 }
 
-/// Connects inside a process's network namespace (setns(2)), on a separate thread.
+/// Connects on a separate thread that enters the network namespace of a process (setns(2)).
 fn connect_within(
     process: &OpenedProcess,
     address: SocketAddr,
@@ -221,7 +222,7 @@ impl Resolver for ToServer {
         let mut addresses = self.empty();
         addresses.push(match &self.target {
             RequestTarget::Tcp { address, .. } => *address,
-            // A Unix socket has no address, but the trait requires one.
+            // A Unix socket has no IP address, but the trait requires one.
             RequestTarget::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         });
         Ok(addresses)
@@ -235,7 +236,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes some of `output`, waiting at most `time`, or without limit if `time` is `None`.
+    /// Writes some of `output`. Waits at most `time`, or without limit if `time` is `None`.
     pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
@@ -249,7 +250,7 @@ impl Stream {
         }
     }
 
-    /// Reads the available data, waiting at most `time`, or without limit if `time` is `None`.
+    /// Reads the available data. Waits at most `time`, or without limit if `time` is `None`.
     pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {

@@ -1,12 +1,12 @@
-//! Sends requests directly to a kernel over its shell channel, without its server.
+//! Sends requests directly to a kernel over its shell channel, without using its server.
 //!
-//! The argv of the kernel names the connection file, which contains the address and the signing key. `files` checks the
-//! file before reading it. As in `host::http`, the intended process must hold the listening socket before and after
-//! connecting. A hostile kernel can send any answer at any time, so messages are signed and verified (`message`), and
-//! their size and time are limited (`zmtp`).
+//! The kernel's command line names the connection file, which contains the address and the signing key. `files`
+//! checks the connection file. As in `host::http`, the kernel's process is verified to hold the listening socket. A
+//! hostile kernel can send any answer at any time. Messages are therefore signed and verified (`message`), and the
+//! size and duration of an exchange are limited (`zmtp`).
 //!
-//! The control channel is never used. A kernel answers there even while a cell runs, and the server would then consider
-//! the kernel idle. Errors contain no secrets.
+//! The control channel is never used: a kernel answers there even while a cell runs, and the server would then
+//! consider the kernel idle. Errors contain no secrets.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -67,8 +67,8 @@ pub struct ShellChannel {
 }
 
 impl ShellChannel {
-    /// Connects to the kernel that runs as this process. Fails if the process has exited, if the kernel must not be
-    /// contacted, or if it sends no greeting by `until`.
+    /// Connects to the kernel that runs as this process. Returns an error if the process has exited, if the kernel
+    /// must not be contacted, or if it sends no greeting by `until`.
     pub fn open(
         roots: &Roots,
         (pid, start_ticks): (u32, u64),
@@ -86,15 +86,16 @@ impl ShellChannel {
         Ok(Self { socket, key, session: new_id()? })
     }
 
-    /// Returns the name of the kernel's implementation, such as `ipython`. A kernel that runs a cell does not answer.
-    /// Fails without a valid answer by `until`.
+    /// Returns the name of the kernel's implementation, such as `ipython`. Returns an error if there is no valid
+    /// answer by `until`. A kernel does not answer while it runs a cell.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
         let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
         Ok(clip(&reply.implementation))
     }
 
-    /// Silently evaluates an expression in the user's namespace, without code, history or prompt. A request cannot be
-    /// withdrawn, so the kernel can evaluate the expression after `until`. Fails without a valid answer by `until`.
+    /// Evaluates an expression in the user's namespace. No code is executed, and the history does not change. Returns
+    /// an error if there is no valid answer by `until`. A request cannot be withdrawn, so the kernel may evaluate the
+    /// expression later.
     pub fn evaluate(
         &mut self,
         expression: &str,
@@ -141,7 +142,7 @@ impl ShellChannel {
                 Ok(parts) => parts,
                 Err(error) => {
                     return Err(match odd {
-                        // Data arrived, but no valid answer.
+                        // Messages arrived, but none was a valid answer.
                         Some(why) if is_late(&error) => garbage(why),
                         _ => to_channel_error(&error),
                     });
@@ -168,7 +169,7 @@ fn new_id() -> Result<String, ChannelError> {
     unique_id().ok_or_else(|| garbage("the system provides no random bytes for a request id"))
 }
 
-/// Reads the address and the key from the connection file that the argv of the process names.
+/// Reads the address and the key from the connection file named in the command line of the process.
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;
@@ -181,7 +182,7 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
             Ok(Some(process)) if process.start_ticks == start_ticks => process,
             _ => return Err(ServerError::Replaced { pid }.into()),
         };
-        // A process forked by a kernel has the same argv and sockets.
+        // A process forked by a kernel has the same command line and sockets as the kernel.
         let parent = process.ppid.and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
         if let Some(parent) = parent.filter(|parent| parent.command() == process.command()) {
             return Err(ServerError::Twin { pid: parent.pid }.into());

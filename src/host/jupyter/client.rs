@@ -1,7 +1,7 @@
 //! Sends requests to a Jupyter server: for the state of its kernels, or to shut one down.
 //!
 //! Answers are untrusted. This module limits their length, and display code escapes them. `host::http` sends the
-//! requests and ensures that they reach the process of the server.
+//! requests and ensures that they reach the server's process.
 
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
 const BODY_BYTES: u64 = 1 << 20;
-/// Maximum length of a cookie value that is sent back. Tornado's values have 60 bytes.
+/// Maximum length of a cookie value that is sent back to the server. The cookies of Tornado, the web server that
+/// Jupyter uses, have 60 bytes.
 const COOKIE_BYTES: usize = 256;
-/// Maximum number of kernels kept from an answer. Real servers have fewer.
+/// Maximum number of kernels kept from an answer.
 const KERNELS: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,9 +28,9 @@ pub struct KernelState {
     pub id: String,
     /// Path of the notebook relative to the server's root, or `None` if the kernel has no session.
     pub path: Option<String>,
-    /// For example `idle` or `busy`.
+    /// State such as `idle` or `busy`.
     pub execution_state: Option<String>,
-    /// When the kernel last sent or received a message.
+    /// Time when the kernel last sent or received a message.
     pub last_activity: Option<Time>,
     pub connections: Option<u32>,
 }
@@ -41,14 +42,14 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Finds the address where the server's process listens. Sends nothing.
+    /// Finds the address on which the server's process listens. Sends nothing.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
         let http = HttpClient::new(roots, &server.listener)?;
         Ok(Self { server, http })
     }
 
-    /// Sends `GET api/sessions`, which lists the kernels that have a notebook or console. Fails without a valid answer
-    /// within `time`.
+    /// Sends `GET api/sessions`, which lists the kernels that have a notebook or console. Returns an error if there
+    /// is no valid answer within `time`.
     pub fn sessions(&self, time: Duration) -> Result<Vec<KernelState>, ServerError> {
         #[derive(Deserialize)]
         struct Session {
@@ -70,7 +71,7 @@ impl<'a> Client<'a> {
         Ok(states.map(|kernel| kernel.state(None)).collect())
     }
 
-    /// Sends `GET api/kernels/ID`, which describes a kernel.
+    /// Sends `GET api/kernels/ID`, which returns the state of a kernel.
     pub fn kernel(&self, id: &str, time: Duration) -> Result<KernelState, ServerError> {
         let request = "GET api/kernels/ID";
         match self.get::<ServerKernel>(request, &kernel_path(id)?, time) {
@@ -82,11 +83,11 @@ impl<'a> Client<'a> {
     }
 
     /// Sends `DELETE api/kernels/ID`, which permanently shuts down a kernel and can take five seconds. The request is
-    /// never repeated.
+    /// never repeated. After a timeout, the server may still shut down the kernel.
     ///
-    /// A request without a token must prove that it does not come from another site's page. It therefore contains the
-    /// XSRF cookie of a page of the server, as a browser's request would (jupyter_server:
-    /// `JupyterHandler.check_xsrf_cookie`). After a timeout, the server may still shut down the kernel.
+    /// A request without a token must prove that it does not come from another site's page. It therefore contains an
+    /// XSRF cookie that the server set in an earlier answer, as a browser's request would (jupyter_server:
+    /// `JupyterHandler.check_xsrf_cookie`).
     pub fn shut_down(&self, id: &str, time: Duration) -> Result<(), ServerError> {
         let request = "DELETE api/kernels/ID";
         let path = kernel_path(id)?;
@@ -126,7 +127,7 @@ impl<'a> Client<'a> {
     fn declined(&self, request: &'static str, status: u16) -> ServerError {
         match status {
             300..=399 => ServerError::Redirects { request },
-            // The server's file does not show all kinds of passwords.
+            // The server's file does not mention all kinds of passwords.
             401 | 403 if self.server.token.is_none() && request.starts_with("GET") => {
                 ServerError::Password
             }
@@ -135,7 +136,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends a request without a body. Errors contain the name `request`.
+    /// Sends a request without a body. Errors contain `request` as the name of the request.
     fn call(
         &self,
         method: Method,
@@ -162,7 +163,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Returns the `_xsrf` cookie that an answer sets if all characters are allowed in a cookie (RFC 6265, section 4.1.1).
+/// Returns the value of the `_xsrf` cookie that an answer sets, if all characters are allowed in a cookie (RFC 6265,
+/// section 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
     let value =
@@ -173,7 +175,7 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
     (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
-/// Returns the path of a kernel on its server. Fails for an id that Jupyter cannot have assigned.
+/// Returns the URL path of a kernel on its server. Returns an error if Jupyter cannot have assigned the id.
 fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),
@@ -222,7 +224,7 @@ mod tests {
     use crate::host::http::{Endpoint, Listener};
     use crate::host::read_start_ticks;
 
-    /// Serves one answer and returns the received request.
+    /// Starts a server that sends one answer. The thread returns the received request.
     fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pid = std::process::id();

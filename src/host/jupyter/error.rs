@@ -1,4 +1,5 @@
-//! Errors for a server that is unknown or did not answer, and for a kernel that cannot be asked directly.
+//! Defines the errors for a server that is unknown or did not answer, and for a kernel that cannot be contacted
+//! directly.
 
 use std::fmt;
 
@@ -7,7 +8,8 @@ use rustix::io::Errno;
 use super::super::http::HttpError;
 use super::super::remedy;
 
-/// Why the server of a kernel is unknown or did not answer. Paths are relative to the root folder of the process.
+/// Describes why the server of a kernel is unknown or did not answer. Paths are relative to the root directory of the
+/// process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
@@ -44,7 +46,7 @@ pub enum ServerError {
         Stale(file)
     )]
     Gone {
-        /// The server's pid in its own pid namespace.
+        /// Pid of the server in its pid namespace.
         number: u32,
         file: Option<String>,
     },
@@ -57,7 +59,7 @@ pub enum ServerError {
         "process {number}, which started it, is not visible from here; that requires root on the host"
     )]
     Unseen {
-        /// The server's pid in its own pid namespace.
+        /// Pid of the server in its pid namespace.
         number: u32,
     },
     #[error(transparent)]
@@ -70,12 +72,12 @@ pub enum ServerError {
     Password,
     #[error("it refused {request}; check that its token is in its runtime file")]
     Refused { request: &'static str },
-    /// The server answered with status 3xx.
+    /// The server answered with a status from 300 to 399.
     #[error("it redirected {request}, which gpumem does not follow; check what serves there")]
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
-    /// The answer is too long or not the expected JSON.
+    /// The answer is too long or does not have the expected content.
     #[error("its answer to {request} is not Jupyter's; check what serves there")]
     NotJupyter { request: &'static str },
     #[error("it did not answer {request} in time; check whether it hangs")]
@@ -90,12 +92,13 @@ pub enum ServerError {
         "process {pid} was started as the same kernel, so the server may mean either; shut the kernel down in its notebook"
     )]
     Twin { pid: u32 },
-    /// Another process may be the kernel.
+    /// It is unknown whether another process is the kernel.
     #[error("unknown which process the server means: {why}; check that /proc can be read")]
     Unsure { why: String },
 }
 
-/// Why a kernel cannot be contacted or did not answer. Paths are relative to the root folder of the process.
+/// Describes why a kernel cannot be contacted or did not answer. Paths are relative to the root directory of the
+/// process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
     #[error(transparent)]
@@ -124,7 +127,7 @@ pub enum ChannelError {
     Closed,
     #[error("its answer is not Jupyter's: {why}; check what listens there")]
     Garbage {
-        /// The explanation may contain text from the kernel, which must be escaped for a terminal.
+        /// Explanation, which may contain text from the kernel and must be escaped for a terminal.
         why: String,
     },
 }

@@ -1,10 +1,13 @@
-//! Reads the files of a kernel and its server. The owner of a file chose its content, so the content is untrusted.
+//! Reads the files of a kernel and its server. The content is untrusted, because the owner of a file can write
+//! anything to it.
 //!
-//! A path is resolved from the root folder of the process (`/proc/PID/root`), so a link in a container cannot lead out
-//! of the container. Only a regular file of the process's user is read. This rule excludes devices, pipes without a
-//! writer, and root-owned files behind a user's link. Nothing is written or deleted, not even stale files.
+//! Paths are resolved from the root directory of the process (`/proc/PID/root`), so a link in a container cannot lead
+//! out of the container. Only regular files that belong to the process's user are read. This excludes devices, pipes
+//! that nothing writes to, and root-owned files that a user's link points to. No files are written or deleted, not
+//! even stale ones.
 //!
-//! Home directories may be on a file server that hangs, so callers use a separate thread that can be abandoned.
+//! Home directories can be on a file server that hangs. Callers therefore use a separate thread that they can
+//! abandon.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -25,17 +28,17 @@ use crate::host::secrets;
 
 /// Maximum number of bytes read from a file. These files have a few hundred bytes.
 const FILE_BYTES: usize = 64 << 10;
-/// Maximum number of entries read from a folder, which can contain the files of thousands of kernels.
+/// Maximum number of entries read from a folder. A folder can contain the files of thousands of kernels.
 const ENTRIES: usize = 1 << 16;
 
-/// Content of a kernel's connection file, without the key.
+/// Describes the content of a kernel's connection file, without the key.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
     ip: String,
     #[serde(default)]
     transport: String,
-    /// Absolute path of the notebook, if the server knew it when it started the kernel.
+    /// Absolute path of the notebook, if the server knew the path when it started the kernel.
     pub jupyter_session: Option<String>,
 }
 
@@ -47,22 +50,22 @@ impl Connection {
 
 #[derive(Debug)]
 pub struct ShellEndpoint {
-    /// An address on loopback, or the path of a socket.
+    /// Loopback address with a port, or path of a Unix socket.
     pub endpoint: Endpoint,
     /// Key that signs messages. It must not be displayed.
     pub key: hmac::Key,
 }
 
-/// Content of a server's `jpserver-PID.json`, named `nbserver-PID.json` before Jupyter Server.
+/// Describes the content of a server's `jpserver-PID.json`, which older versions of Jupyter call `nbserver-PID.json`.
 #[derive(Debug)]
 pub struct ServerFile {
-    /// The server's pid in its own pid namespace.
+    /// Pid of the server in its pid namespace.
     pub pid: u32,
     pub hostname: String,
     pub port: u16,
-    /// Path of the Unix socket, or empty if the server uses TCP.
+    /// Path of the Unix socket, or an empty string if the server uses TCP.
     pub sock: String,
-    /// URL path of the server, which begins and ends with `/`.
+    /// URL path of the server, which starts and ends with `/`.
     pub base_url: String,
     pub root: Option<String>,
     pub is_https: bool,
@@ -82,8 +85,8 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads the address and key of a kernel's shell channel, but only from a file that no other user can read or write.
-/// Fails if the file is unsafe or its address must not be contacted.
+/// Reads the address and key of a kernel's shell channel. Returns an error if other users can read or write the file,
+/// or if the kernel must not be contacted at the address.
 pub fn read_shell_endpoint(
     process: &OpenedProcess,
     path: &str,
@@ -96,7 +99,7 @@ pub fn read_shell_endpoint(
 }
 
 fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
-    // Deriving `Debug` would print the key.
+    // `Debug` is not derived, because it would print the key.
     #[derive(Deserialize)]
     struct Raw {
         #[serde(default)]
@@ -115,7 +118,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     }
     let path = || path.to_owned();
     let malformed = || ServerError::Malformed { path: path() };
-    // serde would accept an array and assign fields by position.
+    // serde would also accept an array, and assign its elements to fields by position.
     if !content.trim_ascii_start().starts_with(b"{") {
         return Err(malformed().into());
     }
@@ -126,7 +129,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
     if raw.key.is_empty() {
         return Err(ChannelError::Unsigned { path: path() });
     }
-    // Without a scheme, the default is hmac-sha256 (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    // Without a scheme, Jupyter uses hmac-sha256 (jupyter_client: `ConnectionFileMixin.load_connection_info`).
     let scheme = raw.signature_scheme.as_deref().filter(|scheme| !scheme.is_empty());
     if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
         return Err(ChannelError::Scheme { path: path() });
@@ -170,8 +173,8 @@ pub fn read_token(process: &OpenedProcess, path: &str) -> Result<Option<Token>, 
     Ok(Token::new(text.trim_end()))
 }
 
-/// Returns N and the name of each file `jpserver-N.json` or `nbserver-N.json` in a folder. A missing folder contains no
-/// files.
+/// Returns N and the name of each file `jpserver-N.json` or `nbserver-N.json` in a folder. Returns an empty list if
+/// the folder does not exist.
 pub fn list_server_files(
     process: &OpenedProcess,
     path: &str,
@@ -204,7 +207,7 @@ fn server_number(name: &str) -> Option<(u32, String)> {
 }
 
 fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
-    // Deriving `Debug` would print the token.
+    // `Debug` is not derived, because it would print the token.
     #[derive(Deserialize)]
     struct Raw {
         pid: u32,
@@ -225,7 +228,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         #[serde(default)]
         token: Option<String>,
     }
-    // serde would accept an array and assign fields by position.
+    // serde would also accept an array, and assign its elements to fields by position.
     if !content.trim_ascii_start().starts_with(b"{") {
         return None;
     }
@@ -243,7 +246,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*'));
     let root = raw.root_dir.or(raw.notebook_dir);
-    // In a damaged file, a displayed field may contain the token.
+    // In a damaged file, a field that is displayed may contain the token.
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
@@ -264,8 +267,8 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     })
 }
 
-/// Returns whether a text contains the token or a word that may be a token. Jupyter's tokens have 48 hexadecimal
-/// digits. A kernel's key has 32, as does a UUID.
+/// Returns whether a text contains `token` or a word that may be a secret. Jupyter's tokens have 48 hexadecimal
+/// digits. A kernel's key has 32 hexadecimal digits, as does a UUID.
 fn contains_secret(text: &str, token: Option<&str>) -> bool {
     // A shorter token may be an ordinary word.
     const SHORTEST_TOKEN: usize = 6;
@@ -278,7 +281,7 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
         || secrets::is_opaque(text)
 }
 
-/// Reads a file of the process's user, with the path resolved from the root folder of the process.
+/// Reads a file that belongs to the process's user. The path is resolved from the root directory of the process.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     Ok(read_with_mode(process, path)?.0)
 }
@@ -307,9 +310,9 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// While this value exists, the thread opens files with the rights of another user instead of root's (setfsuid(2)).
-/// gpumem then reads only files that the user can read, including home directories on a file server that excludes root.
-/// Without root, this has no effect.
+/// Makes the thread open files with the file access rights of another user instead of root's (setfsuid(2)), until the
+/// value is dropped. gpumem then reads only files that the user can read, and can read home directories on a file
+/// server that refuses root. Without root rights, this type has no effect.
 struct FileRights(Uid);
 
 impl FileRights {
@@ -325,19 +328,19 @@ impl Drop for FileRights {
     }
 }
 
-/// Returns a descriptor of the file without opening the file, because opening affects a pipe or device.
+/// Finds a file without opening it for reading, because opening a pipe or device can have side effects.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.root()?;
     let _rights = FileRights::assume(process.uid);
-    // A relative path refers to an earlier working directory, which may have changed.
+    // A relative path refers to the working directory at the start of the process, which may have changed since.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match openat2(root, path, flags, Mode::empty(), within) {
-        // Before Linux 5.6, a link with an absolute target is resolved from gpumem's root. The caller still reads only
-        // files of the same user.
+        // Kernels before Linux 5.6 do not support `openat2`. `openat` resolves a link with an absolute target from
+        // gpumem's root directory. The caller still reads only files that belong to the process's user.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
             openat(root, path, flags, Mode::empty())
@@ -362,7 +365,7 @@ mod tests {
     use super::*;
     use crate::host::testing::Proc;
 
-    /// Reads a path inside the root folder of a process of the current user.
+    /// Reads a path inside the root directory of a process of the current user.
     fn read_within(set_up: impl FnOnce(&Path), path: &str) -> Result<Vec<u8>, ServerError> {
         let proc = Proc::new();
         let root = proc.root_of(90);

@@ -1,13 +1,14 @@
 //! Finds the notebook and the server of a kernel.
 //!
-//! [`read_kernel`] reads files and /proc. The kernel's argv names its connection file, which names the notebook. The
-//! kernel's environment names its starter. A server that starts kernels writes its address to a file. Each step uses
-//! the environment and the root folder of the process itself. [`Client`] then asks the server for the state of its
-//! kernels, or to shut one down. [`ShellChannel`] asks a kernel directly. `reclaim` decides which requests are allowed.
+//! [`read_kernel`] reads files and /proc. The kernel's command line names its connection file, which can name the
+//! notebook. The kernel's environment contains the pid of the process that started it. A server that starts kernels
+//! writes its address to a file. The paths of these files are resolved from the root directory of the process that
+//! names them. [`Client`] sends requests to the server: for the state of its kernels, or to shut one down.
+//! [`ShellChannel`] sends requests directly to a kernel. `reclaim` decides which requests are allowed.
 //!
-//! This module does not write or delete files or send signals. It does not keep secrets (the key of a connection,
-//! environments) except the [`Token`] of a server, which is never displayed. Users' files may be on a file server that
-//! hangs, and a notebook server may never answer, so `source::kernel_poller` uses a separate thread.
+//! This module does not write or delete files, and does not send signals. It does not keep secrets such as signing
+//! keys and environments, except a server's [`Token`], which is never displayed. Users' files can be on a file server
+//! that hangs, and a notebook server may never answer, so `source::kernel_poller` uses a separate thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,22 +44,23 @@ use same_kernel::find_twin;
 /// Maximum length of text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
 
-/// Variables set by batch systems. If a job starts a kernel with the environment of another machine, the pid in the
-/// environment does not refer to a process on this machine.
+/// Environment variables that batch systems set. A job may have been submitted from a kernel on another machine and
+/// have inherited its environment. The pid in that environment then does not refer to a process on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// A process that is a kernel, or may be one, according to its argv.
+/// Describes a process that is a kernel, or may be one, according to its command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
     pub pid: u32,
     pub start_ticks: u64,
-    /// The kernel that argv shows, or `None` if only the argv of the parent can identify it ([`may_be_kernel`]).
+    /// Kernel described by the command line, or `None` if the process can be a kernel only because of its parent
+    /// ([`may_be_kernel`]).
     pub jupyter: Option<Arc<Jupyter>>,
 }
 
 impl KernelCandidate {
-    /// Reads the current argv of a process. Returns `None` if the process has exited or its argv is not a kernel's.
-    /// Reads only /proc.
+    /// Reads the current command line of a process. Returns `None` if the process has exited or its command line is
+    /// not that of a kernel. Reads only /proc.
     pub fn read(roots: &Roots, pid: u32, start_ticks: u64) -> Option<Self> {
         let process = OpenedProcess::open(roots, pid).ok()??;
         if process.start_ticks != start_ticks {
@@ -72,19 +74,20 @@ impl KernelCandidate {
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// The server to query, or `None` if the kernel has none or the server cannot be queried (`server_error`).
+    /// Server to which requests can be sent, or `None` if the kernel has none or if it cannot be used
+    /// (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
-    /// Pid of the kernel's starter, from the kernel's environment.
+    /// Pid of the process that started the kernel, from the kernel's environment.
     number: Option<u32>,
-    /// Whether `number` is known to refer to a process on this machine.
+    /// Whether `number` certainly refers to a process on this machine.
     is_number_ours: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
     pub listener: Listener,
-    /// URL path of the server, which begins and ends with `/`.
+    /// URL path of the server, which starts and ends with `/`.
     base_url: String,
     token: Option<Token>,
 }
@@ -123,7 +126,7 @@ impl Server {
     }
 }
 
-/// Returns whether the argv of the parent can identify a process as a kernel although its own argv does not.
+/// Returns whether a process can be a kernel, depending on its parent, although its command line does not show it.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments)
 }
@@ -174,8 +177,8 @@ fn read_child_of_marimo(
 }
 
 impl LocalKernel {
-    /// Checks again whether the kernel and its starter exist. Returns `false` if the kernel has exited. Reads only
-    /// /proc.
+    /// Updates whether the process that started the kernel still runs. Returns `false` if the kernel has exited.
+    /// Reads only /proc.
     pub fn refresh(&mut self, roots: &Roots) -> bool {
         let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
@@ -194,8 +197,8 @@ impl LocalKernel {
         true
     }
 
-    /// Checks that this process is the kernel whose id the server knows. Fails if the process has exited or another
-    /// process may be the kernel. Reads only /proc.
+    /// Checks that this process is the kernel whose id the server knows. Returns an error if the process has exited
+    /// or if another process may be the kernel. Reads only /proc.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
         let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let current = KernelCandidate::read(roots, pid, start_ticks);
@@ -240,7 +243,8 @@ impl LocalKernel {
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
         let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
         self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
-        // VS Code and users start kernels directly, so these kernels inherit the pid from their parent's environment.
+        // VS Code and users start kernels directly. The pid in the environment of such a kernel is inherited from
+        // another program.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
             self.number = None;
@@ -257,8 +261,8 @@ impl LocalKernel {
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
             Starter::Alive(starter) => {
-                // The kernel chooses this pid, so it must not lead to another user's server. Otherwise gpumem would
-                // query that server according to this user's files, and attribute the answers to the kernel.
+                // The user of the kernel can change this pid, so it must not lead to another user's server.
+                // Otherwise, gpumem would query that server and attribute the answers to the kernel.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid: starter.pid });
                 }
@@ -305,7 +309,8 @@ impl LocalKernel {
         let server_environment = server.environment();
         let folders = self.folders(environment, server_environment.as_ref());
         let argv = server.command().unwrap_or_default();
-        // If the kernel runs in a separate container, the server's file is below another root folder.
+        // If the kernel runs in a separate container, the server's file may be visible only below the kernel's root
+        // directory.
         let server_file = match find_server_file(server, &folders, number)? {
             Some(server_file) => Some(server_file),
             None if server.shares_root(process) => None,
@@ -315,7 +320,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // A program that left no file and is not a known server must not be queried.
+            // A program that wrote no file and is not a known server must not receive requests.
             if !is_server(&argv) {
                 return Ok(());
             }
@@ -344,7 +349,7 @@ impl LocalKernel {
         Ok(())
     }
 
-    /// Makes a path below the server's root relative, as the server displays it.
+    /// Makes the notebook's path relative to the server's root, as the server displays it.
     fn make_relative(&mut self, root: Option<&str>) {
         let within = root
             .zip(self.jupyter.notebook_path.as_deref())
@@ -372,7 +377,7 @@ impl LocalKernel {
     }
 }
 
-/// Returns the path and the content of the server's file. `number` is the server's pid in its own pid namespace.
+/// Returns the path and the content of the server's file. `number` is the pid of the server in its pid namespace.
 fn find_server_file(
     process: &OpenedProcess,
     folders: &[String],
@@ -411,7 +416,7 @@ fn absolute(process: &OpenedProcess, path: &str) -> String {
     })
 }
 
-/// Truncates untrusted text. A truncated text ends with `…`.
+/// Truncates untrusted text, and marks truncated text with a final `…`.
 fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();

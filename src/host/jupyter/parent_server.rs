@@ -1,12 +1,12 @@
-//! Finds the process that started a kernel, and whether it still runs.
+//! Finds the process that started a kernel, and determines whether that process still runs.
 //!
-//! The starter passes its pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client: `launcher.py`), as
-//! numbered in the starter's pid namespace. The kernel's ancestors are therefore searched by their innermost pids. For
-//! example, a server in a container can have pid 1 for its kernels and another pid here. If a shell or conda wraps the
-//! kernel, the server is a more distant ancestor.
+//! The process that starts a kernel passes its pid in the kernel's environment (`JPY_PARENT_PID`; jupyter_client:
+//! `launcher.py`). The pid is the one in the pid namespace of the starting process. It is therefore compared with the
+//! innermost pids of the kernel's ancestors. For example, a server in a container can have pid 1 in the container and
+//! a different pid here. If a shell or conda wraps the kernel, the server is a more distant ancestor than the parent.
 //!
-//! The starter is considered gone only under three conditions: no ancestor matches, no process with that pid is older
-//! than the kernel, and every candidate could be read. A younger process has reused the pid.
+//! The starter has exited if no ancestor matches, if no process with that pid is older than the kernel, and if all
+//! candidates could be read. A younger process with that pid has reused the pid.
 
 use rustix::fs::{Access, access};
 
@@ -23,7 +23,7 @@ pub enum Starter {
     Unknown,
 }
 
-/// Finds the process that started `kernel`. `number` is the starter's pid in its own pid namespace.
+/// Finds the process that started `kernel`. `number` is the pid of that process in its pid namespace.
 pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
@@ -48,10 +48,10 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
-/// Searches all processes. If a daemon started the kernel, the starter is not an ancestor.
+/// Searches all processes. If a daemon started the kernel, the starter is not among the ancestors.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
-    // The first process of a pid namespace outlives all others in it. A starter with pid 1 that was not found is
-    // therefore in another namespace.
+    // The first process of a pid namespace outlives all others in it. If no ancestor with pid 1 was found, the
+    // starter is therefore in a different namespace.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {
         return Starter::Unknown;
@@ -60,7 +60,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
         return match OpenedProcess::open(roots, number) {
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
-            // A zombie is neither alive nor gone.
+            // A zombie is neither running nor completely gone.
             Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
@@ -84,7 +84,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         if !is_parent_server(&process, kernel, number) {
             continue;
         }
-        // The kernel's namespace may be nested in the namespace of its starter.
+        // The kernel's namespace may be nested in the namespace of the starter.
         if process.numbers.len() < kernel.numbers.len() {
             return Starter::Unknown;
         }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50), expected);
         let wrapped = [INIT, server, (60, 50, 600, 'S', "60", "a"), (90, 60, 900, 'S', "90", "a")];
         assert_eq!(find(&wrapped, 50), expected);
-        // A daemon started the kernel, so the server is older than the kernel but not an ancestor.
+        // A daemon started the kernel. The server is older than the kernel, but not an ancestor.
         assert_eq!(find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50), expected);
     }
 
@@ -184,7 +184,7 @@ mod tests {
         // Other users' processes are hidden, or an ancestor has just exited.
         assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50), Found::Unknown);
-        // A zombie has not been reaped yet.
+        // The server is a zombie.
         let zombie = (50, 1, 500, 'Z', "50", "a");
         assert_eq!(find(&[INIT, orphan, zombie], 50), Found::Unknown);
         assert_eq!(find(&[INIT, (90, 1, 900, 'S', "", "a")], 50), Found::Unknown);

@@ -1,8 +1,9 @@
 //! Checks whether a process is the kernel that its server refers to, or only resembles it.
 //!
-//! A process forked by a kernel has the same argv and environment. It can outlive the kernel in a separate session
-//! while the server has restarted the kernel with the same id. A wrapper (`conda run`) also has the connection file in
-//! its argv. Servers report no pid, so only the links to parents can identify the kernel.
+//! A process forked by a kernel has the same command line and environment as the kernel. It can outlive the kernel,
+//! and the server may then have started a new kernel with the same id. A wrapper such as `conda run` has the
+//! connection file in its command line, too. Servers do not report pids, so only the relation to parent processes can
+//! identify the kernel.
 
 use std::collections::HashMap;
 
@@ -14,8 +15,8 @@ use crate::host::proc::opened_process::OpenedProcess;
 
 const ANCESTORS: usize = 32;
 
-/// Returns another process that may be the kernel with this id instead of `process`, or `None` if there is none. A
-/// process whose argv cannot be read belongs to another user, so it is not a kernel of this server.
+/// Returns a process that may be the kernel with this id instead of `process`, or `None` if there is none. Processes
+/// whose command lines cannot be read are ignored, because they belong to other users.
 pub fn find_twin(
     roots: &Roots,
     process: &OpenedProcess,
@@ -42,10 +43,11 @@ pub fn find_twin(
             continue;
         }
         let could_be = if is_below(process.pid, listed.pid) {
-            // The other process either forked this process or wraps it.
+            // The other process is an ancestor. It forked this process if the command lines are equal, and wraps it
+            // otherwise.
             command == own_command
         } else {
-            // Neither a child of this process nor a remnant of an earlier kernel is the kernel.
+            // A descendant of this process is not the kernel, and neither is a remnant of an earlier kernel.
             !is_below(listed.pid, process.pid) && (!is_servers || is_below(listed.pid, server))
         };
         if could_be {
@@ -62,8 +64,8 @@ mod tests {
 
     const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
 
-    /// Returns the twin of process 90. `processes` contains pid, parent and program. A process with the program `""`
-    /// runs no kernel.
+    /// Returns the twin of process 90. `processes` contains pid, parent and program. A process with an empty program
+    /// name runs no kernel.
     fn twin(processes: &[(u32, u32, &str)]) -> Option<u32> {
         let proc = Proc::new();
         for &(pid, parent, program) in processes {
@@ -84,7 +86,7 @@ mod tests {
         assert_eq!(twin(&[server, kernel, (95, 90, "python")]), None);
         let wrapper = (60, 50, "conda run python");
         assert_eq!(twin(&[server, wrapper, (90, 60, "python")]), None);
-        // A process of the previous kernel remains.
+        // A process of the previous kernel has remained.
         assert_eq!(twin(&[server, kernel, (80, 1, "python")]), None);
     }
 
@@ -95,9 +97,9 @@ mod tests {
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));
         let between = (75, 70, "");
         assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
-        // A process of the previous kernel remains while the server has another kernel.
+        // A process of the previous kernel has remained, and the server has another kernel.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
-        // In a container, the server adopts orphans, so either process may be the kernel.
+        // In a container, orphans become children of the server. Either process may thus be the kernel.
         assert_eq!(twin(&[server, parent, (90, 50, "python")]), Some(70));
     }
 }

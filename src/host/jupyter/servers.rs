@@ -1,8 +1,8 @@
-//! Finds running servers on this machine, including those without kernels, from the files in runtime folders. The
-//! environments and kernels of running processes name the folders.
+//! Finds running servers on this machine, including those without kernels. The servers write files to runtime
+//! folders, which are found through the environments and command lines of running processes.
 //!
-//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files, so it may hang with their
-//! file system. No requests are sent, and stale files are not deleted.
+//! [`find_runtime_folders`] reads only /proc. [`RuntimeFolder::read`] reads users' files and can hang if their file
+//! system hangs. No requests are sent, and stale files are not deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,19 +14,19 @@ use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
-/// Maximum number of runtime folders read. Real machines have fewer notebook users.
+/// Maximum number of runtime folders read.
 const FOLDERS: usize = 256;
-/// Maximum number of servers listed for a folder, running servers first.
+/// Maximum number of servers listed per folder. Running servers come first.
 const SERVERS: usize = 64;
 
 #[derive(Debug)]
 pub struct RuntimeFolder {
     /// Path as seen by the user's processes.
     pub path: String,
-    /// A process of the user. The path is resolved from its root folder.
+    /// Process of the user. The path is resolved from the root directory of this process.
     viewer: OpenedProcess,
     mounts: Option<String>,
-    /// The user's processes, by pid in the innermost pid namespace.
+    /// Processes of the user, by pid in the innermost pid namespace.
     processes: HashMap<u32, Vec<NumberedServer>>,
 }
 
@@ -39,20 +39,21 @@ struct NumberedServer {
 #[derive(Debug, Default)]
 pub struct ServerFiles {
     pub running: Vec<FoundServer>,
-    /// Files of servers that have exited.
+    /// Paths of files whose pid is not that of a process of the user.
     pub stale: Vec<String>,
 }
 
 #[derive(Debug)]
 pub struct FoundServer {
     pub pid: u32,
-    /// Address for display, without the token, or `None` if the file contains no address.
+    /// Address for display, without the token, or `None` if the file could not be read.
     pub url: Option<String>,
     pub server: Result<Server, ServerError>,
 }
 
-/// Returns the runtime folders named by the environments of this user's processes (all users' for root), and the
-/// folders of their kernels' connection files. The list is empty if processes cannot be listed.
+/// Returns the runtime folders that the environments of the current user's processes name, and the folders of the
+/// connection files of kernels. If the current user is root, all users' processes are included. Returns an empty list
+/// if processes cannot be listed.
 pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let caller = rustix::process::geteuid();
     let is_included = |uid: u32| caller.is_root() || uid == caller.as_raw();
@@ -109,7 +110,7 @@ fn named_folders(process: &OpenedProcess) -> Vec<String> {
 }
 
 impl RuntimeFolder {
-    /// Reads the servers' files in this folder, which can be missing. Fails if the folder cannot be listed.
+    /// Reads the server files in this folder, which need not exist. Returns an error if the folder cannot be listed.
     pub fn read(&self, roots: &Roots) -> Result<ServerFiles, ServerError> {
         let mut files = ServerFiles::default();
         let mut listed = list_server_files(&self.viewer, &self.path)?;
@@ -120,7 +121,8 @@ impl RuntimeFolder {
                 files.stale.push(clip(&path));
                 continue;
             };
-            // A server in another container may share the folder. It is found through its own processes.
+            // A server in another container may share the folder. That server is found through the processes of its
+            // container.
             let local = processes.iter().find(|server| server.mounts == self.mounts);
             let Some(local) = local else {
                 continue;
@@ -199,7 +201,7 @@ mod tests {
         }
         let files = &read(&proc)[0].1;
         assert_eq!((files.running.len(), files.stale.len()), (1, SERVERS - 1));
-        // Create 65,536 files. They are hard links if the file system allows so many.
+        // Create 65,536 files, as hard links if the file system allows enough of them.
         let file = folder.join("jpserver-1000.json");
         for number in 0..1 << 16 {
             let name = folder.join(format!("kernel-{number}.json"));
@@ -245,9 +247,9 @@ mod tests {
         }
     }
 
-    /// Returns damaged versions of a Jupyter Server 2 file. Each structural byte is removed, doubled or changed. Each
-    /// value and key is replaced by every other. The file is truncated at every length, and its fields are written as
-    /// an array.
+    /// Returns damaged versions of a Jupyter Server 2 file. In each version, a structural character is removed,
+    /// doubled or changed, a value or key is replaced by another, the file is truncated, or the fields are in an
+    /// array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

@@ -1,4 +1,4 @@
-//! Tests that read kernels and servers from a fake /proc.
+//! Tests reading kernels and servers from a fake /proc.
 
 use super::super::testing::Proc;
 use super::*;
@@ -12,7 +12,7 @@ fn candidate(connection_file: &str) -> KernelCandidate {
     KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
-/// Creates kernel 90 of server 50 with additional environment variables. The server's file is in /rt.
+/// Creates kernel 90 and its server 50, with additional environment variables. The server's file is in `/rt`.
 fn machine(kernel: &[&str], server: &[&str]) -> (Proc, KernelCandidate) {
     let proc = Proc::new();
     proc.process(50, 1, 500, server);
@@ -96,7 +96,7 @@ fn another_users_server_is_not_used() {
     let uid = rustix::process::getuid().as_raw() + 1;
     let status = format!("Uid:\t{uid}\t{uid}\nNSpid:\t50\n");
     std::fs::write(proc.folder(50).join("status"), status).unwrap();
-    // The kernel's own file must not lead to another user's process either.
+    // A server file in the kernel's root directory must not lead to another user's process either.
     proc.write(90, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("is another user's"), "{kernel:?}");
@@ -124,7 +124,7 @@ fn a_token_is_read_from_the_file_named_by_the_environment() {
     std::os::unix::fs::symlink("other", &token).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(error(&kernel).contains("does not belong to the kernel"), "{kernel:?}");
-    // The token in the server's file takes precedence.
+    // The token in the server's file takes precedence over the token file.
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
@@ -226,10 +226,10 @@ fn only_a_known_server_without_a_file_is_an_error() {
             (has_reason, error(&kernel).is_empty()),
             (expected.is_some(), expected.is_none())
         );
-        // The exit of the server must still be detected.
+        // The server's state must be reported nevertheless.
         assert_eq!(jupyter.server_alive, Some(true));
     }
-    // A file that contains another pid is not used either.
+    // A file that contains a different pid is not used either.
     proc.write(50, "/rt/jpserver-50.json", &server_file("").replace("50,", "51,"));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
@@ -262,7 +262,7 @@ fn check_detects_a_twin_and_a_replaced_process() {
     assert_eq!(KernelCandidate::read(&roots, 90, 900), Some(candidate));
     assert_eq!(KernelCandidate::read(&roots, 90, 901), None);
     assert_eq!(KernelCandidate::read(&roots, 91, 900), None);
-    // A child forked by the kernel has the same argv, but is not the kernel.
+    // A child forked by the kernel has the same command line, but is not the kernel.
     proc.process(95, 90, 950, &["JPY_PARENT_PID=50"]);
     proc.command(95, &line);
     assert_eq!(kernel.check(&roots), Ok(()));

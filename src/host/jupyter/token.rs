@@ -1,4 +1,4 @@
-//! A server's token, which can only be sent in a request header.
+//! Keeps a server's token, which can only be sent in a request header.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ impl Token {
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
-    /// Returns the value of the `Authorization` header, or `None` if the token contains characters that a header must
-    /// not contain.
+    /// Returns the value of the `Authorization` header, or `None` if the token contains characters that are invalid
+    /// in a header.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
         value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! Computes how much host memory a process can still allocate within the limits of the machine and its cgroups.
+//! Determines how much host memory a process can still allocate within the limits of the machine and its cgroups.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::host::proc::small_file::read_text;
 
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Mount point of the cgroup v2 file system, relative to [`Roots::root`].
+/// Mount point of the cgroup v2 file system relative to [`Roots::root`].
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// Returns how many bytes the process can allocate before the kernel's OOM killer runs, or `None` if that is unknown.
+/// Returns how many bytes the process can allocate before the kernel's OOM killer runs, or `None` if this is unknown.
 pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
     let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
@@ -21,7 +21,7 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     process.folder.read(c"cgroup", &mut content, limit).ok()?;
     let cgroup = String::from_utf8(content).ok()?;
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
-    // A cgroup outside gpumem's cgroup namespace has a path with `..`, and its limits are not visible.
+    // A process outside gpumem's cgroup namespace has a path that contains `..`. Its limits are not visible.
     let path = path.filter(|path| !path.split('/').any(|part| part == ".."));
     let root = roots.root.join(CGROUPS);
     let folders = path.map(Path::new).into_iter().flat_map(Path::ancestors);
@@ -29,8 +29,8 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// Returns how many bytes a cgroup can still allocate, or `None` without a limit. Page cache is reclaimable, so it is
-/// free.
+/// Returns how many bytes the processes of a cgroup can still allocate, or `None` if the cgroup has no limit. The
+/// kernel can reclaim page cache, so page cache is available for allocation.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;

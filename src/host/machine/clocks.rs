@@ -1,4 +1,4 @@
-//! Reads clocks, the boot time and the names of the machine, and detects containers and WSL.
+//! Reads the clocks, the boot time and the names of the machine, and detects containers and WSL.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::host::proc::small_file::read_text;
 use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 
-/// Inode number of the initial pid namespace: `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
+/// Inode number of the initial pid namespace (`PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Reads facts about the machine. Unreadable values are `None`. The caller sets `suspended_seconds`, which changes over
-/// time (see [`Clocks::suspended_seconds`]).
+/// Reads facts about the machine. Facts that cannot be read are `None`. `suspended_seconds` is always `None`, because
+/// it changes over time. The caller sets it with [`Clocks::suspended_seconds`].
 pub fn read_host(roots: &Roots) -> Host {
     let uname = rustix::system::uname();
     Host {
@@ -48,8 +48,9 @@ pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
 }
 
 /// Returns the boot time according to the current wall clock, rounded down to a second. The result changes when the
-/// clock is set, so a caller that displays it repeatedly must keep it. `btime` in `/proc/stat` is unsuitable: lxcfs
-/// shows the container's boot time there, but start times count from the machine's boot.
+/// clock is set. A caller that displays the boot time repeatedly must therefore keep it. `btime` in `/proc/stat` is
+/// unsuitable: in an LXC container, it can be the boot time of the container, but start times of processes are
+/// relative to the boot time of the machine.
 pub fn read_boot_time() -> Time {
     let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
     let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
@@ -58,15 +59,15 @@ pub fn read_boot_time() -> Time {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Nanoseconds since boot, including suspended time.
+    /// Time since boot in nanoseconds, including the time for which the machine was suspended.
     pub boottime_ns: u64,
     monotonic_ns: u64,
 }
 
 impl Clocks {
-    /// Returns how many seconds the machine has been suspended since boot. `last` is the previous result, which is
-    /// returned again unless it is wrong by at least two seconds. The two clocks are not read simultaneously, so
-    /// smaller differences may be jitter.
+    /// Returns for how many seconds the machine has been suspended since boot. `last` is the previous result. It is
+    /// returned again unless it is wrong by at least two seconds. Smaller differences can arise because the two
+    /// clocks are not read at exactly the same time.
     pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
         const SECOND_NS: u64 = 1_000_000_000;
         let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
@@ -86,14 +87,14 @@ pub fn read_clocks() -> Clocks {
         let part = u64::try_from(time.tv_nsec).unwrap_or(0);
         whole.saturating_mul(1_000_000_000).saturating_add(part)
     };
-    // Reading the monotonic clock first guarantees that the difference is not negative.
+    // Reading the monotonic clock first ensures that the difference is not negative.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
     Clocks { boottime_ns, monotonic_ns }
 }
 
-/// Reads the wall clock. Users can set the clock, so use the time only for display and for comparison with users'
-/// input.
+/// Reads the wall clock. The wall clock can be changed, so the time may only be used for display and for comparison
+/// with times that users enter.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
@@ -101,9 +102,9 @@ pub fn read_time() -> Time {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Platform {
-    /// Container runtime that created a marker file: `docker` or `podman`.
+    /// Container runtime, detected by a marker file: `docker` or `podman`.
     pub container: Option<&'static str>,
-    /// Whether this is Linux in WSL, where the Windows driver controls the GPU.
+    /// Whether the machine is WSL, where the Windows driver controls the GPU.
     pub is_wsl: bool,
 }
 

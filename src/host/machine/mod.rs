@@ -1,4 +1,4 @@
-//! Reads data about the machine: clocks, rights, mounts, memory, and the owners of paths.
+//! Reads data about the machine: clocks, rights, mounts, memory, and who can change files.
 
 pub(super) mod available_memory;
 pub(super) mod clocks;

@@ -1,4 +1,4 @@
-//! Reads mount options: whether proc hides other users' processes, and which cgroup versions are mounted.
+//! Reads whether proc hides other users' processes, and which cgroup versions are mounted.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -7,16 +7,16 @@ use crate::host::proc::small_file::read_start;
 
 /// Maximum number of bytes read from `mountinfo`. A machine with a thousand containers has about ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;
-/// Link target of the initial cgroup namespace: `PROC_CGROUP_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
+/// Link target of the initial cgroup namespace (`PROC_CGROUP_INIT_INO` in the kernel's `include/linux/proc_ns.h`).
 const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// The `hidepid` mount option of proc (proc(5)), which hides other users' processes.
+/// Value of the `hidepid` mount option of proc (proc(5)), which hides other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hidepid {
     Off,
     NoAccess,
     Invisible,
-    /// Hides all processes that the reader may not trace.
+    /// Only processes that the reader may trace are visible.
     Ptraceable,
 }
 
@@ -31,7 +31,7 @@ pub enum Cgroups {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounts {
-    /// `None` if no proc file system is mounted at the path in use.
+    /// `None` if no proc file system is mounted at the given path.
     pub hidepid: Option<Hidepid>,
     pub cgroups: Cgroups,
 }
@@ -41,7 +41,7 @@ pub fn read_mounts(proc: &Path) -> Option<Mounts> {
     Some(parse_mounts(&text, proc))
 }
 
-/// Parses `/proc/PID/mountinfo` (proc(5)). `proc` is the expected mount point of proc.
+/// Parses `/proc/PID/mountinfo` (proc(5)). `proc` is the mount point of the proc file system that gpumem reads.
 pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
     let (mut hidepid, mut v1, mut v2) = (None, false, false);
     for line in text.lines().map_while(Result::ok) {
@@ -52,7 +52,7 @@ pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
         let mut back = back.split(' ');
         let (kind, options) = (back.next(), back.nth(1).unwrap_or_default());
         match kind {
-            // A later mount on the same path hides earlier ones.
+            // A later mount at the same path hides earlier ones.
             Some("proc") if front.split(' ').nth(4).map(Path::new) == Some(proc) => {
                 hidepid = Some(parse_hidepid(options));
             }
@@ -80,7 +80,7 @@ fn parse_hidepid(options: &str) -> Hidepid {
     }
 }
 
-/// Returns whether gpumem sees the cgroups of the whole machine and not only a subtree, or `None` if that is unknown.
+/// Returns whether gpumem sees the cgroups of the whole machine rather than a subtree, or `None` if this is unknown.
 pub fn read_is_initial_cgroup_namespace(proc: &Path) -> Option<bool> {
     let link = std::fs::read_link(proc.join("self/ns/cgroup")).ok()?;
     Some(link.to_str()? == INITIAL_CGROUP_NAMESPACE)

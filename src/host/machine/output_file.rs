@@ -1,11 +1,11 @@
-//! Opens the files that gpumem writes: reports, metrics, recordings, the store, the audit log.
+//! Opens the files that gpumem writes, such as reports, metrics, recordings, the store and the audit log.
 //!
-//! Another user may own a directory on the path and replace its entries at any time. gpumem therefore opens the path
-//! one directory at a time, and opens the file relative to the directory that it has checked. It follows a symbolic
-//! link only if no other user can change the link. The file must be a regular file with a single hard link, and belong
-//! to the caller or root. These rules exclude another user's file, and a hard link that another user made to the
-//! caller's file. Opening a file never blocks. Only descriptors that the caller passed (`/dev/stdout`, `/dev/fd/63`)
-//! may be of any type.
+//! Another user may own a directory on the path and replace its entries at any time. gpumem therefore opens one
+//! directory after the other, and opens the file relative to the last one. It follows a symbolic link only if no
+//! other user can change the link. The file must be a regular file that has a single hard link and belongs to root or
+//! the caller. These rules exclude another user's file, and a hard link that another user has created to the caller's
+//! file. Opening a file never blocks. A file descriptor passed by the caller (`/dev/stdout`, `/dev/fd/63`) may refer
+//! to any type of file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ use rustix::process::geteuid;
 
 use super::ownership::{MAX_LINKS, OTHERS_WRITE, STICKY, has_more_rights, name, push_front};
 
-/// Maximum number of bytes of a file's name that are kept in the name of its temporary file.
+/// Maximum number of bytes that the name of a temporary file takes from the name of the file to be replaced.
 const LONGEST_STEM: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ enum UnsafeFile {
     HardLinks,
 }
 
-/// An output file chosen by the caller and checked before its content exists.
+/// Output file that the caller has chosen, and that is checked before its content is known.
 #[derive(Debug)]
 pub enum OutputFile {
     Open(File),
@@ -48,7 +48,7 @@ pub enum OutputFile {
 }
 
 impl OutputFile {
-    /// Opens an output file that a whole document replaces.
+    /// Opens or checks a file whose whole content [`OutputFile::write`] will write.
     pub fn document(path: &Path) -> io::Result<Self> {
         if let Some(file) = open_inherited(path) {
             return file.map(Self::Open);
@@ -59,14 +59,14 @@ impl OutputFile {
         Ok(Self::Replaced(path.to_owned()))
     }
 
-    /// Opens a job summary file of a CI system for appending. The file may belong to the owner of its directory instead
-    /// of the caller, because a containerised job runs as root and the summary file belongs to the runner's user.
+    /// Opens a job summary file of a CI system for appending. A job in a container runs as root, but the summary file
+    /// belongs to the user of the CI runner. The file may therefore belong to the owner of its directory.
     pub fn summary(path: &Path) -> io::Result<Self> {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the document. A replaced file gets `mode` if given, else the mode of the old file, else the default of
-    /// the umask. If writing fails, a file that would be replaced is unchanged.
+    /// Writes the content. A replaced file gets the permissions `mode`, or keeps those of the old file if `mode` is
+    /// `None`. A new file gets the default permissions then.
     pub fn write(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Open(file) => (&mut &*file).write_all(content),
@@ -75,7 +75,7 @@ impl OutputFile {
     }
 }
 
-/// Opens a file for reading and writing with the additional `flags`. Creates a missing file with `mode`. Fails if
+/// Opens a file for reading and writing with the additional `flags`, or creates it with `mode`. Returns an error if
 /// another user could have chosen the file.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     open(path, flags, mode, false)
@@ -90,13 +90,14 @@ fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Res
     output.open(flags, mode, is_of_directory.then_some(owner))
 }
 
-/// Replaces the content and mode of a file. Readers see either the old file or the new one, even after a power failure.
-/// If writing fails, the file is unchanged.
+/// Replaces the content and mode of a file by renaming a temporary file, so that readers see either the old or the
+/// new file. A file that cannot be replaced by renaming, such as a bind mount, is overwritten instead.
 pub fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     OutputFile::document(path)?.write(content, Some(mode))
 }
 
-/// Opens a descriptor that gpumem inherited from its caller, if the path refers to one.
+/// Opens the file descriptor to which the path refers, such as `/dev/fd/63`. Returns `None` if the path does not
+/// refer to a file descriptor.
 fn open_inherited(path: &Path) -> Option<io::Result<File>> {
     let number: u32 = match path.to_str()? {
         "/dev/stdout" => 1,
@@ -111,14 +112,14 @@ fn open_inherited(path: &Path) -> Option<io::Result<File>> {
         2 => Some(io::stderr().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    // A duplicated descriptor shares the offset with other writers.
+    // A duplicate shares the file offset with other writers to the same open file.
     if let Some(standard) = standard {
         return Some(standard.map(File::from));
     }
     let open = || {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(CWD, format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
-        // Clear `O_NONBLOCK`, because writing to a pipe waits for the reader.
+        // Clear `O_NONBLOCK`, because writing to a pipe must wait for the reader.
         fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(File::from(file))
     };
@@ -135,13 +136,13 @@ struct OutputPath {
 }
 
 impl OutputPath {
-    /// Opens the directory of the file at `path`. The file may be missing.
+    /// Opens the directory of the file at `path`. The file need not exist.
     fn find(path: &Path) -> io::Result<Self> {
         let mut components = VecDeque::new();
         push_front(&mut components, &std::path::absolute(path)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Keep the current directory and its parents open. Opening `..` could lead elsewhere, because another user may
-        // move a directory.
+        // The current directory and its parents remain open. Opening `..` instead could lead elsewhere, because
+        // another user may move a directory.
         let mut folder = openat(CWD, "/", flags, Mode::empty())?;
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
@@ -200,7 +201,7 @@ impl OutputPath {
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
-        // Another user may have replaced the file since the check.
+        // Another user may have replaced the file since the first check.
         check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
         Ok(file.into())
     }
@@ -232,7 +233,7 @@ impl OutputPath {
             .as_ref()
             .is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
         {
-            // A bind mount of a container runtime cannot be replaced by renaming, so overwrite its content.
+            // A bind mount, as used by container runtimes, cannot be replaced by renaming, so overwrite its content.
             written = self.open(OFlags::empty(), 0, None).and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(content)
@@ -245,9 +246,10 @@ impl OutputPath {
     }
 }
 
-/// Returns whether only root and the caller can change a symbolic link. The link must belong to root or the caller. If
-/// gpumem has more rights than a plain user, the same applies to the directory and all parents. A parent can be
-/// writable by others if it is sticky, because users cannot move other users' entries in a sticky directory.
+/// Returns whether only root and the caller can change a symbolic link. The link must belong to root or the caller.
+/// If gpumem has more rights than a plain user, the directory of the link and all its parents must belong to root or
+/// the caller as well, and other users must not be able to write to them. A sticky parent directory may be writable
+/// by others, because users cannot move other users' entries in it.
 fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
     let is_folder_ours = |folder: &OwnedFd, may_be_sticky: bool| {
         let is_sticky = |stat: &Stat| may_be_sticky && stat.st_mode & STICKY != 0;
@@ -344,7 +346,7 @@ mod tests {
         assert!(error("over").contains("belongs to uid 4242"), "{}", error("over"));
         lchown(at("a/b/up"), Some(0), None).unwrap();
         replace_file(&at("over"), b"", 0o644).unwrap();
-        // Another user can move these links, although root owns them.
+        // Another user can replace these links, although root owns the links.
         for (owner, bits) in [(OTHER_USER, 0o755), (0, 0o775), (0, 0o1777)] {
             chown(at("a/b"), Some(owner), None).unwrap();
             fs::set_permissions(at("a/b"), Permissions::from_mode(bits)).unwrap();

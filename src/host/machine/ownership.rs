@@ -1,13 +1,14 @@
-//! Checks the owner and mode of every component of a path whose content gpumem obeys.
+//! Checks the owner and mode of all components of a path if the content of the file controls what gpumem does.
 //!
 //! The configuration, a notify command and the state directory control actions on other users' processes. A user who
-//! can write to one of them, or to a directory on its path, gains the rights of the process that reads it. Like sudo
-//! and sshd, a process with more rights than a plain user obeys only files that nobody but root and the process's own
-//! user can change. Root or the effective user must own the file and every directory on its path, and neither group nor
-//! others may have write permission. An access control list that grants writing also sets the group bits (acl(5)), so
-//! checking the mode is enough.
+//! can write to one of these files, or to a directory on its path, gains the rights of the process that reads the
+//! file. Like sudo and sshd, gpumem with more rights than a plain user therefore uses only files that no one except
+//! root and the effective user can change. Root or the effective user must own the file and all directories on its
+//! path, and neither group nor others may have write permission. An access control list that grants write permission
+//! also sets the group bits (acl(5)), so checking the mode is sufficient.
 //!
-//! Other users cannot change a path that passes, so callers can check a path before or after opening the file.
+//! After a successful check, no other user can change the path. Callers may therefore check a path before or after
+//! they open the file.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,14 +22,15 @@ use nix::unistd::{Uid, User};
 use crate::host::machine::rights::has_gained_rights;
 
 pub(super) const OTHERS_WRITE: u32 = 0o022;
-/// In a directory with this mode bit, only the owner of an entry and the owner of the directory may replace the entry.
+/// In a directory with this mode bit, only the owner of an entry and the owner of the directory can replace the
+/// entry.
 pub(super) const STICKY: u32 = 0o1000;
 /// Maximum number of symbolic links followed. The kernel has the same limit (`MAXSYMLINKS`).
 pub(super) const MAX_LINKS: usize = 40;
-/// Maximum number of entries checked in a state directory, which normally contains a handful.
+/// Maximum number of entries checked in a state directory, which usually has few entries.
 const MAX_ENTRIES: usize = 4096;
 
-/// Why gpumem does not obey a file: the component that other users can change, and how to fix it.
+/// Describes why gpumem does not use a file: which component other users can change, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
     #[error(
@@ -46,9 +48,10 @@ pub enum NotOurs {
         component: PathBuf,
         uid: u32,
         mode: u32,
-        /// The user who may own the component besides root.
+        /// User who, besides root, may own the component.
         own_uid: u32,
-        /// For a directory, the message does not suggest chown, because its entries may belong to another user, too.
+        /// Whether the component is a directory. The message then does not suggest chown, because the entries of the
+        /// directory may also belong to another user.
         is_directory: bool,
     },
     #[error(
@@ -65,7 +68,7 @@ pub enum NotOurs {
         uid: u32,
         mode: u32,
         /// Whether the component is a device, pipe or socket. The message then does not suggest chmod, because other
-        /// users may need write access.
+        /// users may need write permission.
         is_special: bool,
     },
     #[error(
@@ -95,14 +98,14 @@ fn allowed_owners(own_uid: u32) -> String {
     }
 }
 
-/// Returns whether gpumem has rights that plain users lack, and therefore must not obey other users.
+/// Returns whether gpumem has rights that plain users lack. If so, it must not use files that other users can change.
 pub fn has_more_rights() -> bool {
     rustix::process::geteuid().is_root() || has_gained_rights()
 }
 
-/// Checks that only root and the effective user can change the file at a path. A missing file passes if the existing
-/// part of the path passes. Every path passes for a plain user, who has no rights that another user could gain. The
-/// error contains the first component that other users can change.
+/// Checks that only root and the effective user can change the file at a path. If the file does not exist, the
+/// existing part of the path is checked. Always succeeds without additional rights, because other users then gain
+/// nothing. The error contains the first component that other users can change.
 pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => check_path(path, rustix::process::geteuid().as_raw()),
@@ -110,7 +113,7 @@ pub fn prove_ours(path: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Like [`prove_ours`], for a directory and its direct entries.
+/// Does the same as [`prove_ours`] for a directory and its direct entries.
 pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     match has_more_rights() {
         true => check_directory(folder, rustix::process::geteuid().as_raw()),
@@ -118,8 +121,7 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Checks that only root and the effective user can change a directory itself. Does not check the path that leads to
-/// it.
+/// Checks that only root and the effective user can change a directory. Does not check the path that leads to it.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
     let metadata = fs::metadata(path)
         .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
@@ -136,7 +138,7 @@ fn check_directory(folder: &Path, own_uid: u32) -> Result<(), NotOurs> {
     };
     for entry in entries.take(MAX_ENTRIES) {
         let entry = entry.map_err(unknown)?;
-        // gpumem never opens the target of a link in its state directory, so links are not followed here.
+        // gpumem never follows links in its state directory, so this check does not follow them either.
         if let Ok(metadata) = entry.metadata()
             && !metadata.is_symlink()
         {
@@ -146,7 +148,7 @@ fn check_directory(folder: &Path, own_uid: u32) -> Result<(), NotOurs> {
     Ok(())
 }
 
-/// Resolves a path as the kernel would, and checks every directory and link on the way.
+/// Resolves a path as the kernel does, and checks each directory and link on the way.
 fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
     let unknown =
         |component: &Path, cause| NotOurs::Unknown { component: component.to_owned(), cause };
@@ -165,13 +167,13 @@ fn check_path(path: &Path, own_uid: u32) -> Result<(), NotOurs> {
         let next = at.join(&component);
         let metadata = match metadata_of(&next) {
             Ok(metadata) => metadata,
-            // Another user may still create the file. A later check then rejects it.
+            // Another user may still create the file, but a later check then returns an error.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(unknown(&next, error)),
         };
         if metadata.is_symlink() {
-            // The mode of a link has no effect. Its directory, which was checked above, determines who can replace the
-            // link.
+            // The mode of a link has no effect. Who can replace the link depends on its directory, which has been
+            // checked.
             if metadata.uid() != 0 && metadata.uid() != own_uid {
                 return Err(not_owned(&next, &metadata, own_uid));
             }
@@ -217,8 +219,8 @@ pub(super) fn push_front(components: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Checks a directory on the path. A sticky directory passes although other users can write to it, because they cannot
-/// replace each other's files there. Returns the metadata of such a directory.
+/// Checks a directory on the path. A sticky directory may be writable by other users, because they cannot replace
+/// each other's files in it. Returns the metadata of such a directory.
 fn check_ancestor(
     path: &Path,
     metadata: &Metadata,
@@ -277,7 +279,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Creates a directory and a file in it that only the current user can write to, inside a temporary directory.
+    /// Creates a directory and a file in it, both writable only by the current user, inside a temporary directory.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap();
@@ -366,7 +368,8 @@ mod tests {
 
     #[test]
     fn paths_of_another_user_are_refused() {
-        // Without root, the test cannot change owners. It then checks as a user who owns none of the files.
+        // Without root rights, the test cannot change owners, so it performs the check for a user who owns none of
+        // the files.
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own_uid() != 0 {
@@ -388,7 +391,7 @@ mod tests {
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
             check_path(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
-        // In a shared directory, a link is followed only if root or the effective user owns it.
+        // In a shared directory, a link is followed only if it belongs to root or the effective user.
         let (_folder, path) = tree();
         let shared = path.join("shared");
         fs::create_dir(&shared).unwrap();

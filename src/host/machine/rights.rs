@@ -1,6 +1,7 @@
 //! Determines whether the kernel lets gpumem read other users' processes and open a pidfd. gpumem tries both
-//! operations, because capabilities, namespaces and security modules all affect the result. This module also determines
-//! whether gpumem has more rights than its caller. `ownership` then decides which files gpumem obeys.
+//! operations, because the result depends on capabilities, namespaces and security modules. This module also
+//! determines whether gpumem has more rights than its caller. `ownership` uses that to decide which files gpumem may
+//! use.
 
 use std::fs;
 use std::io;
@@ -13,9 +14,9 @@ use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, 
 
 use crate::host::proc::small_file::read_start;
 
-/// Bit of `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
+/// Bit number of `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
 const CAP_SYS_PTRACE: u32 = 19;
-/// Maximum number of processes checked to find a process of another user.
+/// Maximum number of processes checked in the search for a process of another user.
 const MAX_TRIED: usize = 4096;
 /// Maximum number of bytes read from a `status` file, which has about 60 lines.
 const STATUS_BYTES: u64 = 16 << 10;
@@ -46,8 +47,8 @@ pub fn read_rights(proc: &Path) -> Rights {
     }
 }
 
-/// Reads the first descriptor in an `fd` folder. One descriptor is enough, because the kernel checks access per
-/// process.
+/// Reads the first file descriptor in an `fd` folder. A single descriptor is sufficient, because the kernel's
+/// decision applies to the whole process.
 fn try_descriptors(folder: &Path) -> Visibility {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let entries = match fs::read_dir(folder) {
@@ -59,11 +60,11 @@ fn try_descriptors(folder: &Path) -> Visibility {
         match fs::read_link(entry.path()) {
             Ok(_) => return Visibility::Seen,
             Err(error) if refused(&error) => return Visibility::Refused,
-            // The descriptor was closed after it was listed.
+            // The file descriptor was closed after it was listed.
             Err(_) => {}
         }
     }
-    // A process without open files, such as a kernel thread, proves nothing.
+    // A process without open files, such as a kernel thread, does not show whether access is allowed.
     Visibility::NoProcess
 }
 
@@ -96,27 +97,28 @@ pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Opens and closes a pidfd of the current process. Fails with `ENOSYS` before Linux 5.3, and with `EPERM` if a sandbox
+/// Opens and closes a pidfd of the current process. Returns `ENOSYS` before Linux 5.3, and `EPERM` if a sandbox
 /// forbids the call.
 pub fn try_pidfd() -> Result<(), Errno> {
     pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
 }
 
-/// Returns whether a setuid or setgid bit of the program file changed the effective user or group.
+/// Returns whether a setuid or setgid bit of the program file has changed the effective user or group.
 pub fn has_gained_ids() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// Returns whether the program file's setuid bit, setgid bit or capabilities gave gpumem rights that its caller lacks.
+/// Returns whether the program file has given gpumem rights that its caller lacks, by a setuid bit, a setgid bit or
+/// file capabilities.
 ///
-/// The result equals the kernel's `AT_SECURE` flag (getauxval(3)) except for security modules: SELinux sets the flag
-/// for every service that enters its own domain. Ambient capabilities, as set by systemd's `AmbientCapabilities=`, are
-/// the caller's and do not affect the result.
+/// The result usually equals the kernel's `AT_SECURE` flag (getauxval(3)). SELinux can set that flag without
+/// additional rights. Ambient capabilities, such as those set by systemd's `AmbientCapabilities=`, come from the
+/// caller and do not affect the result.
 pub fn has_gained_rights() -> bool {
     if has_gained_ids() {
         return true;
     }
-    // Root has all capabilities anyway, and a caller that uses sudo is root.
+    // Root has all capabilities anyway. The caller of a program started by sudo is root.
     !getuid().is_root() && !gained_capabilities().is_empty()
 }
 
@@ -129,11 +131,10 @@ fn gained_capabilities() -> CapabilitySet {
 }
 
 /// Permanently drops the capabilities of the program file, except those for inspecting and signalling processes. With
-/// `CAP_DAC_READ_SEARCH`, gpumem would read any file (a recording, a configuration) for every user who may start
-/// gpumem.
+/// `CAP_DAC_READ_SEARCH`, every user who may start gpumem could use it to read any file.
 ///
-/// Call this function while there is only one thread, because capabilities belong to threads. If it fails, the
-/// capabilities are unchanged.
+/// Must be called while the process has only one thread, because each thread has its own capabilities. If the call
+/// fails, the capabilities are unchanged.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
         return Ok(());
@@ -159,7 +160,7 @@ mod tests {
         for (bits, can) in [
             ("000001ffffffffff", Some(true)),
             ("0000000000080000", Some(true)),
-            ("00000000a80425fb", Some(false)), // Docker's default
+            ("00000000a80425fb", Some(false)), // Default of Docker
             ("0000000000000000", Some(false)),
             ("", None),
             ("xyz", None),

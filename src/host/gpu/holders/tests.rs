@@ -1,4 +1,4 @@
-//! Tests with a fake /proc.
+//! Tests the search for device file holders in a fake /proc.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use crate::host::testing::{FakeProc, StatLine};
 
 const SECOND: u64 = SECOND_NS;
 const OTHER_UID: [u32; 0] = [];
-/// Flags in a stat line: `PF_KTHREAD` and `PF_EXITING` of the kernel's `include/linux/sched.h`.
+/// Flags in the `stat` file: `PF_KTHREAD` and `PF_EXITING` in the kernel's `include/linux/sched.h`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
 
@@ -58,7 +58,7 @@ impl Fake {
         fs::create_dir(&fd).unwrap();
     }
 
-    /// Adds a process whose descriptors cannot be read. Its `fd` is a file, which even root cannot list.
+    /// Adds a process whose file descriptors cannot be read: its `fd` is a regular file, which even root cannot list.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
         self.set_state(pid, state, flags);
         self.put(pid, "fd", "");
@@ -122,7 +122,7 @@ fn all_processes_are_read_every_half_minute_and_on_request() {
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
-    // A listing reads only new processes, so the changes of old processes remain unnoticed.
+    // Between full reads, only new processes are read. The changes of old processes therefore remain unnoticed.
     fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
@@ -148,7 +148,8 @@ fn a_reused_pid_inherits_no_verdict() {
     let mut holders = fake.holders();
     holders.refresh(SECOND, false);
     assert_eq!(holders.pids(), [80]);
-    // Create the new processes before removing the old ones. Otherwise the file system could reuse inode numbers.
+    // The new processes are created before the old ones are removed. Otherwise, the file system could reuse inode
+    // numbers.
     fake.process(170, &["nvidia0"]);
     fake.process(180, &["null"]);
     for pid in [70, 80] {
@@ -229,7 +230,7 @@ fn maps_are_searched_only_on_request() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // The maps of a process in state D must not be read, and its old result must remain.
+    // The maps of a process in state D must not be read, and its previous result must remain.
     fake.set_state(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(refresh(&mut holders, 32, false), [70]);

@@ -1,13 +1,13 @@
-//! Signs and verifies Jupyter messages. The signature covers four parts of a message (jupyter_client, "Messaging in
-//! Jupyter", wire protocol).
+//! Signs and verifies Jupyter messages. The signature covers the four dictionaries of a message (jupyter_client,
+//! "Messaging in Jupyter", "The wire protocol").
 
 use ring::{hmac, rand};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Separates the routing identities from the signature.
+/// Separator between the routing identities and the signature.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
-/// Protocol version in gpumem's headers. 5.3 has all required features.
+/// Protocol version in the headers of gpumem's messages. Version 5.3 has all features that gpumem uses.
 const VERSION: &str = "5.3";
 
 #[derive(Serialize)]
@@ -25,21 +25,21 @@ struct AnswerHeader {
     msg_type: String,
 }
 
-/// The used fields of a `parent_header`, which is empty if the message is not an answer.
+/// Describes the fields of a `parent_header` that gpumem uses. The header is empty if the message is not an answer.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]
     msg_id: String,
 }
 
-/// A message with a valid signature.
+/// Describes a received message whose signature is valid.
 pub(super) struct Answer {
     pub(super) parent_id: String,
     pub(super) msg_type: String,
     pub(super) content: Value,
 }
 
-/// Returns sixteen random bytes in hexadecimal, or `None` if the system provides no randomness.
+/// Returns 16 random bytes in hexadecimal, or `None` if the system provides no random bytes.
 pub(super) fn unique_id() -> Option<String> {
     let bytes: rand::Random<[u8; 16]> = rand::generate(&rand::SystemRandom::new()).ok()?;
     Some(hex(&bytes.expose()))

@@ -1,7 +1,7 @@
-//! A minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames). It is a DEALER without security and uses a
-//! connection that the caller has opened and verified.
+//! Implements a minimal ZeroMQ client (ZMTP 3.0, RFC 23: greeting, `READY`, frames). The client is a DEALER without
+//! security, and uses a connection that the caller has opened and verified.
 //!
-//! The peer may be hostile. No message longer than [`MESSAGE_BYTES`] is read, no operation waits beyond the
+//! The peer may be hostile. Messages longer than [`MESSAGE_BYTES`] are rejected, no operation waits beyond the
 //! [`Deadline`], and a lost connection is not reopened.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -9,20 +9,20 @@ use std::io::{self, BufReader, ErrorKind, Read, Write};
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
 
-/// Maximum length of a message with all its parts. A kernel's description of itself has a few kilobytes. Other answers
-/// are shorter.
+/// Maximum length of a message with all its parts. The longest answers, which describe the kernel, have a few
+/// kilobytes.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Maximum number of parts in a message. Jupyter's messages have seven, plus one for each buffer.
+/// Maximum number of parts in a message. Jupyter's messages have seven parts, and one more for each buffer.
 const PARTS: usize = 32;
-/// Maximum length of a command. `READY` has about 50 bytes.
+/// Maximum length of a command. A `READY` command has about 50 bytes.
 const COMMAND_BYTES: usize = 4096;
 
-/// Flags of a frame (RFC 23, "Framing").
+/// Flag bits of a frame (RFC 23, "Framing").
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Returns the greeting: signature, version 3.0, mechanism `NULL`, client, filler.
+/// Returns the greeting, which contains the signature, version 3.0, the mechanism `NULL`, the client role and zeros.
 fn greeting() -> [u8; 64] {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
@@ -72,8 +72,8 @@ struct ZmtpFrame {
 pub(super) struct DealerSocket(BufReader<TimedStream>);
 
 impl DealerSocket {
-    /// Exchanges greetings over an open connection. Fails if the peer is not a ROUTER without security, or does not
-    /// finish in time.
+    /// Exchanges greetings over an open connection. Returns an error if the peer is not a ROUTER without security, or
+    /// if the exchange does not finish in time.
     pub fn greet(stream: Stream, until: Deadline) -> io::Result<Self> {
         let mut socket = Self(BufReader::new(TimedStream { stream, until }));
         socket.write(&greeting())?;
@@ -184,7 +184,8 @@ pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// Maps the two error kinds that Linux reports for a timeout to one.
+/// Returns an error of kind `TimedOut` for both error kinds that Linux reports after a timeout, and other errors
+/// unchanged.
 fn in_time(error: io::Error) -> io::Error {
     match is_late(&error) {
         true => ErrorKind::TimedOut.into(),
@@ -203,7 +204,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Greets a peer that writes exactly these bytes, and reads a message.
+    /// Exchanges greetings with a peer that writes exactly the given bytes, and reads a message.
     fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
@@ -249,7 +250,7 @@ mod tests {
                 assert_eq!(why(greeted(&header)), "message too long");
             }
         }
-        // The limit applies to all parts of a message together.
+        // The limit applies to the sum of all parts of a message.
         let part = [&[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..], &vec![0; 1 << 18]].concat();
         assert_eq!(why(greeted(&part.repeat(5))), "message too long");
         let empty = [MORE, 0].repeat(PARTS + 1);
