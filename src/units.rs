@@ -65,7 +65,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Divides by 2^`power`. Halves are rounded to even, as for floats.
+/// Divides by 2^`power`. Halves are rounded to even, as when a float is formatted.
 fn divide_and_round(number: u128, power: u32) -> u128 {
     let (quotient, divisor) = (number >> power, 1 << power);
     let remainder = number & (divisor - 1);

@@ -150,7 +150,7 @@ fn measure(
     })
 }
 
-/// Closes standard input and output, so that the programs at the other ends of pipes see the command exit.
+/// Closes standard input and output, so that programs at the other ends of pipes notice that the command has exited.
 fn give_up_input_and_output() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         // Ignore the error: the descriptors are then closed when gpumem exits.

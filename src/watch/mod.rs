@@ -262,7 +262,7 @@ pub fn run(
     });
     *ui_state = stage.app().ui_state();
     ui_state.retain(|name, value| initial.get(name) != Some(&*value));
-    // Sends fail without a receiver, so no worker blocks on a full channel.
+    // Without a receiver, sending fails, so no worker blocks on a full channel.
     drop(messages);
     for screen in &stage.screens {
         screen.reclaim.send(ReclaimRequest::Leave, Instant::now());

@@ -221,7 +221,7 @@ fn host(app: &App, about: About) -> MemorySeries {
     }))
 }
 
-/// Returns the row of a process: the selected row if possible, otherwise the first.
+/// Returns the row of a process: the selected row if it belongs to the process, otherwise the first row that does.
 fn charted(app: &App, identity: Identity) -> Option<Subject<'_>> {
     let screenful = app.screenful.as_ref()?;
     let selected = app.subject().filter(|subject| subject.row.key.identity == identity);

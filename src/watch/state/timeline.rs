@@ -1,4 +1,4 @@
-//! Judged samples for stepping back, up to a maximum size in bytes.
+//! Keeps judged samples for stepping back, up to a maximum size in bytes.
 //!
 //! At the limit, older samples of a live machine are thinned out before the oldest are dropped. Recordings are never
 //! thinned out, because they can be read again. Rewinding a recording does not change its sample numbers.
