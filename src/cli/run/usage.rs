@@ -25,8 +25,7 @@ pub(super) struct Usage {
     processes: HashMap<(Identity, u32), RunProcess>,
     /// For each GPU, the latest of the samples with the least free memory.
     least_free: BTreeMap<u32, LeastFree>,
-    /// Pids that gpumem could not identify in the first sample. A pid that could not be identified only in a later
-    /// sample can belong to the command.
+    /// Pids that gpumem could not identify in the first sample. Other unidentified pids can belong to the command.
     strangers: HashSet<u32>,
     has_unidentified: bool,
     /// Processes of the command and indices of GPUs for which the leak rule was undecided when the process was last on
