@@ -1,10 +1,10 @@
-//! Reads a process's ancestors: the step daemon of its Slurm job, and the monitor of its container.
+//! Reads what the ancestors of a process prove: the step daemon of its Slurm job, and the monitor of its container.
 //!
-//! Both run as root on this machine, and the kernel maintains the links from child to parent. An environment, in
-//! contrast, is inherited and can be copied, and a cgroup may be shared or uninformative. A user can give a program the
-//! name of a daemon, or start a root-owned program under that name (`su`). The root user of a container owns the
-//! processes in the container. None of these processes is trusted. `place` combines the results with those from the
-//! cgroup.
+//! Step daemons and monitors run as root on this machine, and the kernel maintains the links from child to parent. By
+//! contrast, an environment can be inherited or copied, and a cgroup may be shared or uninformative. A user can give
+//! a program the name of a daemon, or start a set-uid program such as `su` under that name, and the root user of a
+//! container owns the processes in the container. The functions in this module check that an ancestor is none of
+//! these. `place` combines the results with those from the cgroup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
 
 const ANCESTORS: usize = 64;
-/// How long the list of jobs with step daemons is valid, in nanoseconds.
+/// Time, in nanoseconds, for which the list of jobs with step daemons is valid.
 const JOBS_NS: u64 = 5_000_000_000;
-/// Program that runs a step (slurm: `src/slurmd/slurmstepd`).
+/// Name of the program that runs a step of a Slurm job (slurm: `src/slurmd/slurmstepd`).
 pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
     pub step: Option<SlurmStep>,
-    /// Pid and start ticks of the first process in the pid namespace, unless that namespace is gpumem's.
+    /// Pid and start ticks of the first process in the pid namespace, or `None` if the process is in gpumem's
+    /// namespace.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// The user who started the first process of the pid namespace and therefore owns the namespace, or `None` for
-    /// root.
+    /// User who owns the pid namespace because that user started its first process, or `None` if it is root.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }
@@ -46,23 +46,24 @@ pub(in crate::host) struct Above {
 pub(in crate::host) struct Supervisor {
     pub parent: Arc<Parent>,
     pub uid: Option<u32>,
-    /// Whether the supervisor is proved to be a root-owned program on this machine.
+    /// Whether the supervisor certainly is a root-owned program on this machine.
     pub is_roots: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct SlurmStep {
     pub job: Arc<str>,
-    /// `0`, `batch`, `extern` or `interactive`.
+    /// Step id, such as `0`, `batch`, `extern` or `interactive`.
     pub step: Arc<str>,
-    /// Id of the job array and the job's index in it, from the environment of the daemon's child.
+    /// Id of the job array and the job's index in the array, from the environment of the process that the daemon
+    /// started.
     pub array: Option<(Arc<str>, Arc<str>)>,
 }
 
 struct Ancestor {
     ppid: Option<u32>,
     start_ticks: u64,
-    /// `None` for a zombie.
+    /// `None` if the process is a zombie.
     comm: Option<Arc<str>>,
     has_memory: bool,
     folder: Folder,
@@ -85,7 +86,7 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
 }
 
 impl Ancestor {
-    /// Reads the ancestor's names. Reads argv only if the short name is not enough.
+    /// Reads the ancestor's names. Reads its command line only if `comm` is not sufficient.
     fn named(&self, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         let comm = self.comm.clone()?;
         let reads = self.has_memory && may_be_owner(&comm);
@@ -95,9 +96,9 @@ impl Ancestor {
         Some(Parent { pid, start_ticks, comm: Some(comm), command, ..Parent::default() })
     }
 
-    /// Returns the ancestor if it has the name of a supervisor. The folder of a process that is not dumpable belongs to
-    /// root, so the uid is checked, too. Checking the program file rules out a set-uid program started through a link
-    /// with a supervisor's name.
+    /// Returns the ancestor if it has the name of a supervisor. The uid is checked in addition to the owner of the
+    /// folder in /proc, because root owns the folder of a process that is not dumpable. The program file is checked
+    /// because a set-uid program can be started through a link with a supervisor's name.
     fn supervisor(
         &self,
         parent: Parent,
@@ -117,23 +118,24 @@ impl Ancestor {
         self.folder.link(c"exe", name).ok()
     }
 
-    /// Returns whether the process is proved to be a step daemon. Any user can start a set-uid program through a link
-    /// with the daemon's name, and its folder then belongs to root. The name of the program file, which only root can
-    /// read, must therefore match, too. Debian's program is `slurmstepd-wlm`.
+    /// Returns whether the process certainly is a step daemon. Any user can start a set-uid program through a link
+    /// with the daemon's name, and root then owns its folder in /proc. The target of `/proc/PID/exe`, a link that
+    /// only root can read here, must therefore match as well. In Debian, the program is called `slurmstepd-wlm`.
     fn is_step_daemon(&self) -> bool {
         self.may_be_step_daemon() && self.program().is_some()
     }
 
-    /// Returns whether the process is a step daemon, or can be one because its program file cannot be read.
+    /// Returns whether the process is a step daemon, or could be one because its program file cannot be read.
     fn may_be_step_daemon(&self) -> bool {
-        // This check is the cheapest.
+        // The cheapest check comes first.
         self.comm.as_deref() == Some(STEP_DAEMON)
             && self.folder.owner() == Ok(0)
             && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
     }
 }
 
-/// Returns how many pid namespaces, from gpumem's to the innermost, contain a process. Returns 0 if unknown.
+/// Returns the number of pid namespaces, from gpumem's to the innermost, that contain a process, or 0 if it is
+/// unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -155,7 +157,8 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
             break;
         };
         if is_within {
-            // If containers are nested, report the outermost, whose monitor is on this machine and can be read.
+            // If containers are nested, report the outermost container. Its monitor is on this machine and can be
+            // read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);
@@ -211,7 +214,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     })
 }
 
-/// Reads a job's array from the environment of the process that the step daemon started.
+/// Reads the job array from the environment of the process that the step daemon started.
 fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
     let task = open(proc, task, content).ok()??;
     if !task.has_memory {
@@ -221,7 +224,7 @@ fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Ar
     array_in(&parse_environ(content), job)
 }
 
-/// Returns the job array in this environment if the environment belongs to the job.
+/// Returns the job array named in an environment, if the environment belongs to the job.
 pub(in crate::host) fn array_in(
     environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
     job: &str,
@@ -236,8 +239,9 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Reads the container from the parent of its first process, if root owns the parent. The folder of a set-uid program
-/// belongs to root, but its real user is the user who started it.
+/// Sets the container of a pid namespace from the parent of its first process, or the user who started that process.
+/// Root must own the parent. Root also owns the folder of a set-uid program in /proc, so the real user is checked,
+/// too.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let status = parent.folder.read(c"status", content, STATUS_BYTES);
     let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
@@ -252,16 +256,16 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
         return;
     };
     let file = parent.folder.link(c"exe", |path| String::from_utf8_lossy(path).into_owned());
-    // A set-uid program can have the name of a monitor, so its program file must be known.
+    // A set-uid program can have the name of a monitor, so the program file must be known.
     let Ok(file) = file else {
         return;
     };
-    // Some runtimes run from a copy in memory.
+    // Some runtimes run from a copy of their program in memory. Their arguments then name the program.
     let program = (!file.starts_with("/memfd:")).then(|| file_name(&file));
     above.container = watched(program, &command);
 }
 
-/// Returns the container that `program` monitors, from its arguments. Monitors are `conmon` (Podman, CRI-O),
+/// Returns the container that `program` monitors according to its arguments. Monitors are `conmon` (Podman, CRI-O),
 /// `containerd-shim-runc-v2` (containerd), `systemd-nspawn`, and `runc run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
@@ -293,7 +297,7 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
         let namespace = after(&["-namespace", "--namespace"])?;
         let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
         return Some(Container {
-            // In Kubernetes, this is the id of the pod, whose containers have other ids.
+            // In Kubernetes, the id is that of the pod, whose containers have different ids.
             id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
             namespace: Some(namespace),
             ..container(runtime)
@@ -318,21 +322,21 @@ fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
 #[derive(Debug, Default)]
 pub(in crate::host) struct Jobs {
     read_ns: Option<u64>,
-    /// `None` if the list is incomplete because processes were hidden.
+    /// `None` if the list is incomplete because some processes are hidden.
     jobs: Option<Vec<Arc<str>>>,
 }
 
 impl Jobs {
-    /// Returns whether the job has no step left on this machine. Returns `None` if processes of other users, or
-    /// processes of the container's host, are hidden.
+    /// Returns whether the job has no step left on this machine. Returns `None` if other users' processes or the
+    /// processes of a container's host are hidden.
     pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
         let has = |jobs: &Option<Vec<Arc<str>>>| {
             let jobs = jobs.as_ref()?;
             Some(jobs.iter().any(|running| **running == *job))
         };
         let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
-        // A job that is missing from an older list may have started since, so only a list of this sample proves that it
-        // is over.
+        // A job that is missing from an older list may have started since. Only a list from this sample therefore
+        // proves that the job is over.
         let is_fresh = match age_ns {
             Some(0) => true,
             Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
@@ -466,7 +470,7 @@ mod tests {
         fake
     }
 
-    /// Returns whether the test runs as root, which alone can create the root-owned folder of a step daemon.
+    /// Returns whether the test runs as root. Only root can create the root-owned folder of a step daemon.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -487,7 +491,7 @@ mod tests {
         assert_eq!(is_over(&[keeper, title(6)], "8"), None);
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);
-        // A container does not show the host's daemons.
+        // In a container, the daemons of the host are not visible.
         let inside = proc_with(&[init]);
         let namespace = inside.proc.join("self/ns/pid");
         std::fs::remove_file(&namespace).unwrap();

@@ -1,18 +1,18 @@
 //! Parses the container, pod, Slurm job or systemd unit of a process from `/proc/PID/cgroup`.
 //!
-//! Each component of a path is parsed separately, from the front. The creator of a cgroup chooses its name: the user
-//! below a user's systemd (`user@UID.service`), and the container's root inside a container. Names below these
+//! The components of a path are parsed one after the other. The creator of a cgroup chooses the cgroup's name. Below
+//! `user@UID.service`, that is the user, and inside a container, the container's root user. Names in these places
 //! therefore do not prove a container, pod or job. If containers are nested, only the outermost is reported, because
-//! only it belongs to this machine. Values missing from the path are `None`. In a cgroup namespace
-//! (cgroup_namespaces(7)), all values may be `None` although the process runs in a container. `names` looks up the
-//! names of the ids found here.
+//! the others belong to it and not to this machine. Values that are missing from the path are `None`. In a cgroup
+//! namespace (cgroup_namespaces(7)), all values can be `None` although the process runs in a container. `names` looks
+//! up the names that belong to these ids.
 
 use std::sync::Arc;
 
 use crate::model::owners;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
-/// Maximum number of bytes read from `/proc/PID/cgroup`, enough for a dozen hierarchies.
+/// Maximum number of bytes read from `/proc/PID/cgroup`. The lines of more than a dozen hierarchies usually fit.
 pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
 
 /// Maximum length of a path. A longer path is truncated and ends with `…`.
@@ -23,26 +23,28 @@ const NAME_BYTES: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CgroupPlace {
-    /// Path in the cgroup v2 hierarchy, or in the memory hierarchy without v2. An uninformative path is `None`.
+    /// Path in the cgroup v2 hierarchy or, without v2, in the memory hierarchy. It is `None` if the path names no
+    /// cgroup.
     pub cgroup: Option<Arc<str>>,
     pub container: Option<Arc<Container>>,
     pub kubernetes: Option<Arc<Kubernetes>>,
     pub slurm: Option<Arc<Slurm>>,
-    /// systemd unit. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`, `vte-spawn-….scope`,
-    /// `tmux-spawn-….scope`). Only a unit that ends with `.service` can be stopped as a service. For a unit of a user,
-    /// only the path contains the preceding `user@UID.service`. `None` in a container or Slurm job, because the unit
-    /// then belongs to the runtime or to the container's systemd.
+    /// systemd unit of the process. Logins, terminal tabs and tmux panes are scopes (`session-3.scope`,
+    /// `vte-spawn-….scope`, `tmux-spawn-….scope`). Only a unit whose name ends with `.service` can be stopped as a
+    /// service. The path of a user's unit contains `user@UID.service` before the unit. `None` for most processes in a
+    /// container or Slurm job, because their unit belongs to the runtime or to systemd inside the container.
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Parses `/proc/PID/cgroup`, which may be truncated. It contains a line `number:controllers:path` for each hierarchy.
+/// Parses `/proc/PID/cgroup`, which contains a line `number:controllers:path` for each hierarchy and may be
+/// truncated.
 ///
 /// Uses the first hierarchy that names a container, pod or job, in the order v2, memory, pids, systemd's own, others.
-/// Slurm and Docker use only the v1 hierarchies on machines that have them.
+/// On machines with v1 hierarchies, Slurm and Docker use only these.
 pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     let mut lines: Vec<(u8, &[u8])> = bytes
         .split_inclusive(|&byte| byte == b'\n')
-        // A line without a newline may contain an incomplete path.
+        // A line without a newline may be truncated.
         .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
         .collect();
     lines.sort_by_key(|&(rank, _)| rank);
@@ -63,7 +65,7 @@ pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
     first
 }
 
-/// Rank of the memory hierarchy. Only the v2 hierarchy precedes it.
+/// Rank of the memory hierarchy. Only the v2 hierarchy has a lower rank.
 const MEMORY: u8 = 1;
 
 fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
@@ -79,7 +81,7 @@ fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
         _ if has(b"name=systemd") => 3,
         _ => 4,
     };
-    // The kernel appends this suffix if the cgroup was removed.
+    // The kernel appends this suffix if the cgroup has been removed.
     Some((rank, path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
@@ -91,7 +93,7 @@ fn parse_path(path: &[u8]) -> CgroupPlace {
         if component.is_empty() {
             continue;
         }
-        // `..` refers to a cgroup above the root of this cgroup namespace.
+        // `..` refers to a cgroup outside this cgroup namespace.
         has_name |= component != b"..";
         found.read_component(component, before);
         before = component;
@@ -141,7 +143,7 @@ struct FoundOwner<'a> {
     /// Whether the unit was created for the container, so that stopping the unit stops the container.
     unit_is_its_own: bool,
     is_users: bool,
-    /// Whether an earlier component was not a slice. The rest of the path does not belong to systemd then.
+    /// Whether a component was not a slice. The components after it do not belong to systemd's tree.
     has_left_systemd: bool,
 }
 
@@ -154,11 +156,12 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            // The parent component may name the runtime, but the cgroup of a pod may belong to any runtime.
+            // The preceding component may name the runtime, but not for a pod, whose cgroup can belong to any
+            // runtime.
             let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
             let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));
-            // Podman was configured to create this cgroup inside the service that started it.
+            // Podman was configured to create this cgroup inside the service that started Podman.
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
         } else if let Some(name) = lxc(component, before) {
             self.container = Some((Some("lxc"), name));
@@ -167,15 +170,15 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Reads systemd's tree, which consists of slices that contain units. Names below a unit belong to the unit, except
-    /// that a user's systemd has a separate tree.
+    /// Parses a component of systemd's tree, which consists of slices that contain units. Names below a unit do not
+    /// belong to the tree, except below `user@UID.service`, which contains the tree of the user's systemd.
     fn take_unit(&mut self, component: &'a [u8]) {
         if self.has_left_systemd || component.ends_with(b".slice") {
             return;
         }
         let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
         let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
-        // A user's systemd runs in a scope with this name.
+        // A user's systemd itself runs in a scope with this name.
         if is_unit && !(self.unit.is_some() && component == b"init.scope") {
             self.unit = Some(component);
         }
@@ -183,8 +186,9 @@ impl<'a> FoundOwner<'a> {
         self.is_users |= is_manager;
     }
 
-    /// Reads kubelet's tree: `kubepods`, a QoS class unless it is guaranteed, the pod. In the cgroup namespace of a
-    /// pod, paths are relative to the reader's cgroup: `/../../podUID/ID`, `/../../../burstable/podUID/ID`.
+    /// Parses a component of the kubelet's tree: `kubepods`, the QoS class unless it is guaranteed, and the pod.
+    /// Inside the cgroup namespace of a pod, paths are relative to gpumem's cgroup, such as `/../../podUID/ID` and
+    /// `/../../../burstable/podUID/ID`.
     fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
         let is_beside_own = before == b"..";
         let name = component.split(|&byte| byte == b':').next();
@@ -211,8 +215,8 @@ impl<'a> FoundOwner<'a> {
         }
     }
 
-    /// Reads Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the name of the node if several nodes share a machine,
-    /// the job, and the step.
+    /// Parses a component of Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, the name of the node if several Slurm
+    /// nodes share a machine, the job, and the step.
     fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
         let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
         if component == b"slurmstepd.scope"
@@ -230,8 +234,8 @@ impl<'a> FoundOwner<'a> {
     }
 }
 
-/// Parses a container's id, and its runtime if known, from a component: `ID`, `docker-ID.scope`,
-/// `….slice:cri-containerd:ID`. Excludes the cgroup of a monitor (`crio-conmon-ID`).
+/// Parses the id and, if known, the runtime of a container from a component such as `ID`, `docker-ID.scope` or
+/// `….slice:cri-containerd:ID`. Returns `None` for the cgroup of a monitor (`crio-conmon-ID`).
 fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     let component = component.strip_suffix(b".scope").unwrap_or(component);
     let (before, id) = component.split_at_checked(component.len().checked_sub(64)?)?;
@@ -246,7 +250,7 @@ fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     Some((Some(runtime), id))
 }
 
-/// Parses an LXC container's name: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
+/// Parses the name of an LXC container from `lxc/NAME`, `lxc.payload/NAME` or `lxc.payload.NAME`.
 fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     match before {
         b"lxc" | b"lxc.payload" => Some(component),
@@ -254,8 +258,8 @@ fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Parses a systemd-nspawn machine's name: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. libvirt uses such
-/// scopes for virtual machines, which are excluded.
+/// Parses the name of a systemd-nspawn machine from `machine-NAME.scope` or `systemd-nspawn@NAME.service`. Returns
+/// `None` for the scopes of libvirt's virtual machines, which have similar names.
 fn nspawn(component: &[u8]) -> Option<&[u8]> {
     let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
     let of_unit = || {
@@ -267,8 +271,9 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
-/// Parses the uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`. The uid has 32 hexadecimal digits,
-/// in groups unless the pod is static. systemd replaces `-` with `_`.
+/// Parses the uid at the end of a pod's cgroup name, such as `pod…` or `kubepods-burstable-pod…`. The uid has 32
+/// hexadecimal digits. Unless the pod is static, the digits are in groups separated by `-`, or by `_` in systemd's
+/// tree.
 fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     let uid_of = |length: usize| {
         let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
@@ -285,7 +290,7 @@ fn pod_uid(name: &[u8]) -> Option<&[u8]> {
     uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
 }
 
-/// Returns whether `id` is a job id of Slurm 26.05 or later: `s` and 13 digits of Crockford's base 32.
+/// Returns whether `id` is a job id as used by Slurm 26.05 and later: `s` and 13 digits of Crockford's base 32.
 fn is_sluid(id: &[u8]) -> bool {
     let is_digit = |byte: &u8| {
         byte.is_ascii_digit()

@@ -1,5 +1,5 @@
-//! Finds what a process belongs to (cgroup, container, pod, job, unit, user), and GPUs reserved for jobs and
-//! containers.
+//! Determines what a process belongs to (cgroup, container, pod, job, unit, user), and which GPUs are reserved for
+//! jobs and containers.
 
 pub(super) mod above;
 pub(super) mod cgroup;

@@ -1,10 +1,10 @@
-//! Looks up the names of Docker containers and of pods in the files of Docker and the kubelet, and the ids of runc and
-//! crun containers. Other containers are named by their id, which the stop command of their runtime accepts.
+//! Looks up the names of Docker containers and of pods in the files of Docker and the kubelet, and the ids of runc
+//! and crun containers. Other containers are displayed by their id, which the stop command of their runtime accepts.
 //!
-//! The files belong to root and may be on a slow disk, so a separate thread reads them. A sample with a new container
-//! waits for the thread, but at most [`ANSWER_TIME`]. gpumem does not query runtimes over their sockets. The name of a
-//! container is unknown if its files cannot be read, or if it is rootless and its files are in a home directory.
-//! `cgroup` finds the ids.
+//! The files belong to root and can be on a slow disk, so a separate thread reads them. A sample with a new container
+//! waits for the thread for at most [`ANSWER_TIME`]. gpumem sends no requests to the sockets of runtimes. The name of
+//! a container remains unknown if its files cannot be read, or if the container is rootless and its files are in a
+//! home directory. `cgroup` finds the ids.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::owner::cgroup::CgroupPlace;
 
-/// Maximum number of unanswered batches. More questions are postponed.
+/// Maximum number of unanswered batches. Further questions are postponed.
 const BATCHES: usize = 4;
 
 const ANSWERS: usize = 4096;
@@ -34,22 +34,22 @@ const NAME_BYTES: usize = 253;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NameQuestion {
     runtime: Option<Arc<str>>,
-    /// 64 hexadecimal digits.
+    /// Id of 64 hexadecimal digits.
     id: Option<Arc<str>>,
     pod_uid: Option<Arc<str>>,
-    /// Pid and start ticks of the first process in a container that its cgroup does not identify.
+    /// Pid and start ticks of the first process in a container, if the cgroup does not name the container.
     first: Option<(u32, u64)>,
 }
 
 impl NameQuestion {
-    /// Creates a question. Returns `None` if `first` is `None` and `place` has no container or pod that may have a
-    /// name.
+    /// Creates a question. Returns `None` if `place` has no container or pod that may have a name, and `first` is
+    /// `None`.
     pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
         let container = place.container.as_deref();
         let is_unnamed = container.is_none() && place.kubernetes.is_none();
         let question = Self {
             runtime: container.and_then(|container| container.runtime.clone()),
-            // LXC containers and systemd-nspawn machines have their name as id.
+            // LXC containers and systemd-nspawn machines have no id apart from their name.
             id: container
                 .filter(|container| !matches!(container.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
@@ -63,22 +63,22 @@ impl NameQuestion {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContainerNames {
-    /// Name of a container outside a pod.
+    /// Name of a container that does not belong to a pod.
     pub container: Option<Arc<str>>,
     pub pod: Option<Arc<str>>,
     pub namespace: Option<Arc<str>>,
     /// Name of a container within its pod.
     pub container_in_pod: Option<Arc<str>>,
-    /// Runtime of a container that was found by its first process.
+    /// Runtime of a container that was found through its first process.
     pub runtime: Option<Arc<str>>,
-    /// Id of a container that was found by its first process.
+    /// Id of a container that was found through its first process.
     pub id: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    /// `None` until the question is answered.
+    /// Answers to all questions so far, `None` if the answer is not yet known.
     known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
     wanted: Vec<NameQuestion>,
     thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
@@ -92,13 +92,13 @@ impl Names {
         Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
     }
 
-    /// Returns the names if they are known. Otherwise [`Names::settle`] asks for them.
+    /// Returns the names if they are known. If they are not, [`Names::settle`] will ask for them.
     pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
         if let Some(known) = self.known.get(question) {
             return known.clone();
         }
         if self.known.len() >= ANSWERS {
-            // Names that are still in use will be requested again.
+            // Questions that are still relevant will be asked again.
             self.known.retain(|_, answer| answer.is_none());
         }
         if self.known.len() < ANSWERS {
@@ -108,8 +108,8 @@ impl Names {
         None
     }
 
-    /// Sends the pending questions and reads answers. Returns whether there were answers. Waits only after sending
-    /// questions, so that a hanging disk does not delay every sample.
+    /// Sends the pending questions and receives answers. Returns whether there were answers. Waits only after it has
+    /// sent questions, so that a hanging disk does not delay every sample.
     pub fn settle(&mut self) -> bool {
         let mut patience = Duration::ZERO;
         if !self.wanted.is_empty() {
@@ -207,7 +207,7 @@ impl ContainerNames {
     }
 }
 
-/// Reads Docker's description of a container: `Name`, with a leading slash, and `Config.Labels` (moby:
+/// Reads `Name`, which starts with a slash, and `Config.Labels` from Docker's description of a container (moby:
 /// `daemon/container/container.go`).
 fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     let path = root.join("var/lib/docker/containers").join(id);
@@ -218,8 +218,8 @@ fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
     Some(answer)
 }
 
-/// Finds a bare runc or crun container by its first process. Each container has a folder named after its id (runc:
-/// `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
+/// Finds a container that runc or crun runs directly, by its first process. Each container has a folder named after
+/// its id (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
 fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
         ("runc", "state.json", "init_process_pid", "init_process_start"),
@@ -242,8 +242,8 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// Reads the name of a pod from its log folder `NAMESPACE_NAME_UID` (kubelet: `pkg/kubelet/kuberuntime`). The name is
-/// unknown if two folders have the same uid.
+/// Reads the name of a pod from the name of its log folder, `NAMESPACE_NAME_UID` (kubelet:
+/// `pkg/kubelet/kuberuntime`). Returns `None` if several folders have the same uid.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {
@@ -260,8 +260,8 @@ fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     found
 }
 
-/// Reads the name of a container from kubelet's link `POD_NAMESPACE_CONTAINER-ID.log`. The link is missing if its name
-/// would be too long.
+/// Reads the name of a container from the name of the kubelet's link, `POD_NAMESPACE_CONTAINER-ID.log`. The kubelet
+/// creates no link if its name would be too long.
 fn read_container_logs(root: &Path, id: &str) -> Option<Arc<str>> {
     entries(&root.join("var/log/containers")).find_map(|link| {
         let link = link.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?;
@@ -283,7 +283,7 @@ pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
     Some(text[..end].into())
 }
 
-/// Returns whether the text is an id, and not a path that leads out of the runtime's folder.
+/// Returns whether the text is an id. A path that leads out of the runtime's folder is not an id.
 fn is_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -293,7 +293,7 @@ fn read_json(path: &Path) -> Option<Value> {
 }
 
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    // Do not wait for a device, or for a pipe without a writer.
+    // Do not wait for a device, or for a pipe that nothing writes to.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
@@ -315,7 +315,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 
-    /// Returns the names found for the container in this cgroup on a machine with these files.
+    /// Returns the names found for the container with this cgroup path on a machine with these files.
     fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
         let root = tempfile::tempdir().unwrap();
         let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
@@ -437,7 +437,7 @@ mod tests {
         };
         assert_eq!(of(90, 900), (some("runc"), some("job-7")));
         assert_eq!(of(91, 910), (some("crun"), some("job-8")));
-        // The pid was reused by a later process.
+        // The pid has been reused by a later process.
         assert_eq!(of(90, 901), (None, None));
         assert_eq!(of(92, 900), (None, None));
     }

@@ -1,8 +1,10 @@
-//! Determines where a process runs, from its cgroup, its ancestors, the files of runtimes, and its environment.
+//! Determines where a process runs, from its cgroup, its ancestors, the files of container runtimes, and its
+//! environment.
 //!
-//! A caller can choose any environment, so an environment only adds names to a job that is proved by the cgroup or by a
-//! step daemon above the process. It adds no names to pods, because those are used in metrics and in suggested
-//! commands. A job that only the environment names is reported only if it has no step left on this machine.
+//! The caller of a program chooses the environment. The environment is therefore used only to add a name and an array
+//! index to a job that the cgroup or a step daemon among the ancestors proves. It adds no names to pods, because
+//! these names are used in metrics and in suggested commands. A job that only the environment names is reported only
+//! if the job has no step left on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +23,11 @@ pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
     question: Option<NameQuestion>,
-    /// Result of reading the ancestors. A step that was found is kept, because it started the process.
+    /// What the ancestors prove. A step that was found once is kept, because that step started the process.
     above: Above,
-    /// The user who created the process's pid namespace, unless that is root.
+    /// User who created the process's pid namespace, or `None` if it is root.
     user: Option<Arc<str>>,
-    /// Whether the process's job is over. The cgroup, the ancestors or the environment can name the job.
+    /// Whether the process's job is over. The job is named by the cgroup, the ancestors or the environment.
     over: Option<bool>,
 }
 
@@ -34,13 +36,13 @@ pub(in crate::host) struct Around<'a> {
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
-    /// Results of `look_above` in this sample, by pid of the parent.
+    /// Results of `look_above` in this sample, by the pid of the parent.
     pub above: &'a mut HashMap<u32, Above>,
     pub now_ns: u64,
 }
 
 impl Whereabouts {
-    /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the old values remain.
+    /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the previous values remain.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
@@ -55,7 +57,7 @@ impl Whereabouts {
             self.cgroup = cgroup;
         }
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
-            // The ranks of a job share a parent, so the result for the parent is reused.
+            // The processes of a job share a parent, so the result for the parent is reused.
             Some(ppid) => {
                 let look = || look_above(process, around.proc, content);
                 around.above.entry(ppid).or_insert_with(look).clone()
@@ -64,7 +66,7 @@ impl Whereabouts {
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
-        // The monitor of a container remains known while the first process of the container is the same.
+        // The container's monitor remains known while the first process of the container stays the same.
         if above.container.is_none() && above.first == self.above.first {
             above.container = self.above.container.take();
             above.user = self.above.user;
@@ -86,19 +88,19 @@ impl Whereabouts {
         self.fill(process, around.names);
     }
 
-    /// Returns the job whose step daemons to look for, from the ancestors, the cgroup or else the environment.
+    /// Returns the job whose step daemons are to be searched for, from the ancestors, the cgroup or the environment.
     fn job(&self, process: &Process) -> Option<Arc<str>> {
         if let Some(step) = &self.above.step {
             return Some(Arc::clone(&step.job));
         }
         if let Some(slurm) = self.place.slurm.as_deref() {
-            // Newer Slurm versions do not show these ids in the titles of step daemons.
+            // The titles of step daemons in newer Slurm versions do not contain these ids.
             let is_number = |id: &&Arc<str>| !id.starts_with('s');
             return slurm.job_id.as_ref().filter(is_number).cloned();
         }
         let environment = process.environment.as_deref()?;
         let is_of_a_node = match self.place.systemd_unit.as_deref() {
-            // Without an informative cgroup, only the environment of a step names the node.
+            // If the cgroup is uninformative, `SLURMD_NODENAME` shows that the environment is that of a step.
             None => environment.contains_key("SLURMD_NODENAME"),
             Some(unit) => unit == "slurmd.service",
         };
@@ -122,7 +124,7 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
-/// Sets where `process` runs. Unchanged strings remain, because samples share them.
+/// Sets where `process` runs. Unchanged strings are kept, because samples share them.
 fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);
@@ -140,7 +142,8 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     let supervisor = supervisor.filter(|found| found.uid == Some(0) || found.uid == process.uid);
     set(&mut process.supervisor, supervisor.map(|found| (*found.parent).clone()));
     process.supervisor_is_roots = supervisor.map(|found| found.is_roots);
-    // Without Slurm's cgroups, a job runs in the unit of the daemon, which must not be reported as the job's unit.
+    // Without Slurm's cgroups, a job runs in the unit of Slurm's daemon, which must not be reported as the unit of
+    // the job.
     let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
     let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
     set(&mut process.container, container);
@@ -150,8 +153,9 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
     process.systemd_unit = unit.cloned();
 }
 
-/// Returns the container of a process: the cgroup's container, completed from its monitor and the runtime's files, or
-/// else the monitor's container. If neither is known, a process in a separate pid namespace is in an unknown container.
+/// Returns the container of a process: the one named in the cgroup, with details from its monitor and the runtime's
+/// files, or otherwise the monitor's container. If neither is known, a process in a separate pid namespace is in an
+/// unknown container.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -181,7 +185,7 @@ fn container(
             }
         };
         container.namespace.clone_from(&watched.namespace);
-        // The name of the parent cgroup is less reliable than the runtime of the monitor.
+        // The monitor's runtime is more reliable than the name of the parent cgroup.
         if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
             container.runtime.clone_from(&watched.runtime);
         }
@@ -202,13 +206,13 @@ fn container(
     Some(container)
 }
 
-/// Returns the job and the step that the kernel shows. The environment adds only the name and the array index.
+/// Returns the job and the step that the kernel proves. The environment adds only the name and the array index.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
     if step.is_none() && known_place.is_none() {
-        // The variables may be inherited, but they are enough if the job has no step left on this machine.
+        // The variables may be inherited, but they are sufficient if the job has no step left on this machine.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
         let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
@@ -216,7 +220,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     }
     let environment = process.environment.as_deref();
     let mut slurm = known_place.cloned().unwrap_or_default();
-    // The cgroups of newer Slurm versions do not contain the job number that users type.
+    // The cgroups of newer Slurm versions do not contain the job number that users enter.
     let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
     if is_named_otherwise {
         let claimed_job = step.map(|step| Arc::clone(&step.job));
@@ -291,7 +295,7 @@ mod tests {
         );
         let pod = completed(path, environ, None).kubernetes.unwrap();
         assert_eq!((&pod.pod_name, &pod.namespace), (&None, &None));
-        // An environment does not prove a pod.
+        // An environment does not prove that a process is in a pod.
         assert_eq!(completed("/docker/{ID}", environ, None).kubernetes, None);
     }
 
@@ -307,14 +311,15 @@ mod tests {
         let slurm = completed(newer, "", None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("s0123456789ABC"));
 
-        // A job that only the environment names remains unknown.
+        // A job that only the environment names is not reported.
         for path in ["/system.slice/slurmd.service", "/"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
         let older = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
         let slurm = completed(older, environ, None).slurm.unwrap();
         assert_eq!(slurm.job_id.as_deref(), Some("5"));
-        // A shell of `salloc` on the login node, and a container that was given the variables, are not in the job.
+        // A shell started by `salloc` on the login node is not in the job, and neither is a container with these
+        // variables.
         for path in ["/user.slice/user-5.slice/session-3.scope", "/docker/{ID}"] {
             assert_eq!(completed(path, environ, None).slurm, None, "{path}");
         }
@@ -375,7 +380,7 @@ mod tests {
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(true)), Some(true));
         assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(false)), None);
         assert_eq!(over(unit, "SLURM_JOB_ID=9; reboot\0", Some(true)), None);
-        // A shell of `salloc` has no step although its job is not over.
+        // A shell started by `salloc` has no step, but its job is not over.
         assert_eq!(over("/", "SLURM_JOB_ID=9\0", Some(true)), None);
         let on_node = "SLURM_JOB_ID=9\0SLURMD_NODENAME=gpu1\0";
         assert_eq!(over("/", on_node, Some(true)), Some(true));
@@ -405,7 +410,7 @@ mod tests {
         let container = process(&known);
         assert_eq!(container.namespace.as_deref(), Some("lab"));
         assert_eq!(container.id.as_deref(), Some("job-7"));
-        // The monitor's container differs from the container that the cgroup names.
+        // The cgroup names a container other than the monitor's.
         let inner = Whereabouts {
             place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
             ..known

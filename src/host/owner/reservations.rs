@@ -1,12 +1,12 @@
 //! Finds the jobs and containers that were given GPUs, from the environments of their processes. A process that does
-//! not use its GPU holds no device file, so there is no other evidence. The device rules of a cgroup v2 are kernel
-//! programs and cannot be read.
+//! not use its GPUs holds no device files, and the device rules of cgroup v2 are kernel programs that cannot be read.
+//! The environments are therefore the only evidence.
 //!
-//! Every half minute, gpumem reads the stat of all processes, and the environment of each process that is new or runs
-//! another program. The environment is evidence only in a container or a Slurm job, so it is read only if the cgroup of
-//! the process shows one or a step daemon runs on the machine. A few processes in each job or container whose
-//! environment names GPUs are then watched like processes that hold a GPU ([`Processes`]).
-//! [`crate::model::reservation`] defines what such a process proves.
+//! Every half minute, gpumem reads the `stat` file of all processes, and the environment of each process that is new
+//! or has executed another program. The environment is evidence only for a process in a container or a Slurm job. It
+//! is therefore read only if the cgroup of the process shows one, or if a step daemon runs on the machine. For each
+//! job or container, gpumem then watches a few of the processes whose environments name GPUs, with the same code as
+//! GPU processes ([`Processes`]). [`crate::model::reservation`] defines what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::model::reservation::{Reservation, names_devices};
 use crate::model::snapshot::ProcessesByPid;
 
 const LIST_NS: u64 = 30_000_000_000;
-/// Maximum number of processes watched per job or container. One process is not enough, because an older process may
-/// have copied its environment.
+/// Maximum number of processes watched per job or container. A single process is not sufficient, because an older
+/// process may have a copy of the environment of another job.
 const ASKED_EACH: usize = 4;
 const MOST: usize = 256;
 const VARIABLES: [&str; 4] =
@@ -39,16 +39,16 @@ pub struct Reservations {
     known: HashMap<u32, KnownReservation>,
     list_ns: u64,
     processes: Processes,
-    /// The last result, or `None` before the first complete listing.
+    /// Last result, or `None` before the first complete listing.
     found: Option<Arc<[Reservation]>>,
 }
 
 #[derive(Debug)]
 struct KnownReservation {
     listed: ProcEntry,
-    /// Start address of the stack, which changes with the program, or 0 if hidden.
+    /// Start address of the stack, which is different for each executed program, or 0 if it is hidden.
     start_stack: u64,
-    /// The job or container that the environment names, and the start time of the process.
+    /// Job or container in which the process runs, if its environment names GPUs, and the start time of the process.
     names: Option<(ReservationHolder, u64)>,
 }
 
@@ -69,8 +69,8 @@ impl Reservations {
         }
     }
 
-    /// Reads all processes if due. Otherwise, or if /proc cannot be listed, returns the last result. `boottime_ns` is
-    /// the current time in nanoseconds since boot. Environments in the snapshot are not read again.
+    /// Reads all processes if a read is due, and returns the last result. `boottime_ns` is the current time in
+    /// nanoseconds since boot. Environments that the snapshot contains are not read again.
     pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
         if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
@@ -92,8 +92,8 @@ impl Reservations {
             let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
             if let Some(stat) = parse_stat(&content[..length]) {
                 has_steps |= stat.comm == STEP_DAEMON.as_bytes();
-                // Another program has another stack address (see `entry`). A process stuck in a driver is skipped,
-                // because reading its environment may block.
+                // The address of the stack shows whether the process has executed another program (see `entry`). A
+                // process stuck in a driver is skipped, because reading its environment may block.
                 let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
                 if stat.has_memory() && !is_same {
                     changed.push((listed.pid, stat.start_stack, stat.start_ticks));
@@ -106,7 +106,7 @@ impl Reservations {
         for (pid, start_stack, start_ticks) in changed {
             let read = self.read_holder((pid, start_ticks), has_steps, &mut content, &processes);
             if let Some(known) = self.known.get_mut(&pid) {
-                // If the environment could not be read, 0 causes the next scan to retry.
+                // If the environment could not be read, 0 causes the next listing to try again.
                 known.start_stack = read.as_ref().map_or(0, |_| start_stack);
                 known.names = read.ok().flatten().map(|holder| (holder, start_ticks));
             }
@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(names(&reservations, nameless), None, "{nameless}");
         }
 
-        // The environment is read again only after the process runs another program.
+        // The environment is read again only after the process has executed another program.
         write(70, 1, "\0", step);
         write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", step);
         reservations.refresh(1 + LIST_NS, &snapshot);

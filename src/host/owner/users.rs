@@ -1,7 +1,8 @@
 //! Looks up user names.
 //!
-//! The machine's name service can query a directory over the network, which can take seconds. Each user is therefore
-//! looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples continue.
+//! The machine's name service may send a request to a directory server, which can take seconds. Each user is
+//! therefore looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples
+//! continue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use nix::unistd::{Uid, User};
 
 use crate::deadline::{NoAnswer, Task};
 
-/// How long to wait before retrying after a failure of the name service.
+/// Time after which a look-up is retried if the name service failed.
 const RETRY_NS: u64 = 60_000_000_000;
-/// Maximum wait for an answer. After a timeout, later look-ups do not wait.
+/// Maximum wait for an answer. After the first timeout, look-ups do not wait for answers any more.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Returns whether the name service knows no user with this name. Returns `false` if the name service fails.
@@ -34,8 +35,8 @@ enum UserAnswer {
 }
 
 impl Users {
-    /// Returns the name of a user. Returns `None` if the user has none, if the name is not known yet, or if the name
-    /// service failed.
+    /// Returns the name of a user. Returns `None` if the user has no name, if the answer has not arrived yet, or if
+    /// the name service failed.
     pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
         self.name_by(uid, now_ns, |uid| {
             let user = User::from_uid(Uid::from_raw(uid));
@@ -93,7 +94,7 @@ mod tests {
     fn an_answer_is_kept_and_a_failure_asked_again() {
         let mut users = Users::default();
         let ann = |_| Ok(Some("ann".to_owned()));
-        // A second look-up would return another name.
+        // A second look-up would return a different name.
         let never = |_| Ok(Some("asked again".to_owned()));
         assert_eq!(users.name_by(7, 0, ann).as_deref(), Some("ann"));
         assert_eq!(users.name_by(7, u64::MAX, never).as_deref(), Some("ann"));

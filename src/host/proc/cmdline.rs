@@ -1,5 +1,5 @@
-//! Parses `/proc/PID/cmdline` and reads the working directory. The arguments are in the memory of the process, which
-//! can overwrite them with text of any length.
+//! Parses `/proc/PID/cmdline` and reads the working directory. The command line is in the memory of the process,
+//! which can overwrite it with any text.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use rustix::io;
 use crate::host::proc::folder::Folder;
 use crate::host::secrets;
 
-/// Maximum length of the arguments in snapshots, recordings and reports. Linux allows 6 MiB.
+/// Maximum length of the command line in snapshots, recordings and reports. Linux allows 6 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
 
-/// Maximum number of arguments. Each argument costs an allocation, even if it is a single byte.
+/// Maximum number of arguments. Each argument requires an allocation, even if it has a single byte.
 const ARGUMENTS: usize = 1024;
 
-/// Parses `/proc/PID/cmdline`. If it exceeds 4 KiB or 1024 arguments, the last argument that is kept ends with `…`.
-/// Invalid UTF-8 is replaced, and secrets become `***`. Returns `None` if `bytes` is empty, as for kernel threads and
-/// zombies.
+/// Parses `/proc/PID/cmdline`. Of a command line longer than 4 KiB or 1024 arguments, only the start is returned, and
+/// the last argument ends with `…`. Invalid UTF-8 is replaced, and secrets are replaced by `***`. Returns `None` if
+/// `bytes` is empty, as it is for kernel threads and zombies.
 pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     let mut is_cut = bytes.len() > CMDLINE_BYTES;
     let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
     if !is_cut {
         bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-        // A process that sets a title overwrites the arguments with a single string and zeros.
+        // A process that sets a title overwrites the arguments with a single string, followed by zero bytes.
         let end = bytes.iter().position(|&byte| byte == 0);
         if let Some(end) = end.filter(|&end| bytes[end..].iter().all(|&byte| byte == 0)) {
             bytes = &bytes[..end];
@@ -51,8 +51,8 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
 }
 
-/// Reads the name of a process's working directory, with secrets replaced by `***`. Omits the path, which only the
-/// process's owner may see.
+/// Returns the last component of a process's working directory, with secrets replaced by `***`. Omits the rest of the
+/// path, which only the owner of the process may see.
 pub(super) fn read_working_directory(folder: &Folder) -> io::Result<String> {
     folder.link(c"cwd", |path| {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -74,7 +74,7 @@ mod tests {
     fn secrets_in_argv_are_masked() {
         let arguments_kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
         assert_eq!(arguments_kept, ["server", "--token=***", "--api-key", "***"]);
-        // Masking must also work if the limit cuts a secret.
+        // Secrets must also be replaced if they are truncated.
         let mut long = b"server\0--token=".to_vec();
         long.resize(CMDLINE_BYTES + 1, b's');
         assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);

@@ -1,11 +1,12 @@
-//! Stores and updates one watched process.
+//! Keeps and updates the data of a watched process.
 //!
-//! Each sample reads `stat`. A visit (`visit`) reads the other files: when a process appears, when its name or stack
-//! address shows that it has executed another program, and twice a minute. Samples share unchanged strings.
+//! Each sample reads `stat`. A visit (`visit`) reads the other files. A process is visited when it appears, when a
+//! different name or stack address shows that it may have executed another program, and twice a minute. Samples share
+//! unchanged strings.
 //!
-//! Reading cmdline, environ or maps takes the lock of the process's memory map. A process stuck in a driver (state D)
-//! can hold that lock forever, so these files are not read in state D. Only the short name of a new process is known
-//! then.
+//! Reading cmdline, environ or maps takes a lock on the memory map of the process. A process stuck in a driver (state
+//! D) can hold that lock forever, so these files are not read in state D. If a process is new, only its `comm` is
+//! known then.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,11 +36,12 @@ pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
-/// A sleeping process that has used no CPU for this long is resting.
+/// Time, in nanoseconds, after which a sleeping process that has used no CPU is resting.
 const REST_NS: u64 = 10 * SECOND_NS;
 
-/// Maximum age of a resting process's data. Reading sleeping processes in each sample took half of the CPU time of
-/// `watch`. A sample may miss for this long that a resting process has woken, stopped or exited.
+/// Maximum age, in nanoseconds, of the data of a resting process. Reading sleeping processes in each sample took half
+/// of the CPU time of `watch`. Samples can therefore detect with this delay that a resting process has woken, stopped
+/// or exited.
 const RESTING_NS: u64 = 4 * SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,13 +59,14 @@ pub struct ProcessEntry {
     pub ticks: Ticks,
     sampled_ns: Option<u64>,
     moved_ns: u64,
-    /// Whether the parent has changed. Only a process that adopts orphans can become the parent of a running process.
+    /// Whether the parent has changed. A running process only gets a new parent if that process adopts orphans.
     is_adopted: bool,
-    /// Time since boot when the process started, or when gpumem noticed that it had executed another program.
+    /// Time since boot when the process started, or when gpumem noticed that the process had executed another
+    /// program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
     pub(in crate::host) visits: u32,
-    /// Whether cmdline, environ and maps must still be read.
+    /// Whether cmdline, environ and maps have not been read yet.
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
     pub(in crate::host) socket_bytes: SocketBytes,
@@ -100,7 +103,7 @@ impl ProcessEntry {
 #[derive(Debug)]
 pub struct Surroundings {
     pub roots: Roots,
-    /// Whether /proc shows all processes. A process missing from /proc does not exist then.
+    /// Whether /proc shows all processes. If it does, a process that is missing from /proc does not exist.
     pub sees_all: bool,
     pub has_gpu_device_files: bool,
     devices_ns: Option<u64>,
@@ -113,8 +116,8 @@ pub struct Surroundings {
     pub(in crate::host) listening: Listening,
     pub(in crate::host) traffic: Traffic,
     pub(in crate::host) relatives: Relatives,
-    /// Whether each leader of a group or session that was checked in this sample is alive. The key contains a pid, and
-    /// whether a zombie was treated as dead.
+    /// Whether the leader of a group or session is alive, for each leader that was checked in this sample. The key
+    /// contains the pid of the leader, and whether a zombie is treated as dead.
     leaders: HashMap<(u32, bool), Option<bool>>,
     parents: HashMap<u32, ReadParent>,
     pub(in crate::host) above: HashMap<u32, Above>,
@@ -177,8 +180,8 @@ impl Surroundings {
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Updates a known process from its stat, unless other files are due. Returns `false` if a full update is needed.
-    /// Costs at most three system calls, and none for a resting process that was read recently.
+    /// Updates a known process from `stat` only. Returns `false` if other files must be read, too. Requires at most
+    /// three system calls, and none for a resting process that was read recently.
     pub fn update_from_stat(
         &mut self,
         entry: &mut ProcessEntry,
@@ -206,7 +209,8 @@ impl Surroundings {
         }
         self.update_relations(entry, &stat, false);
         self.update_usage(entry, &stat, now_ns);
-        // Only a process that is runnable, or has run since the last sample, may have waited for a CPU.
+        // Only a process that is runnable, or that has used CPU time since the last sample, may have waited for a
+        // CPU.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -215,8 +219,8 @@ impl Surroundings {
         true
     }
 
-    /// Updates a process from `stat`, which was read through `folder`, and visits the process if due. Fails only if the
-    /// process is new and gpumem has run out of file descriptors.
+    /// Updates a process from `stat`, which was read through `folder`, and visits the process if a visit is due.
+    /// Returns an error only if the process is new and gpumem has no file descriptors left.
     pub fn update(
         &mut self,
         entry: &mut ProcessEntry,
@@ -271,7 +275,7 @@ impl Surroundings {
                 let path = self.path(entry.process.pid);
                 Err(HostError::Read { path, errno })
             }
-            // The old values remain, and the next sample tries again.
+            // The previous values remain, and the next sample tries again.
             Err(_) => Ok(Presence::Here),
         }
     }
@@ -281,7 +285,7 @@ impl Surroundings {
         let is_blocked = thread_state.or(process.state) == Some('D');
         let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
         let wchan = is_blocked.then(read).flatten();
-        // The kernel prints 0 to unprivileged readers (`proc_pid_wchan` in `fs/proc/base.c`).
+        // The kernel returns 0 to unprivileged readers (`proc_pid_wchan` in `fs/proc/base.c`).
         let name = wchan.map(|()| String::from_utf8_lossy(&self.content).trim().to_owned());
         process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
@@ -302,8 +306,8 @@ impl Surroundings {
             }
         }
 
-        // While a group or session exists, the kernel does not reuse its id as a pid. A dead leader therefore stays
-        // dead.
+        // While a group or session exists, the kernel does not use its id as the pid of a new process. A dead leader
+        // therefore remains dead.
         let is_known_dead = |alive, is_same| is_same && alive == Some(false);
         if !is_known_dead(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
@@ -345,8 +349,8 @@ impl Surroundings {
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
     }
 
-    /// Looks up names that were unknown in this sample. If the result is `true`, new names are known, and the caller
-    /// must call [`Surroundings::name`] for each process.
+    /// Looks up names that were unknown in this sample. Returns whether new names are known. If so, the caller must
+    /// call [`Surroundings::name`] for each process.
     pub fn update_names(&mut self) -> bool {
         self.names.settle()
     }
@@ -357,9 +361,9 @@ impl Surroundings {
         }
     }
 
-    /// Returns whether the leader of a process's group or session is alive, or `None` if that is unknown. The processes
-    /// of a job share leaders, so each leader is checked once per sample. A zombie leader is treated as dead only for
-    /// an adopted process.
+    /// Returns whether the leader of a process's group or session is alive, or `None` if it is unknown. Each leader
+    /// is checked once per sample, because many processes share leaders. A zombie leader is treated as dead unless it
+    /// is known that the process's parent does not adopt orphans.
     fn has_leader(
         &mut self,
         pid: u32,
@@ -383,8 +387,8 @@ impl Surroundings {
     }
 }
 
-/// Reads how many seconds the first thread has waited in a run queue: the second number in `schedstat`, in nanoseconds
-/// (`Documentation/scheduler/sched-stats.rst`).
+/// Reads for how many seconds the first thread has waited in a run queue. This is the second number in `schedstat`,
+/// in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
 pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     let mut content = [0; 64];
     let length = proc.file_of(pid, "schedstat", &mut content).ok()?;

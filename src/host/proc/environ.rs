@@ -1,8 +1,8 @@
-//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to, or how it uses memory.
+//! Parses the variables in `/proc/PID/environ` that show which job a process belongs to or how it uses memory.
 //!
-//! Only variables on a fixed list are kept, and none of them contain secrets. The file contains the initial
+//! Only variables on a fixed list are kept, none of which contains secrets. The file contains the initial
 //! environment, without later changes. A process that sets a title can overwrite the environment. Reading the file
-//! takes the lock of the process's memory map, as for the arguments (see `entry`).
+//! takes a lock on the memory map of the process (see `entry`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -13,18 +13,18 @@ use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 use crate::model::owners;
 
-/// Maximum number of bytes read. execve(2) limits arguments and environment to 2 MiB with the usual stack limit of 8
+/// Maximum number of bytes read. With the usual stack limit of 8 MiB, execve(2) limits arguments and environment to 2
 /// MiB.
 pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
 
-/// A user protects a process with this variable (`model::keep`).
+/// Name of the variable with which a user protects a process (`model::keep`).
 const KEEP: &str = "GPUMEM_KEEP";
 
 /// Variables that are used even if the rest of the environment is unknown.
 const KEPT_IF_INCOMPLETE: [&str; 3] = [KEEP, "LD_AUDIT", "LD_PRELOAD"];
 
-/// Variables that are ignored in a set-uid program. The caller of the program chose them, and the loader ignores the
-/// last two.
+/// Variables that are ignored in a set-uid program. The caller of the program chose their values. The loader ignores
+/// the last two as well.
 const CALLER_CHOSEN: [&str; 3] = ["GPUMEM_RELEASE_SIGNAL", "LD_AUDIT", "LD_PRELOAD"];
 
 /// Maximum number of bytes read from the auxiliary vector, which has about 25 entries of two words.
@@ -86,7 +86,7 @@ const NAMES: [&str; 50] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// [`NAMES`] and the variables that `model::owners` reads, sorted.
+/// [`NAMES`] and the variables that `model::owners` uses, sorted.
 static KEPT_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     Vec::from_iter(owners::variables().into_iter().chain(NAMES).collect::<BTreeSet<_>>())
 });
@@ -95,12 +95,12 @@ pub(in crate::host) fn is_kept(name: &str) -> bool {
     KEPT_NAMES.binary_search(&name).is_ok()
 }
 
-/// Parses the listed variables from `/proc/PID/environ`, which may be truncated. Uses the first value of a repeated
-/// name, as getenv(3) does, and replaces invalid UTF-8.
+/// Parses the listed variables from `/proc/PID/environ`, which may be truncated. If a name is repeated, its first
+/// value is used, as by getenv(3). Invalid UTF-8 is replaced.
 pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut variables = BTreeMap::new();
     let mut rest = bytes;
-    // A variable without a terminating NUL is incomplete, so it is ignored.
+    // A variable without a final NUL byte may be truncated and is ignored.
     while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
         let variable = variable.to_bytes();
         rest = &rest[variable.len() + 1..];
@@ -117,8 +117,9 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     variables
 }
 
-/// Like [`parse_environ`], for a complete file. Returns `None` if the file exceeds the limit, or if the process has
-/// overwritten it with a title. setproctitle leaves zero bytes and part of the title.
+/// Parses the variables like [`parse_environ`]. Returns `None` if the environment exceeds the limit or if a title has
+/// overwritten it, unless it contains one of the variables that are used nevertheless. setproctitle leaves zero bytes
+/// and part of the title.
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
@@ -129,8 +130,8 @@ pub(in crate::host) fn parse_whole_environ(
     is_known.then(|| Arc::new(variables))
 }
 
-/// Like [`parse_whole_environ`], for the process with this folder, but without variables that the caller of a set-uid
-/// program chose.
+/// Parses the variables like [`parse_whole_environ`]. If the process with this folder runs a set-uid program,
+/// variables that the program's caller chose are omitted.
 pub(in crate::host) fn parse_own_environ(
     bytes: &[u8],
     folder: &Folder,
@@ -147,8 +148,8 @@ pub(in crate::host) fn parse_own_environ(
     Some(variables)
 }
 
-/// Returns whether a program gained privileges from its file at exec (getauxval(3), `AT_SECURE`), or `None` if the
-/// auxiliary vector is incomplete.
+/// Returns whether a program gained rights from its file when it was executed (getauxval(3), `AT_SECURE`), or `None`
+/// if the auxiliary vector does not contain this information.
 fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     const AT_SECURE: u64 = 23;
     let words = auxv.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
@@ -157,8 +158,8 @@ fn is_set_uid(auxv: &[u8]) -> Option<bool> {
     Some(secure[1] != 0)
 }
 
-/// Returns whether the memory of a process can currently be read without blocking, or `None` if the process has exited
-/// or its pid was reused.
+/// Returns whether the memory of a process can be read without blocking, or `None` if the process has exited or its
+/// pid has been reused.
 pub(in crate::host) fn has_memory(
     folder: &Folder,
     start_ticks: u64,
@@ -196,7 +197,7 @@ mod tests {
     fn an_overwritten_or_long_environ_keeps_only_the_keep() {
         let is_complete = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
         assert!(is_complete(b"") && is_complete(b"RANK=1\0HOME=/root\0"));
-        // Written by setproctitle: the end of a title, and zeros.
+        // setproctitle has left the end of a title, and zero bytes.
         for bytes in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {

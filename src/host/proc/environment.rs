@@ -1,5 +1,5 @@
-//! Reads the initial environment of a process for display to a user who requests it, with secrets masked. The result is
-//! never recorded; `environ` reads the variables for snapshots.
+//! Reads the initial environment of a process to display it to a user who requests it, with secrets masked. The
+//! result is never recorded. The variables in snapshots are read by `environ`.
 
 use std::borrow::Cow;
 
@@ -29,11 +29,12 @@ pub enum EnvironmentError {
     Refused(#[from] HostError),
 }
 
-/// Reads the initial environment of a process, sorted by name. Values of harmless variables are returned with secrets
-/// masked, and all other values are `***`. Invalid UTF-8 is replaced. The caller must escape control characters.
+/// Reads the initial environment of a process, sorted by name. The values of harmless variables are returned with
+/// secrets masked, and all other values are returned as `***`. Invalid UTF-8 is replaced. The caller must escape
+/// control characters.
 ///
-/// If the program file gives gpumem more rights than its caller, only the caller's own processes are read, because
-/// masking may miss secrets. Fails if the process has exited, is stuck, or belongs to another user.
+/// Masking may miss secrets. If gpumem's program file gives gpumem more rights than its caller, only processes of the
+/// caller are therefore read. Returns an error if the process has exited, is stuck, or must not be read.
 pub fn read_environment(
     roots: &Roots,
     pid: u32,
@@ -67,12 +68,14 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
     !has_gained_rights || owner == starter
 }
 
-/// Returns the variables in `/proc/PID/environ` sorted by name. Uses the first value of a repeated name. Drops entries
-/// without a name, which belong to a title that the process has written over its environment.
+/// Returns the variables in `/proc/PID/environ`, sorted by name. If a name is repeated, its first value is used.
+/// Entries without a name are omitted, because they belong to a title that the process has written over its
+/// environment.
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
-        // A variable without a terminating NUL is incomplete. Drop it, because masking could miss part of a secret.
+        // A variable without a final NUL byte may be truncated. Omit it, because masking could miss a truncated
+        // secret.
         let Some(variable) = variable.strip_suffix(b"\0") else {
             break;
         };
@@ -165,7 +168,7 @@ mod tests {
         let roots = Roots::default();
         let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
         let variables = loop {
-            // Before exec, the child still has the test's environment.
+            // Before the child executes its program, it has the environment of the test.
             let variables = read_environment(&roots, child.id(), ticks).unwrap();
             if variables.len() == 2 {
                 break variables;

@@ -1,7 +1,7 @@
 //! Opens and reads the folders of processes in /proc, and lists /proc.
 //!
-//! A pid can be reused at any time, but an open folder never refers to another process. After the process has exited,
-//! reads in the folder return `ESRCH` or `ENOENT`. This module only reads; other modules parse.
+//! A pid can be reused at any time, but an open folder never refers to a different process. After the process has
+//! exited, reads in the folder return `ESRCH` or `ENOENT`. The content is parsed by other modules.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -17,12 +17,12 @@ use rustix::io::{self, Errno};
 
 const LINK_BYTES: usize = 4096;
 
-/// Size of the first read, which is enough for nearly all files.
+/// Size of the first read. Nearly all files fit.
 const FIRST_BYTES: usize = 16 << 10;
 
 const OTHERS_WRITE: u16 = 0o022;
 
-/// Maximum number of listed processes: a quarter of the kernel's limit on 64-bit machines.
+/// Maximum number of listed processes, which is a quarter of the kernel's limit on 64-bit machines.
 pub const MAX_PROCESSES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,7 +31,7 @@ pub struct ProcEntry {
     pub inode: u64,
 }
 
-/// The folder of a process, an `fd` folder, or /proc.
+/// Keeps open the folder of a process, an `fd` folder, or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
@@ -70,8 +70,8 @@ impl Folder {
         io::read(&file, content)
     }
 
-    /// Returns the owner of the folder, which is the effective user of the process. Reading the owner takes a tenth of
-    /// the time of reading `status`.
+    /// Returns the owner of the folder, which usually is the effective user of the process. This takes a tenth of the
+    /// time of reading `status`.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fstat(&self.0)?.st_uid)
     }
@@ -86,17 +86,17 @@ impl Folder {
         openat(&self.0, name, flags, Mode::empty())
     }
 
-    /// Replaces `content` with at most `limit` bytes of a file.
+    /// Replaces `content` by at most `limit` bytes of a file.
     ///
-    /// Use this function for files that the kernel writes in one piece (stat, status, cgroup, io, cmdline, environ). A
-    /// read of such a file is complete if it does not fill the buffer, so no second read is needed to detect the end
-    /// (`seq_read_iter` in Linux's `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in
-    /// `fs/proc/base.c`). For lists use [`Folder::read_list`].
+    /// Suitable for files that the kernel returns in a single read: stat, status, cgroup, io, cmdline and environ. If
+    /// a read of such a file does not fill the buffer, the content is complete, and no second read is needed to
+    /// detect the end (`seq_read_iter` in Linux's `fs/seq_file.c` for a file with a single record, `environ_read` and
+    /// `get_mm_cmdline` in `fs/proc/base.c`). Lists must be read with [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, false)
     }
 
-    /// Like [`read`](Self::read), for a list: the kernel returns whole lines, up to a page in each read.
+    /// Reads a list like [`read`](Self::read). Each read of a list returns whole lines up to the size of a page.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, true)
     }
@@ -120,7 +120,7 @@ impl Folder {
         }
     }
 
-    /// Reads cmdline, environ and maps, each up to a limit in bytes. Skips a file whose limit is 0.
+    /// Reads cmdline, environ and maps, each up to a limit in bytes. Skips a file if its limit is 0.
     pub fn read_memory(&self, limits: [usize; 3]) -> [io::Result<Vec<u8>>; 3] {
         memory_reader::read(self, limits).unwrap_or_else(|| {
             let mut files = memory_reader::NAMES.into_iter().zip(limits);
@@ -134,7 +134,8 @@ impl Folder {
         })
     }
 
-    /// Reads a file in this process. Unlike a read by the child process, this can block on the lock of the memory map.
+    /// Reads a file in this process rather than in the child process. The read can block on the lock of the memory
+    /// map.
     pub(super) fn read_here(
         &self,
         name: &CStr,
@@ -156,16 +157,17 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `each` with a link's target, without the ` (deleted)` suffix that the kernel appends to the path of an
-    /// unlinked file.
+    /// Calls `each` with the target of a link, without the suffix ` (deleted)` that the kernel appends to the path of
+    /// an unlinked file.
     pub fn link<T>(&self, name: &CStr, each: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
     }
 
-    /// Returns whether a link leads to a file of root that only root can write. Reads only cached attributes, because a
-    /// network file system can hang. A FUSE file system can refuse other users, including root (`EACCES`).
+    /// Returns whether a link leads to a file that belongs to root and that only root can write to. Reads only cached
+    /// attributes, because a network file system can hang. A FUSE file system can refuse other users, including root
+    /// (`EACCES`). Such a file does not belong to root.
     pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
         let wanted = StatxFlags::UID | StatxFlags::MODE;
         match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
@@ -179,7 +181,7 @@ impl Folder {
         self.entries(|name, _| each(name))
     }
 
-    /// Lists all processes sorted by pid, up to [`MAX_PROCESSES`]. `self` must be /proc.
+    /// Lists up to [`MAX_PROCESSES`] processes, sorted by pid. `self` must be /proc.
     pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
         let mut listing = Vec::new();
         self.entries(|name, inode| {
@@ -187,12 +189,12 @@ impl Folder {
             listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
             listing.len() < MAX_PROCESSES
         })?;
-        // The kernel lists processes in order, but the folder of a test is not sorted.
+        // The kernel lists processes in order, but a test's folder is not sorted.
         listing.sort_unstable();
         Ok(listing)
     }
 
-    /// Calls `each` with the name and inode number of every entry, until `each` returns `false`.
+    /// Calls `each` with the name and inode number of each entry, until `each` returns `false`.
     pub fn entries(&self, mut each: impl FnMut(&CStr, u64) -> bool) -> io::Result<()> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
@@ -207,7 +209,7 @@ impl Folder {
     }
 }
 
-/// The descriptor must have been opened for reading if the folder is to be listed.
+/// The file descriptor must have been opened for reading if the folder is to be listed.
 impl From<OwnedFd> for Folder {
     fn from(opened: OwnedFd) -> Self {
         Self(opened)
@@ -228,7 +230,7 @@ pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }
 
-/// Converts an error to `None`, unless gpumem has run out of file descriptors. A value that cannot be read is unknown.
+/// Converts an error to `None`, unless gpumem has no file descriptors left.
 pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -252,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // A second read would block, because the pipe is empty and open for writing.
+        // A second read would block, because the pipe is empty and still open for writing.
         let mut writer = std::fs::File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
@@ -284,7 +286,7 @@ mod tests {
     fn lists_are_read_to_the_end_and_records_in_one_read() {
         let folder = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
-        // The file is longer than a page, the most that one read returns.
+        // The file is longer than a page, and a read returns at most a page.
         folder.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
@@ -292,7 +294,7 @@ mod tests {
             folder.read(name, &mut record, 1 << 20).unwrap();
             let path = Path::new("/proc/self").join(name.to_str().unwrap());
             let whole = std::fs::read(path).unwrap();
-            // Compare only the number of control characters, because some numbers change between the reads.
+            // Some numbers change between the reads, so only the number of control characters is compared.
             assert_eq!(
                 record.iter().filter(|byte| **byte <= b'\n').count(),
                 whole.iter().filter(|byte| **byte <= b'\n').count(),

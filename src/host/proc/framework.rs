@@ -1,12 +1,12 @@
 //! Detects the framework that a process has loaded, from the names of its mapped files and of its program.
 //!
-//! The framework of a process is the one whose allocator holds its memory, because the allocator determines how to free
-//! the memory. A serving engine takes precedence over a training library, and a training library over the library it is
-//! built on. If only CUDA is known, the framework is `cuda`. Launchers and communication libraries (DeepSpeed, Ray,
-//! NCCL) allocate through a framework and are listed in addition.
+//! The framework of a process is the one whose allocator holds the process's GPU memory, because the allocator
+//! determines how the memory can be freed. A serving engine takes precedence over a training library, and a training
+//! library over the library that it is built on. If only CUDA is known, the framework is `cuda`. DeepSpeed, NCCL and
+//! Ray allocate memory through a framework and are listed in addition.
 //!
-//! The table was derived from the files of published packages. The mapped files are not read, because a file server
-//! that hangs would block gpumem.
+//! The table was derived from the files of published packages. The mapped files are not read, because reading a file
+//! on a server that hangs would block gpumem.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -15,12 +15,12 @@ use serde::Deserialize;
 
 use crate::model::program::file_name;
 
-/// Maximum number of bytes read from maps, enough for about 40,000 lines.
+/// Maximum number of bytes read from maps. About 40,000 lines fit.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
 
-/// Pattern for the name of a mapped file that shows that a framework or library is loaded.
+/// Describes the names of mapped files that show that a framework or library is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {
@@ -63,10 +63,10 @@ const LIBRARIES: [&str; 3] = ["deepspeed", "nccl", "ray"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// The framework that holds the process's memory, or `None` if unknown.
+    /// Framework that holds the process's GPU memory, or `None` if it is unknown.
     pub framework: Option<&'static str>,
     pub version: Option<String>,
-    /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray`.
+    /// Other loaded frameworks, and `deepspeed`, `nccl` and `ray` if they are loaded.
     pub libraries: Vec<&'static str>,
 }
 
@@ -83,7 +83,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
     let mut has_driver = false;
     let mut versions: Vec<(&str, String)> = Vec::new();
     let mut last: (&[u8], &[u8]) = (&[], &[]);
-    // The last line may be truncated.
+    // The last line may be truncated, so skip it unless it ends with a newline.
     for line in maps.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         // A library has several consecutive mappings.
         let Some(file) = mapped_file(line).filter(|file| *file != last) else {
@@ -108,7 +108,7 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
         marks.map(|(mark, _)| mark).filter(|mark| has_driver || !mark.needs_driver)
     };
     let mapped = found_marks().map(|mark| &*mark.name).find(|name| !LIBRARIES.contains(name));
-    // The name of a program proves nothing unless a GPU library is loaded.
+    // The name of a program is used only if a GPU library is loaded.
     let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
     let mut libraries: Vec<&str> = Vec::new();
     for mark in found_marks() {
@@ -137,8 +137,8 @@ fn version_of_file(name: &[u8]) -> Option<String> {
     (number.len() <= LONGEST_VERSION && number.split('.').all(is_number)).then(|| number.to_owned())
 }
 
-/// Returns whether a mark shows a framework other than the one that holds the memory. All frameworks use CUDA, and many
-/// CPU-only programs use Numba, so both are ignored.
+/// Returns whether a mark shows a framework other than the one that holds the memory. CUDA is ignored because all
+/// frameworks use it, and Numba because many programs use Numba without a GPU.
 fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
     let built_on = TABLE.built_on.get(framework);
     let is_for_cpus = mark.name == "numba" && mark.folder == "/numba/";
@@ -149,10 +149,11 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
         && built_on.is_none_or(|parts| !parts.contains(&mark.name))
 }
 
-// Detects an engine by its command line if its libraries show only the framework that it is built on.
+// Engines are detected by their command lines, because their libraries may show only the framework that they are
+// built on.
 //
-// These functions compare whole names: of the program, of an interpreter's script, of the module after `-m`, and of the
-// titles that workers set. Other arguments prove nothing, because a model can have the same name as an engine.
+// These functions compare whole names of programs, of an interpreter's script, of the module after `-m`, and the
+// start of titles that workers set. Other arguments are ignored, because a model can have the same name as an engine.
 
 /// Python options whose value is a separate argument.
 const OPTIONS_WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];

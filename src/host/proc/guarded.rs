@@ -1,8 +1,8 @@
-//! Reads the owner, protections and state of a process just before an action on it. `reclaim` decides whether the
-//! action is allowed.
+//! Reads the owner, protections and state of a process immediately before an action on it. `reclaim` decides whether
+//! the action is allowed.
 //!
-//! Unlike the live source, which watches only GPU processes, this module reads any process and keeps nothing. The
-//! folder stays open during the read, so that all values belong to the same process.
+//! Unlike the live source, which reads mainly GPU processes, this module can read any process, and it keeps nothing.
+//! The folder of the process stays open during a read, so that all values belong to the same process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,26 +20,26 @@ use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
 
-/// Maximum number of ancestors followed. Nested shells can make a long chain.
+/// Maximum number of ancestors followed. Nested shells can form a long chain.
 const MAX_ANCESTORS: usize = 128;
 const MAX_THREADS: usize = 4096;
-/// Bit of `CAP_KILL` (`include/uapi/linux/capability.h`).
+/// Bit number of `CAP_KILL` (`include/uapi/linux/capability.h`).
 const CAP_KILL: u32 = 5;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Start time in clock ticks since boot. The pid and the start time together identify a process.
+    /// Start time in clock ticks since boot. Together, the pid and the start time identify a process.
     pub start_ticks: u64,
-    /// State of the first thread: R S D T t Z X I.
+    /// State of the first thread: R, S, D, T, t, Z, X or I.
     pub state: Option<char>,
     pub ppid: Option<u32>,
     pub process_group: Option<u32>,
     pub session: Option<u32>,
     pub is_kernel_thread: bool,
     pub uid: Option<u32>,
-    /// Whether the pid belongs to a process and not to a thread.
+    /// Whether the pid belongs to a process rather than a thread.
     pub is_process: Option<bool>,
-    /// Adjustment of the out-of-memory killer. −1000 protects the process.
+    /// Adjustment of the kernel's out-of-memory score. The kernel never kills a process with −1000 to free memory.
     pub oom_score_adj: Option<i32>,
     pub executable: Option<Arc<str>>,
     pub executable_is_roots: Option<bool>,
@@ -50,8 +50,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Returns whether the process handles no signals until SIGCONT. A traced process (`t`) does not match, because its
-    /// tracer can resume it.
+    /// Returns whether a stop signal has stopped the process, which then handles no signals until SIGCONT. Returns
+    /// `false` for a traced process (`t`), because its tracer can resume it.
     pub fn is_stopped(&self) -> bool {
         self.state == Some('T')
     }
@@ -64,7 +64,7 @@ pub struct Ourselves {
     pub uid: u32,
     pub session: Option<u32>,
     pub ancestors: Vec<u32>,
-    /// Whether gpumem has `CAP_KILL` and can signal other users' processes.
+    /// Whether gpumem has `CAP_KILL` and can therefore signal other users' processes.
     pub may_signal_others: bool,
     pub pid_namespace: Option<PidNamespace>,
     pub boot_id: Option<Arc<str>>,
@@ -79,8 +79,8 @@ pub struct ListedProcess {
     pub session: Option<u32>,
 }
 
-/// Reads a process, or returns `None` if it does not exist. Fails if stat cannot be read. Other unreadable values are
-/// `None` in the result.
+/// Reads a process. Returns `None` if it does not exist, and an error if stat cannot be read. Other values that
+/// cannot be read are `None`.
 pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
     let path = || roots.proc.join(pid.to_string()).join("stat");
     let read = |errno| match errno {
@@ -146,8 +146,8 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
     parse_signal_masks(&content)
 }
 
-/// Reads gpumem's own process. Fails if its stat cannot be read, because the ancestors that must be spared are then
-/// unknown.
+/// Reads gpumem's process. Returns an error if its stat cannot be read, because the ancestors, which must not be
+/// signalled, are then unknown.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
@@ -159,7 +159,7 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
         if ancestors.len() == MAX_ANCESTORS {
             break;
         }
-        // The ancestors of an exited ancestor are unknown.
+        // If an ancestor has exited, its ancestors are unknown.
         next = read_guarded(roots, parent).ok().flatten().and_then(|parent| parent.ppid);
     }
     let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
@@ -179,7 +179,7 @@ pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
     read_stat(roots, pid, |stat| stat.state)
 }
 
-/// Returns whether all threads of a process have exited, or `false` if the process does not exist.
+/// Returns whether all threads of a process have exited. Returns `false` if the process does not exist.
 pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     let is_zombie = |stat: &Stat<'_>| {
         matches!(stat.state, 'Z' | 'X' | 'x') && stat.threads.is_none_or(|threads| threads <= 1)
@@ -187,12 +187,13 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     read_stat(roots, pid, is_zombie) == Some(true)
 }
 
-/// Returns whether `ancestor` is an ancestor of `pid`, or `false` if a parent cannot be read.
+/// Returns whether `ancestor` is an ancestor of `pid`. Returns `false` if it is not found before a parent that cannot
+/// be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     read_ancestors(roots, pid).any(|pid| pid == ancestor)
 }
 
-/// Reads the ancestors of a process, by parent links. Ends at a link that cannot be read.
+/// Returns the ancestors of a process, up to one whose parent cannot be read.
 pub(in crate::host) fn read_ancestors(roots: &Roots, pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
     std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS)
@@ -244,8 +245,8 @@ pub(in crate::host) fn read_each(
     Ok(())
 }
 
-/// Reads the kernel function that blocks a thread in state D. Returns `None` if no thread is in state D, and `"?"` if
-/// the kernel hides the function from unprivileged users.
+/// Returns the kernel function that blocks a thread in state D. Returns `None` if no thread is in state D, and `"?"`
+/// if the kernel hides the function from unprivileged users.
 pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
     let tasks = roots.proc.join(pid.to_string()).join("task");
     for task in fs::read_dir(tasks).ok()?.take(MAX_THREADS).flatten() {
@@ -270,7 +271,7 @@ fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
 }
 
-/// Returns the first word of a line in a status file. Ignores an incomplete line.
+/// Returns the first word after `name` in a status file. Ignores an incomplete line.
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     status
         .split_inclusive(|&byte| byte == b'\n')
@@ -358,7 +359,7 @@ mod tests {
         }
     }
 
-    /// A set-uid program must not be influenced by the variables of its caller.
+    /// The caller of a set-uid program must not influence how it is handled.
     #[test]
     fn set_uid_programs_ignore_the_callers_variables() {
         let folder = tempfile::tempdir().unwrap();
@@ -374,7 +375,7 @@ mod tests {
                 command.uid(65534);
             }
             let mut child = command.spawn().unwrap();
-            // `spawn` returns before exec has set up the new environment.
+            // `spawn` can return before the new environment is visible.
             let read = std::iter::repeat_with(|| read_guarded(&Roots::default(), child.id()))
                 .map(|read| read.unwrap().unwrap())
                 .find(|read| read.environment.is_some())

@@ -1,4 +1,5 @@
-//! Finds the path of a library that gpumem has loaded. The loader takes a name and does not report the path.
+//! Finds the path of a library that gpumem has loaded. The loader finds the library by its name and does not report
+//! the path.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -7,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use std::ffi::OsStr;
 
-/// Maximum number of bytes read from gpumem's own maps, which list about a hundred files.
+/// Maximum number of bytes read from gpumem's maps, which list about a hundred files.
 const MAPS_BYTES: u64 = 4 << 20;
 
-/// Returns the first file mapped by gpumem that satisfies `is_wanted`, or `None` if there is none or the maps cannot be
-/// read.
+/// Returns the first file mapped by gpumem for which `is_wanted` returns `true`, or `None` if there is none or the
+/// maps cannot be read.
 pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let file = File::open(proc.join("self/maps")).ok()?;
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
@@ -21,8 +22,8 @@ pub fn read_own_mapped_file(proc: &Path, is_wanted: impl Fn(&Path) -> bool) -> O
     })
 }
 
-/// Parses the path in a line of `/proc/PID/maps`, without the ` (deleted)` suffix of a replaced file. The path is the
-/// sixth field and can contain spaces.
+/// Parses the path in a line of `/proc/PID/maps`, without the suffix ` (deleted)` of an unlinked file. The path is
+/// the sixth field and can contain spaces.
 pub fn parse_mapped_file(line: &[u8]) -> Option<&Path> {
     let at = line.iter().position(|&byte| byte == b'/')?;
     // Address, permissions, offset, device and inode precede the path.

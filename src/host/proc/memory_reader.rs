@@ -1,11 +1,12 @@
-//! Reads cmdline, environ and maps in a child process that can be abandoned, because these files need the lock of the
-//! target process's memory map.
+//! Reads cmdline, environ and maps in a child process that can be abandoned, because reading these files takes a lock
+//! on the memory map of the process that is read (the target).
 //!
 //! A malicious process can cause its lock to be held forever. For example, it maps a file on a FUSE file system that
-//! never answers. A second process reads that page through `/proc/PID/mem`, and a thread of the first process waits to
-//! map a page. Reading these files then blocks, although the first thread is in an ordinary sleep. If the child does
-//! not answer in time, gpumem kills and abandons it, and avoids the target for some minutes. With file capabilities,
-//! gpumem reads the files itself, because a child would also get the capabilities.
+//! never answers. A second process reads that page through `/proc/PID/mem`, and a thread of the first process waits
+//! to map a page. Reading the files then blocks, although the first thread of the target is in ordinary sleep. If the
+//! child does not answer in time, gpumem kills and abandons it, and does not read the target for some minutes. If
+//! gpumem has file capabilities, it does not start a child, which would also get the capabilities, but reads the
+//! files itself.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -30,18 +31,18 @@ use crate::host::proc::folder::Folder;
 const ARGUMENT: &str = "__read";
 /// Names of the files. Only the last file is a list (see [`Folder::read_list`]).
 pub(super) const NAMES: [&CStr; 3] = [c"cmdline", c"environ", c"maps"];
-/// Maximum wait for an answer. The kernel may need to read pages from a disk.
+/// Maximum wait for an answer. The kernel may have to read pages from a disk.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// Maximum wait for a child to start, which takes long only on a busy machine.
+/// Maximum wait for the start of a child, which takes long only on a busy machine.
 const STARTS: Duration = Duration::from_secs(20);
-/// How long to avoid a process that did not answer.
+/// Minimum time for which a process that did not answer is not read.
 const PAUSE: Duration = Duration::from_secs(300);
-/// Maximum number of abandoned children per user. At the limit, all processes of the user are avoided.
+/// Maximum number of abandoned children per user. If it is reached, no process of the user is read.
 const MAX_PER_USER: usize = 4;
-/// Size of a request: a byte limit for each file. A single request covers all files of a process, because a round trip
-/// takes longer than the kernel takes to write a file.
+/// Size of a request, which contains a limit in bytes for each file. A single request is sent for all files of a
+/// process, because a round trip takes longer than the kernel takes to write a file.
 const REQUEST_BYTES: usize = NAMES.len() * 8;
-/// Size of an answer's header: an error number and a length for each file.
+/// Size of an answer's header, which contains an error number and a length for each file.
 const HEAD_BYTES: usize = NAMES.len() * 8;
 /// Number of bytes of an answer that are read together with its header.
 const SHORT_BYTES: usize = 8 << 10;
@@ -57,8 +58,8 @@ struct Reader {
     abandoned: Vec<AbandonedChild>,
 }
 
-/// An abandoned child, and the inode number and owner of the folder that it was reading. The inode number identifies a
-/// process.
+/// Describes an abandoned child, and the inode number and owner of the folder that it was reading. The inode number
+/// identifies a process.
 #[derive(Debug)]
 struct AbandonedChild {
     child: Child,
@@ -67,8 +68,8 @@ struct AbandonedChild {
     at: Instant,
 }
 
-/// While this value exists, a child reads the files. Dropping the value ends the child. In a container whose first
-/// process does not reap children, a child that outlived gpumem would remain a zombie.
+/// Makes a child read the files while this value exists. Dropping the value kills the child and waits for it. In a
+/// container whose first process does not reap children, a child that outlives gpumem would remain a zombie.
 #[derive(Debug)]
 pub struct ReadingChild(());
 
@@ -91,7 +92,7 @@ impl Drop for ReadingChild {
     }
 }
 
-/// Serves requests until the parent exits and returns `true` if the arguments start a reading child.
+/// Serves requests until the parent exits, if the arguments are those of a reading child. Returns whether they are.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|argument| argument == *OsStr::new(ARGUMENT));
     if is_child && !has_gained_rights() {
@@ -101,7 +102,7 @@ pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     is_child
 }
 
-/// Lets the child read the files in a process's folder, each up to its limit in bytes. Returns `None` if the caller
+/// Makes the child read the files in a process's folder, each up to a limit in bytes. Returns `None` if the caller
 /// must read the files itself.
 pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Contents> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +137,7 @@ pub(super) fn read(folder: &Folder, limits: [usize; NAMES.len()]) -> Option<Cont
                 reader.abandoned.push(AbandonedChild { child, inode, uid, at: Instant::now() });
                 return Some(NAMES.map(|_| Err(Errno::TIMEDOUT)));
             }
-            // Another process killed the child.
+            // Another process has killed the child.
             Err(_) => drop(socket),
         }
     }
@@ -153,7 +154,7 @@ fn start() -> io::Result<(Child, UnixStream)> {
         .arg(ARGUMENT)
         .env_clear()
         .current_dir("/")
-        // Signals of the terminal's keys, such as Ctrl-C, must not reach the child.
+        // Signals sent by the terminal, such as for Ctrl-C, must not reach the child.
         .process_group(0)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -179,7 +180,7 @@ fn ask(
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&folders));
     sendmsg(&socket, &[IoSlice::new(question)], &mut control, SendFlags::NOSIGNAL)?;
-    // Most answers arrive completely with their header.
+    // Most answers are short enough to be received together with their header.
     let mut begin = [0; HEAD_BYTES + SHORT_BYTES];
     let mut got = 0;
     while got < HEAD_BYTES {

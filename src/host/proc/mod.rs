@@ -1,5 +1,5 @@
 //! Reads processes from /proc. `processes` is the table of watched processes, `entry` is a row of the table, and
-//! `visit` reads a process's folder completely. Each other module parses or reads one kind of data.
+//! `visit` reads all files of a process. Each of the other modules parses or reads one type of data.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

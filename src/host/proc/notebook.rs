@@ -1,10 +1,10 @@
-//! Recognises a Jupyter kernel, and the program that runs it, from argv alone. `jupyter` reads files and asks the
-//! server.
+//! Recognises a Jupyter kernel, and the program that runs it, only from command lines. `jupyter` reads files and
+//! sends requests to the server.
 //!
-//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in one of its arguments. If ID is a
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`, in its arguments. If ID is a
 //! UUID, it is the kernel's id in the server's API. Programs that run a notebook from the first cell to the last
-//! (papermill, nbconvert) give the file another name and disable the history. Only the parent's argv shows which
-//! program runs the notebook.
+//! (papermill, nbconvert) give the connection file another name and disable the history. Which of these programs runs
+//! the notebook is known only from the parent's command line.
 
 use std::sync::Arc;
 
@@ -24,29 +24,31 @@ const LAUNCHERS: [&str; 7] = [
 
 const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
 
-/// The script is `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, as stack traces of Databricks show.
+/// Name of the script `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, which appears in Databricks' stack
+/// traces.
 const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
 
-/// Module of marimo's kernels with a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
+/// Module that marimo uses to start a kernel in a separate environment (marimo: `marimo/_ipc/launch_kernel.py`).
 const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
 
-/// Argument that Python's multiprocessing adds to a spawned process (CPython: `Lib/multiprocessing/spawn.py`).
+/// Argument that Python's multiprocessing passes to a spawned process (CPython: `Lib/multiprocessing/spawn.py`).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// nbclient disables a kernel's history with this option, and so do papermill and nbconvert, which use nbclient
-/// (`NotebookClient.create_kernel_manager`).
+/// Option with which nbclient disables a kernel's history (`NotebookClient.create_kernel_manager`). papermill and
+/// nbconvert use nbclient.
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// Programs that users run to inspect, copy or delete a connection file.
+/// Programs with which users read, copy or delete a connection file.
 const READERS: [&str; 16] = [
     "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
     "tail", "vi", "vim",
 ];
 
-/// Returns the kernel that argv starts, or `None` for other programs, including clients of a kernel (`--existing`).
+/// Returns the kernel that a command line starts. Returns `None` for other programs, including clients of a kernel
+/// (`--existing`).
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     let is_reader =
         arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
@@ -64,7 +66,8 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         if name == "--existing" {
             return None;
         }
-        // Kernels of some languages have no flag for the file: IJulia takes it as an argument, IRkernel after `--args`.
+        // Kernels of some languages have no option for the file. IJulia takes it as an argument, and IRkernel after
+        // `--args`.
         let is_kernels = |name| is_uuid(name) || is_from_vscode(name);
         if !is_reader && kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
@@ -85,7 +88,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         keeps_history &= argument != NO_HISTORY;
         flag = argument;
     }
-    // Accept any file name only if the program is a kernel launcher.
+    // A file whose name is not that of a connection file is accepted only if the program is a kernel launcher.
     let connection_file = named.or(any.filter(|_| launcher.is_some()));
     if launcher.is_none() && connection_file.is_none() {
         return None;
@@ -104,8 +107,8 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     } else if connection_file.is_none()
         && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
     {
-        // A program that starts a kernel for a notebook passes a connection file or ports, so a user started this
-        // kernel.
+        // A program that starts a kernel for a notebook passes a connection file or ports. Without these, a user
+        // started the kernel.
         Some("ipykernel")
     } else {
         None
@@ -118,14 +121,15 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Returns whether a process may be a kernel of marimo. Python spawns marimo's kernels like any other process, so only
-/// the parent's argv can identify them ([`parse_child_of_marimo`]).
+/// Returns whether a process may be a kernel of marimo. Python starts marimo's kernels like any other spawned
+/// process, so only the parent's command line can identify them ([`parse_child_of_marimo`]).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
     arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
-/// Recognises a process spawned by marimo as a kernel, from its parent's argv, such as `marimo edit notebook.py`.
-/// Returns `None` if the parent is not a marimo editor. `marimo run` runs notebooks in threads.
+/// Recognises a process spawned by marimo as a kernel, from its parent's command line, such as `marimo edit
+/// notebook.py`. Returns `None` if the parent is not a marimo editor. `marimo run` runs notebooks in threads, not
+/// processes.
 pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     let (program, arguments) = parse_program(parent)?;
     if program != "marimo" {
@@ -144,8 +148,9 @@ pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
     })
 }
 
-/// Returns the program that runs a notebook from the first cell to the last, and the notebook: `papermill in.ipynb
-/// out.ipynb`, `jupyter nbconvert --execute a.ipynb`. An unknown program is `batch`.
+/// Returns the program that runs a notebook from the first cell to the last, and the notebook, from a command line
+/// such as `papermill in.ipynb out.ipynb` or `jupyter nbconvert --execute a.ipynb`. Returns `batch` for an unknown
+/// program.
 pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
     let (program, arguments) = parse_program(arguments).unwrap_or(("", &[]));
     let application = match program {
@@ -160,7 +165,8 @@ pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str
     (application, notebook)
 }
 
-/// Returns the console that argv starts, or `None` for other programs. Consoles start kernels without a server.
+/// Returns the console that a command line starts, or `None` for other programs. Consoles start kernels without a
+/// server.
 pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match parse_program(arguments)?.0 {
         "jupyter-console" | "jupyter_console" => "jupyter-console",
@@ -170,8 +176,8 @@ pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     })
 }
 
-/// Returns the kernel server that argv starts if that server does not write its address to a file, or `None` for other
-/// programs.
+/// Returns the kernel server that a command line starts, if that server does not write its address to a file, or
+/// `None` for other programs.
 pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
     Some(match parse_program(arguments)?.0 {
         "voila" | "jupyter-voila" => "voila",
@@ -203,15 +209,15 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     )
 }
 
-/// Returns the program that argv starts, and its arguments. For Python, the program is the script or module. For
-/// `jupyter nbconvert`, the program is `nbconvert`.
+/// Returns the program that a command line starts, and its arguments. For Python, the program is the script or
+/// module. For `jupyter nbconvert`, it is `nbconvert`.
 fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
     let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
     let mut index = 0;
     if program(at(index)?).starts_with("python") {
         index += 1;
         while at(index)?.starts_with('-') {
-            // Python options whose value is a separate argument. `-m` and `-c` end the options.
+            // Some Python options have a value in a separate argument. `-m` and `-c` end the options.
             let option = at(index)?;
             index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
             if matches!(option, "-m" | "-c") {
@@ -239,7 +245,7 @@ fn kernel_name(path: &str) -> Option<&str> {
     file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
-/// Returns whether VS Code chose this ID, such as `v2-4711AbCd` or `v3…`. VS Code starts kernels without a server
+/// Returns whether VS Code assigned this id, such as `v2-4711AbCd`. VS Code starts kernels without a server
 /// (vscode-jupyter: `kernelProcess.node.ts`).
 fn is_from_vscode(name: &str) -> bool {
     let version = name.strip_prefix('v');
@@ -278,7 +284,7 @@ mod tests {
             format!("python3 -m colab_kernel_launcher -f {file}"),
             format!("xpython -f {file}"),
             format!("python -m ipykernel --IPKernelApp.connection_file={file}"),
-            // Julia, R, C++, Rust, Haskell, Scala, Deno, .NET
+            // Kernels for Julia, R, C++, Rust, Haskell, Scala, Deno and .NET
             format!("/opt/julia/bin/julia -i --project=@. /p/IJulia/src/kernel.jl {file}"),
             format!("/usr/lib/R/bin/exec/R --no-echo -e IRkernel::main() --args {file}"),
             format!("/opt/conda/bin/xcpp -f {file} -std=c++17"),
@@ -294,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_a_uuid_has_no_id() {
-        // VS Code starts a kernel like this.
+        // VS Code starts kernels with such a command line.
         let file = "/tmp/kernel-v2-4711AbCd.json";
         assert_eq!(
             kernel(&format!("python -m ipykernel_launcher -f {file}")),
@@ -319,7 +325,7 @@ mod tests {
                 format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
                 Some("vscode"),
             ),
-            // papermill 2.7, nbconvert 7.17 and nbclient 0.11 start a kernel like this.
+            // papermill 2.7, nbconvert 7.17 and nbclient 0.11 start kernels with such a command line.
             (format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"), Some("batch")),
             (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
             (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),

@@ -1,6 +1,6 @@
 //! Reads data about a notebook kernel or server from /proc.
 //!
-//! The folder of the process stays open, so no read can return data of a later process with the same pid.
+//! The folder of the process stays open, so that no data of a later process with the same pid is returned.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
-/// Maximum number of bytes read from an environment. Linux allows 6 MiB for argv and environment together.
+/// Maximum number of bytes read from an environment. Linux allows 6 MiB for command line and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
 const VALUE_BYTES: usize = 4096;
 
@@ -26,7 +26,8 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Pids in the process's pid namespaces, innermost last. The list is empty if the kernel does not report them.
+    /// Pids of the process in its pid namespaces, from gpumem's to the innermost. Empty if the kernel does not report
+    /// them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
@@ -72,7 +73,7 @@ impl OpenedProcess {
         Ok(self.root.get_or_init(|| root).as_fd())
     }
 
-    /// Returns whether a path refers to the same file in both processes, because they have the same root folder.
+    /// Returns whether both processes have the same root directory, so that a path refers to the same file in both.
     pub fn shares_root(&self, other: &Self) -> bool {
         let identity = |process: &Self| {
             let stat = fstat(process.root().ok()?).ok()?;
@@ -102,13 +103,13 @@ impl OpenedProcess {
         parse_cmdline(&content)
     }
 
-    /// Reads the target of a link such as `cwd` or `ns/pid`. Returns `None` if it cannot be read or is not UTF-8.
+    /// Returns the target of a link such as `cwd` or `ns/pid`, or `None` if it cannot be read or is not UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
         self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
 }
 
-/// The environment of a process. It contains secrets and must not be displayed.
+/// Contains the environment of a process. It contains secrets and must not be displayed.
 pub struct Environment(Vec<u8>);
 
 impl Environment {
@@ -121,8 +122,8 @@ impl Environment {
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
     }
 
-    /// Returns Jupyter's runtime folder as `jupyter_runtime_dir` of jupyter_core does. `JUPYTER_PLATFORM_DIRS` has no
-    /// effect on Linux.
+    /// Returns the path of Jupyter's runtime folder, which is determined as in `jupyter_runtime_dir` of jupyter_core.
+    /// `JUPYTER_PLATFORM_DIRS` has no effect on Linux.
     pub fn runtime_folder(&self) -> Option<PathBuf> {
         if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
             return Some(folder.into());
@@ -170,7 +171,8 @@ mod tests {
         let (first, kernel) = (open(1), open(90));
         assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
         assert!(open(90).shares_root(&kernel));
-        // An opened root remains valid after its removal. A process without a root shares none, not even with itself.
+        // The root directory remains usable after its removal if it was opened before. A process whose root directory
+        // cannot be opened shares it with no process, including itself.
         std::fs::remove_dir(proc.root_of(90)).unwrap();
         assert!(kernel.root().is_ok() && open(90).root().is_err());
         assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));

@@ -1,4 +1,4 @@
-//! Tests with paths that runtimes create, and with hostile paths.
+//! Tests parsing cgroup paths created by runtimes, and malicious paths.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
 const UID_: &str = "8f7e6d5c_4b3a_4210_8fed_cba987654321";
 const STATIC: &str = "0123456789abcdef0123456789abcdef";
 
-/// Container runtime and id, pod and QoS class, Slurm job and step, systemd unit.
+/// Container runtime and id, pod uid and QoS class, Slurm job and step, systemd unit.
 type Facts = (
     Option<(Option<String>, String)>,
     Option<(String, String)>,
@@ -168,7 +168,7 @@ fn pods_are_known_by_their_uid() {
         );
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
-    // In the cgroup namespace of a pod, the path of another pod is relative to the reader's cgroup.
+    // Inside the cgroup namespace of a pod, the path of another pod is relative to gpumem's cgroup.
     for (path, qos) in [
         ("/../../pod{UID}/{A}", None),
         ("/../../../pod{UID}/{A}", None),
@@ -181,7 +181,7 @@ fn pods_are_known_by_their_uid() {
         let pod = place.kubernetes.unwrap();
         assert_eq!((pod.pod_uid.as_deref(), pod.qos.as_deref()), (Some(UID), qos), "{path}");
     }
-    // The pod's own processes have no container. Names that only resemble a pod's are ignored.
+    // The pause process of a pod is not in a container. Names that only resemble those of pods are ignored.
     let pause = unified(&filled("/kubepods/burstable/pod{UID}"));
     assert!(pause.container.is_none() && pause.kubernetes.is_some());
     for path in [
@@ -255,7 +255,7 @@ fn units_are_those_of_this_systemd() {
         ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        // These units belong to a systemd above the cgroup namespace.
+        // These units belong to systemd outside the cgroup namespace.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
     ] {
@@ -263,7 +263,7 @@ fn units_are_those_of_this_systemd() {
         assert_eq!(place.systemd_unit.as_deref(), unit, "{path}");
         assert_eq!(place.cgroup.as_deref(), Some(path));
     }
-    // The unit of a container belongs to the runtime unless the unit was created for the container.
+    // The unit is reported if it was created for the container.
     let split = unified(&filled("/system.slice/web.service/libpod-payload-{A}"));
     assert_eq!(split.systemd_unit.as_deref(), Some("web.service"));
     assert_eq!(split.container.unwrap().runtime.as_deref(), Some("podman"));
@@ -326,7 +326,7 @@ fn the_more_informative_hierarchy_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // The memory controller may share a hierarchy with others.
+    // The memory controller may share a hierarchy with other controllers.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);
@@ -360,9 +360,9 @@ fn hostile_paths_are_bounded_and_valid() {
     ] {
         assert_eq!(parse_cgroup(bytes), CgroupPlace::default(), "{}", bytes.escape_ascii());
     }
-    // An incomplete line proves nothing.
+    // A truncated line proves nothing.
     assert_eq!(parse_cgroup(filled("0::/docker/{A}").as_bytes()), CgroupPlace::default());
-    // Ids in another format are ignored.
+    // Ids in other formats are ignored.
     for path in ["/docker/{A}0", "/docker-{A}.scope.d", "/x{A}", "/foo-{A}.scope"] {
         assert_eq!(unified(&filled(path)).container, None, "{path}");
     }
