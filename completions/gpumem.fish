@@ -29,10 +29,10 @@ function __fish_gpumem_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_needs_command" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_needs_command" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_needs_command" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_needs_command" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -75,11 +75,11 @@ framework\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -122,11 +122,11 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fai
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -143,10 +143,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l gpu -d 'GPU fo
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l asked -d 'Size of the failed allocation for --oom, as given in the program\'s error message' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'Sampling time [default: one sample; for a finding, up to 2s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -205,11 +205,11 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys to
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host-command -d 'Command that runs gpumem there, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -242,10 +242,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-size -d 'Re
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'Sampling time before the plan [default: 30s; 2s for named targets or with a stored history]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -267,10 +267,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l utc -d 'Show time
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'First signal instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long to wait between signals [default: 30s, or 35s for a distributed launcher]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -286,10 +286,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show time
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long to wait for each process' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l idle-for -d 'How long an inference server must have been idle before it is asked to unload' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -313,10 +313,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on -d 'Exit w
 held\t'A process still held memory five seconds after the exit'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l report -d 'Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l interval -d 'Maximum time between samples [default: 1s, or as configured]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -333,10 +333,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l history -d 'Fir
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-age -d 'Remove recordings older than this from the store' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d 'Remove the oldest recordings when the store exceeds this size' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -345,10 +345,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -s h -l help -d 'P
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l output -d 'Write to this file atomically, for node_exporter\'s textfile collector' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -359,10 +359,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand metrics" -l utc -d 'Show t
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l listen -d 'Address to listen on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l interval -d 'Time between samples [default: 5s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -370,20 +370,20 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l demo -d 'Replay 
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand serve" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l json -d 'Print the rules as JSON (gpumem.rules/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -392,29 +392,29 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_see
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "show" -d 'Print the current configuration as TOML, including defaults'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "check" -d 'Validate a file, or the current configuration; errors state the file, line and key'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -f -a "test" -d 'Show what each rule would have found in a recording, and when'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from show" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from check" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
@@ -422,38 +422,38 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_su
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l demo -d 'Replay the built-in recording of four GPUs'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and __fish_seen_subcommand_from test" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l json -d 'Print the result as JSON (gpumem.doctor/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand doctor" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand schema" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand completions" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'NVML library to load instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l config -d 'Configuration file to use (/dev/null for none)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'Use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l color -d 'When to use colour' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand man" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"

@@ -84,7 +84,7 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// NVML library to load instead of the loader's libnvidia-ml.so.1
+    /// NVML library to load instead of the system's libnvidia-ml.so.1
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub nvml_library: Option<PathBuf>,
 
@@ -100,7 +100,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    /// Use colour
+    /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
 
@@ -182,7 +182,7 @@ pub struct OtherHosts {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
     pub hosts: Option<PathBuf>,
 
-    /// Command that runs gpumem there, such as `sudo -n gpumem`
+    /// Command that runs gpumem on these machines, such as `sudo -n gpumem`
     ///
     /// The command is interpreted by the remote shell.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, value_parser = NonEmptyStringValueParser::new(), default_value = "gpumem")]
@@ -556,8 +556,8 @@ pub struct RulesArgs {
 /// the time from the last warning to the kill, and settle (15s) the pause after each kill. At most `most` processes
 /// (3) are killed within `within` (10m), and an active process is asked at most once in this time. notify is the
 /// absolute path of a program, followed by its arguments. The program is run without a shell, receives the finding as
-/// JSON on its standard input, and must exit within 10s. If it fails, the owner does not count as warned. never lists
-/// the file names of programs that must never be killed, not even by `gpumem reap` or `gpumem kill`.
+/// JSON on its standard input, and must exit within 10s. If the program fails, the owner is treated as not warned.
+/// never lists the file names of programs that must never be killed, not even by `gpumem reap` or `gpumem kill`.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {

@@ -27,7 +27,8 @@ pub struct ExplainPage {
     pub window_seconds: f64,
     /// Subject of the page. It can contain untrusted names, so escape it for a terminal.
     pub title: String,
-    /// The requested process, as in gpumem.snapshot/1. If it could not be identified, only PID and reason.
+    /// The requested process, as in gpumem.snapshot/1. If the process could not be identified, only its PID, the
+    /// reason and its last known details are present.
     #[schemars(with = "Option<Object>")]
     pub process: Option<Process>,
     /// The requested GPU, as in gpumem.snapshot/1.

@@ -63,8 +63,8 @@ pub enum Ends {
 /// module in `rules`.
 macro_rules! kinds {
     ($($(#[$meaning:meta])* $kind:ident = $name:literal, $about:ident, $ends:ident;)*) => {
-        /// Kind of finding. Kinds are declared in order of urgency. If one process has several equally severe
-        /// findings, the one whose kind comes first is reported.
+        /// Kind of finding. If a process has several equally severe findings, the finding whose kind is declared
+        /// first is reported, because kinds are declared in order of urgency.
         #[derive(
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
             JsonSchema, Serialize, Deserialize,
@@ -106,7 +106,7 @@ kinds! {
     Orphan = "orphan", Process, Always;
     /// A process that holds memory was stopped by a signal or a terminal.
     Stopped = "stopped", Process, Always;
-    /// The GPU reports full use, but its power draw has fallen to a fraction of what it was.
+    /// The GPU reports full utilization, but its power draw is a fraction of the former power draw.
     Hung = "hung", Process, Configured;
     /// A process runs a program that is known to only occupy a GPU.
     Placeholder = "placeholder", Process, Named;
@@ -116,7 +116,7 @@ kinds! {
     Leak = "leak", Process, Configured;
     /// Like idle, but the process is an inference server that waits for requests.
     ServerIdle = "server-idle", Process, Named;
-    /// A job or container has been allocated a GPU and runs nothing on it.
+    /// A job or container has been allocated a GPU but runs nothing on it.
     Reserved = "reserved", Gpu, Never;
     /// A GPU has more memory in use than its processes hold.
     Unattributed = "unattributed", Gpu, Never;
@@ -150,7 +150,7 @@ impl fmt::Display for Kind {
 /// A problem that a rule found.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Finding {
-    /// Identifier of the finding; stays the same while the finding lasts, also across restarts.
+    /// Identifier of the finding; stays the same while the finding lasts, even if gpumem restarts.
     pub id: Arc<str>,
     /// Name of the rule.
     pub rule: Arc<str>,
@@ -158,9 +158,9 @@ pub struct Finding {
     pub kind: Kind,
     /// Severity of the finding.
     pub severity: Severity,
-    /// When the condition began, not when it was noticed.
+    /// When the condition began, even if gpumem noticed it later.
     pub since: Time,
-    /// Time from `since` to the last snapshot in which the condition held, in seconds.
+    /// Time from `since` to the last snapshot that shows the condition, in seconds.
     pub duration_seconds: f64,
     /// When the finding was resolved; `null` while it is active.
     pub resolved_at: Option<Time>,
@@ -172,30 +172,28 @@ pub struct Finding {
     pub memory_bytes: Option<u64>,
     /// Evidence for the finding; its fields depend on `kind`.
     pub evidence: Evidence,
-    /// The finding in one sentence, for people, on one line. Control characters and invisible characters in names are
-    /// escaped.
+    /// The finding as one sentence on one line, for display. Control and invisible characters in names are escaped.
     pub message: String,
     /// Ways to reclaim the memory, gentlest first.
     pub advice: Vec<String>,
-    /// Complete commands to run next: `gpumem kill 4242`, or a command of the process's owner; `gpumem explain` if
-    /// there is nothing to kill. Filled in by reports, from a plan, and not by rules. Contains names chosen by
-    /// others, quoted for a shell: escape it for a terminal.
+    /// Complete commands to run next: `gpumem kill 4242`, a command of the scheduler or supervisor that owns the
+    /// process, or `gpumem explain` if there is nothing to kill. Reports take the commands from a plan; rules leave
+    /// them empty. They can contain untrusted names, quoted for a shell: escape them for a terminal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
     /// Actions that gpumem may take by default: `notify`, `jupyter-shutdown`, `terminate`.
     pub actions: Vec<Action>,
-    /// Other findings on the same process, which would be reported on their own if this one did not
-    /// exist; absent if there are none.
+    /// Less urgent findings on the same process, which are not reported separately; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
-    /// Why the process is exempt from being killed for this finding, as far as known; absent if it is not exempt.
-    /// `reap` leaves an exempt process alone, and its memory is not reclaimable.
+    /// Why the process is exempt from being killed for this finding; absent if no exemption is known. `reap` skips an
+    /// exempt process, and the memory of the process is not reclaimable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<KeptBy>,
-    /// Why `reap` skips a process that is not exempt itself, as far as a snapshot shows. Another process of its job
-    /// is exempt or has no finding, or the process only uses graphics. Absent if there is no such reason. The memory
-    /// of a skipped process is not reclaimable. Filled in by reports, from a plan, and not by rules. Contains text
-    /// chosen by others: escape it for a terminal.
+    /// Why `reap` skips a process that is not itself exempt: another process of its job is exempt or has no finding,
+    /// or the process only uses graphics. Absent if the snapshot shows no reason. The memory of a skipped process is
+    /// not reclaimable. Reports take the reason from a plan; rules leave it empty. Contains untrusted text: escape it
+    /// for a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
     /// Bytes that a plan frees in addition to [`Finding::memory_bytes`], if known.
@@ -203,7 +201,7 @@ pub struct Finding {
     pub more_bytes: Option<u64>,
 }
 
-/// A finding that is subordinate to another finding on the same process.
+/// A finding attached to a more urgent finding on the same process.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Also {
     /// Name of the rule.
@@ -216,7 +214,7 @@ pub struct Also {
     pub since: Time,
     /// Evidence for the finding; its fields depend on `kind`.
     pub evidence: Evidence,
-    /// The finding in one sentence, for people.
+    /// The finding as one sentence, for display.
     pub message: String,
 }
 
@@ -233,7 +231,7 @@ impl From<&Finding> for Also {
     }
 }
 
-/// A finding that is neither reported nor acted upon, because the configuration exempts it.
+/// A finding that gpumem neither reports nor acts on, because the configuration exempts it.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Kept {
     /// The finding that would be reported.
@@ -242,8 +240,8 @@ pub struct Kept {
     pub reason: Arc<str>,
     /// End of the exemption; `null` if unlimited.
     pub until: Option<Time>,
-    /// Whether the exemption is known to cover the process. `false` if one of its conditions is unknown; the
-    /// exemption still applies.
+    /// Whether the exemption is known to cover the process. If `false`, a condition of the exemption is unknown, but
+    /// the exemption still applies.
     pub certain: bool,
 }
 
@@ -306,7 +304,7 @@ pub enum Action {
     Terminate,
 }
 
-/// A condition that becomes a finding if it lasts until the rule's duration is over.
+/// A condition that becomes a finding if it lasts for the rule's duration.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Pending {
     /// Name of the rule.
@@ -332,7 +330,7 @@ pub struct Undecided {
     pub pid: Option<u32>,
     /// NVML index of the GPU for which the rule is undecided; `null` if no particular GPU is affected.
     pub gpu: Option<u32>,
-    /// Why the rule is undecided, in words.
+    /// Why the rule is undecided.
     pub reason: String,
 }
 

@@ -76,21 +76,21 @@ impl KeepEnd {
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum KeptBy {
-    /// The owner's `GPUMEM_KEEP`.
+    /// The owner has set `GPUMEM_KEEP`.
     Owner {
         /// Name of the owner.
         user: Option<Arc<str>>,
-        /// End of the exemption, from the value or from `longest_keep`; absent if unlimited.
+        /// End of the exemption, as set by `GPUMEM_KEEP` or limited by `longest_keep`; absent if unlimited.
         until: Option<Time>,
     },
-    /// An exemption in the configuration that covers the process, or may cover it.
+    /// An exemption in the configuration covers, or might cover, the process.
     Configuration {
         /// Reason given in the configuration.
         reason: Arc<str>,
         /// End of the exemption; absent if unlimited.
         until: Option<Time>,
     },
-    /// The process is a program that is never killed.
+    /// The process runs a program that gpumem never kills.
     Program {
         /// Name of the program.
         name: Arc<str>,

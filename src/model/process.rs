@@ -14,9 +14,8 @@ use super::process_name::name_of_parent;
 use super::server_name::is_worker_command;
 use super::time::Time;
 
-/// A process as Linux reports it, identified by (boot_id, pid, start_ticks), never by pid alone. start_ticks and
-/// start_time are absent if /proc does not list the process, or if its entry could not be proved to belong to the
-/// process.
+/// A process as reported by Linux. Its identity is (boot_id, pid, start_ticks), never the pid alone. start_ticks and
+/// start_time are absent if /proc does not list the process, or if its entry might belong to another process.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
@@ -24,12 +23,12 @@ pub struct Process {
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// Start time as wall-clock time; changes when the clock is set.
+    /// Start time on the wall clock; changes when the clock is set.
     pub start_time: Option<Time>,
-    /// Why gpumem could not tell which process has this PID; absent if it could.
+    /// Why the process with this PID could not be identified; absent if identified.
     pub unresolved: Option<Arc<str>>,
-    /// Last known details of the process that had this PID, if NVML has listed the PID ever since and
-    /// no process has it now. For display only; not an identity.
+    /// Details of the process that last had this PID, if NVML has listed the PID ever since and no process has the
+    /// PID now. For display only; not an identity.
     pub last_known: Option<Arc<LastKnown>>,
     /// PID of the parent.
     pub ppid: Option<u32>,
@@ -43,43 +42,43 @@ pub struct Process {
     pub group_leader_alive: Option<bool>,
     /// Whether the session leader, whose PID is the session ID, still exists.
     pub session_leader_alive: Option<bool>,
-    /// State, by its letter in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
+    /// State letter in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
     pub state: Option<char>,
     /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads
     /// are in `D`.
     pub left_thread_state: Option<char>,
-    /// Kernel function in which the process is in uninterruptible sleep (`/proc/PID/wchan`), if it is readable.
+    /// Kernel function in which the process sleeps uninterruptibly (`/proc/PID/wchan`); absent if not readable.
     pub wchan: Option<Arc<str>>,
-    /// PID in the process's own PID namespace, if that is not the snapshot's namespace.
+    /// PID in the process's own PID namespace, if that namespace is not the snapshot's.
     pub namespace_pid: Option<u32>,
-    /// The process that started this one: its parent, unless the parent only adopted it.
+    /// The process that started this process: the parent, unless the parent only adopted the process.
     pub parent: Option<Arc<Parent>>,
-    /// The nearest ancestor that owns programs: a supervisor, which restarts them, or a scheduler's daemon. One that
-    /// belongs to root is preferred. The search stops at logins, terminals and notebook servers.
+    /// The nearest ancestor that manages programs: a supervisor, which restarts them, or a scheduler's daemon. An
+    /// ancestor that verifiably runs as root takes precedence over nearer ancestors. The search stops at logins,
+    /// terminals and notebook servers.
     pub supervisor: Option<Arc<Parent>>,
-    /// Whether the supervisor is proved to be a program of root on this machine.
+    /// Whether the supervisor verifiably runs as root on this machine, outside containers.
     pub supervisor_is_roots: Option<bool>,
-    /// Real user ID. In a user namespace that was created by a user, such as a rootless container, the ID of that
-    /// user.
+    /// Real user ID. For a process in a user namespace that an ordinary user created (a rootless container), the ID
+    /// of that user.
     pub uid: Option<u32>,
     /// User name.
     pub user: Option<Arc<str>>,
-    /// Process name that the kernel keeps (`comm`, field 2 of `/proc/PID/stat`); the only name of a
-    /// process without argv.
+    /// Process name in the kernel (`comm`, field 2 of `/proc/PID/stat`); the only name of a process without argv.
     pub comm: Option<Arc<str>>,
     /// argv, limited in length; the last argument ends with `…` if it was cut. Secrets are masked
     /// (`***`).
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Environment variables that show what the process belongs to or how it allocates memory, from a
-    /// fixed list without secrets. Absent if the environment may not be read, or was overwritten.
+    /// Environment variables from a fixed list without secrets. They show which job or container the process belongs
+    /// to and how it allocates memory. Absent if the environment is not readable or was overwritten.
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// Path of the executable (`/proc/PID/exe`).
     pub executable: Option<Arc<str>>,
-    /// Whether the executable is owned by root and writable by no one else, and the environment preloads
-    /// no library. Checked only if it has the name of a program that is never killed.
+    /// Whether root owns the executable, no other user can write to it, and the environment preloads no library.
+    /// Checked only for executables with the name of a program that gpumem never kills.
     pub executable_is_roots: Option<bool>,
-    /// Name of the working directory (`/proc/PID/cwd`) without its path, with secrets masked as in argv.
-    /// Absent if it may not be read.
+    /// Name of the working directory (`/proc/PID/cwd`) without its path, with secrets masked as in argv. Absent if
+    /// not readable.
     pub working_directory: Option<Arc<str>>,
     /// CPU use since the last snapshot, in percent; one core is 100.
     #[schemars(range(min = 0))]
@@ -87,8 +86,7 @@ pub struct Process {
     /// Total CPU time, in seconds.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// Total time in which the first thread was runnable and waited for a CPU, in seconds
-    /// (`/proc/PID/schedstat`).
+    /// Total time that the first thread was runnable but waited for a CPU, in seconds (`/proc/PID/schedstat`).
     #[schemars(range(min = 0))]
     pub cpu_wait_seconds: Option<f64>,
     /// Resident host memory, in bytes.
@@ -103,26 +101,26 @@ pub struct Process {
     /// TCP connections. Read every 30 seconds; absent if not readable.
     pub io_bytes: Option<u64>,
     /// Addresses that the process listens on: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`,
-    /// `unix:@abstract`. TCP comes before Unix, sorted by port. The number of addresses is limited. Absent if there
-    /// are none, or if unknown.
+    /// `unix:@abstract`. TCP addresses come first, sorted by port. The number of addresses is limited. Absent if
+    /// there are none, or if unknown.
     pub listening_on: Option<Arc<[Arc<str>]>>,
-    /// Addresses of `listening_on` at which gpumem has seen connections from a process outside the job. Empty if
+    /// Addresses in `listening_on` to which gpumem has observed connections from processes outside the job. Empty if
     /// there were none; absent if unknown, as for Unix sockets.
     pub client_addresses: Option<Arc<[Arc<str>]>>,
     /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
     /// Activity of the process's descendants and of its process group; absent if not checked.
     pub descendants: Option<Arc<Descendants>>,
-    /// GPU device files that the process has open; absent if its file descriptors may not be read.
+    /// GPU device files that the process has open; absent if its file descriptors are not readable.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
-    /// Framework that holds the process's GPU memory (`pytorch`, `tensorflow`, `jax` …), judging by its mapped
+    /// Framework that allocates the process's GPU memory (`pytorch`, `tensorflow`, `jax` …), according to the mapped
     /// libraries.
     pub framework: Option<Arc<str>>,
     /// Version of the framework, if the name of a mapped library contains it: `"2"`.
     pub framework_version: Option<Arc<str>>,
     /// Other loaded libraries: other frameworks, `deepspeed`, `nccl`, `ray`. Absent if none is known.
     pub libraries: Option<Arc<[Arc<str>]>>,
-    /// cgroup path in the unified hierarchy, otherwise in the memory controller's.
+    /// cgroup path in the unified hierarchy, or else in the hierarchy of the memory controller.
     pub cgroup: Option<Arc<str>>,
     /// Whether the process's cgroup is frozen, for example by `docker pause` or `systemctl freeze`.
     /// Read every 30 seconds; absent if unknown, as with cgroup v1.
@@ -135,14 +133,14 @@ pub struct Process {
     pub slurm: Option<Arc<Slurm>>,
     /// The systemd unit that the process belongs to.
     pub systemd_unit: Option<Arc<str>>,
-    /// The Jupyter kernel, if the process is one.
+    /// Details of the Jupyter kernel, if the process is a kernel.
     pub jupyter: Option<Arc<Jupyter>>,
-    /// When gpumem last asked the process to release memory; absent if it has not, according to the
-    /// audit log of the user who took the snapshot.
+    /// The last request of gpumem to release memory; absent if the audit log of the user who took the snapshot
+    /// contains none.
     pub asked: Option<Arc<AskedRelease>>,
 }
 
-/// When gpumem asked a process to release memory. Activity in this period is not counted as the process's own work.
+/// Period of a request to release memory. Activity in this period is not counted as the process's own work.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct AskedRelease {
     /// Start of the request.
@@ -331,8 +329,9 @@ impl LastKnown {
     }
 }
 
-/// The process that started another one: its parent, unless the parent only adopted it. For a worker of an inference
-/// server, also a parent that is the first process of a container and may have either started or adopted it.
+/// The process that started another process: the parent, unless the parent only adopted the process. For a worker of
+/// an inference server, also a parent that is the first process of a container, which either started or adopted the
+/// worker.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Parent {
@@ -344,9 +343,9 @@ pub struct Parent {
     pub comm: Option<Arc<str>>,
     /// argv, limited in length; ends with `…` if it was cut.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// PID of its own parent, if it is itself a worker of an inference server.
+    /// PID of the parent of this process, if this process is also a worker of an inference server.
     pub ppid: Option<u32>,
-    /// Whether that parent is an init program that adopts orphans.
+    /// Whether the process with the PID `ppid` is an init program that adopts orphans.
     pub parent_is_reaper: Option<bool>,
 }
 
@@ -362,13 +361,13 @@ pub struct Relative {
     /// same service or container; `other` stands for a relation from a later version.
     #[schemars(with = "String")]
     pub relation: Relation,
-    /// argv, limited in length, with secrets masked; absent if it has none.
+    /// argv, limited in length, with secrets masked; absent if there is none.
     pub command: Option<Arc<[Arc<str>]>>,
-    /// Name of its working directory, as in [`Process::working_directory`].
+    /// Name of the working directory, as in [`Process::working_directory`].
     pub working_directory: Option<Arc<str>>,
-    /// Addresses that it listens on, as in [`Process::listening_on`].
+    /// Addresses that the process listens on, as in [`Process::listening_on`].
     pub listening_on: Arc<[Arc<str>]>,
-    /// Addresses that have clients, as in [`Process::client_addresses`].
+    /// Addresses with clients, as in [`Process::client_addresses`].
     pub client_addresses: Option<Arc<[Arc<str>]>>,
 }
 
@@ -406,8 +405,8 @@ pub struct Descendants {
     pub listed: Vec<u32>,
 }
 
-/// The container that a process runs in, according to its cgroup or to the program that monitors it.
-/// Present even if nothing but a separate PID namespace is known.
+/// The container of a process, according to the process's cgroup or the container's monitor program. If only a
+/// separate PID namespace is known, all fields are absent.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Container {
@@ -416,13 +415,13 @@ pub struct Container {
     pub runtime: Option<Arc<str>>,
     /// containerd namespace: `k8s.io`, `moby`, `default`. Absent if unknown.
     pub namespace: Option<Arc<str>>,
-    /// User who created the container, if not root (rootless): the user name, or the user ID if there
-    /// is no name. The name of such a container is omitted, because that user can choose it.
+    /// Name, or else ID, of the user who created a rootless container; absent if root created the container. The
+    /// `name` of a rootless container is omitted, because the user can choose it.
     pub user: Option<Arc<str>>,
     /// Container ID, 64 hexadecimal digits; for LXC, systemd-nspawn and standalone runc, the
     /// container's name.
     pub id: Option<Arc<str>>,
-    /// Container name, if the runtime's files may be read.
+    /// Container name; absent if the runtime's files are not readable.
     pub name: Option<Arc<str>>,
 }
 
@@ -446,7 +445,7 @@ pub struct Kubernetes {
 /// A Slurm job and step. The IDs are text, because newer Slurm versions use IDs that are not numbers.
 ///
 /// The IDs come from the kernel: from the cgroup, or from a step daemon (`slurmstepd`) among the ancestors. The
-/// environment alone is not used, because it is inherited and copied.
+/// environment is not sufficient, because processes outside the job can inherit or copy it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Slurm {
@@ -460,8 +459,8 @@ pub struct Slurm {
     pub step_id: Option<Arc<str>>,
     /// Name of the job.
     pub job_name: Option<Arc<str>>,
-    /// Job ID of the array that the job is a task of. The last task of an array to start has this ID as
-    /// its own job ID, but Slurm commands apply it to the whole array.
+    /// Job ID of the array to which the job belongs. The last task that starts has the same job ID, but Slurm
+    /// commands apply the ID to the whole array.
     #[serde(default, deserialize_with = "text_or_number")]
     #[schemars(with = "Option<TextOrNumber>")]
     pub array_job_id: Option<Arc<str>>,
@@ -487,10 +486,9 @@ impl Slurm {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Jupyter {
-    /// Program that runs the kernel: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`,
-    /// `papermill`, `nbconvert`, `marimo`, `colab`, `databricks`, `jupyter-console`,
-    /// `jupyter-qtconsole`, `spyder`; `ipykernel` if a person started it by hand; `batch` if a program
-    /// without a server runs it.
+    /// Program that runs the kernel: `jupyter`, `jupyterhub`, `voila`, `kernelgateway`, `vscode`, `papermill`,
+    /// `nbconvert`, `marimo`, `colab`, `databricks`, `jupyter-console`, `jupyter-qtconsole`, `spyder`; `ipykernel` if
+    /// a person started the kernel by hand; `batch` if a program without a server runs the kernel.
     pub application: Option<Arc<str>>,
     /// ID of the kernel.
     pub kernel_id: Option<Arc<str>>,
@@ -500,15 +498,15 @@ pub struct Jupyter {
     pub server_url: Option<Arc<str>>,
     /// PID of the server.
     pub server_pid: Option<u32>,
-    /// Whether the process that started the kernel, usually its server, still exists; `false` only if
-    /// it is proved to be gone.
+    /// Whether the process that started the kernel, usually its server, still exists; `false` only if the process is
+    /// known to have exited.
     pub server_alive: Option<bool>,
     /// Directory that the server serves.
     pub server_root: Option<Arc<str>>,
     /// Why the server could not be queried, and what to do about it.
     pub server_error: Option<Arc<str>>,
-    /// `true` while the kernel's files or its server are still being queried: unknown fields may be
-    /// known in the next snapshot. Absent when the queries are complete.
+    /// `true` while gpumem is still reading the kernel's files or querying its server, so that the next snapshot can
+    /// contain more fields. Absent afterwards.
     pub asking: Option<bool>,
     /// Path of the notebook, relative to the server's root if there is a server; otherwise as much of the path as is
     /// known.

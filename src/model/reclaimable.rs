@@ -19,16 +19,14 @@ use crate::units::{Bytes, number_of};
 /// Totals of reclaimable and suspected memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
-    /// Memory of the processes that `gpumem reap --all-users` targets by default, in bytes, as far as
-    /// known. Processes that are exempt, or skipped because of another process of their job, are not
-    /// counted.
+    /// Known memory of the processes that `gpumem reap --all-users` targets by default, in bytes. Exempt processes,
+    /// and processes that are skipped because of another process of their job, are not counted.
     pub bytes: u64,
-    /// Number of these processes.
+    /// Number of processes with reclaimable memory.
     pub processes: usize,
-    /// Number of users who own these processes.
+    /// Number of users with reclaimable memory.
     pub users: usize,
-    /// Memory held by suspects, in bytes, as far as known. It is not proved to be waste, and nothing
-    /// reclaims it.
+    /// Known memory of suspects, in bytes. It might be in use, and gpumem does not reclaim it.
     pub suspected_bytes: u64,
     /// Number of suspects.
     pub suspected_processes: usize,

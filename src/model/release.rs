@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// A process's report after a release. The process could forge the figures, so they prove nothing.
+/// Report of a process after a request to release memory. The process can forge the figures, so they prove nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseReport {
     /// Bytes in use by live objects.
@@ -17,7 +17,7 @@ pub struct ReleaseReport {
     pub cached_bytes_left: Option<u64>,
     /// Why no more memory was released. Contains text from the process: escape it for a terminal.
     pub why: Option<Arc<str>>,
-    /// What makes the process load its memory again: a command, or an event such as the next request.
+    /// What makes the process load its data again: a command, or an event such as the next request.
     pub wake: Option<Arc<str>>,
     /// Objects that hold memory, largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -33,6 +33,6 @@ pub struct Reference {
     /// Name of the object in the notebook: `Out[7]`, or `last traceback`. Chosen by the user: escape it
     /// for a terminal.
     pub name: Arc<str>,
-    /// Memory that it holds, in bytes.
+    /// Memory that the object keeps in use, in bytes.
     pub bytes: u64,
 }

@@ -19,14 +19,13 @@ use crate::units::GIB;
 /// Drivers that count their reserve as used memory reserve less than this.
 const UNLISTED_BYTES: u64 = GIB;
 
-/// GPUs allocated to a job or container, according to the environment of its oldest process that names
-/// them.
+/// GPUs allocated to a job or container, according to the environment of the oldest process that names the GPUs.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Reservation {
-    /// PID of that process.
+    /// PID of the process whose environment names the GPUs.
     pub pid: u32,
-    /// Start time of that process: the allocation is at least that old.
+    /// Start time of the process whose environment names the GPUs. The allocation is at least as old.
     pub since: Option<Time>,
     /// User name of the owner.
     pub user: Option<Arc<str>>,
@@ -39,7 +38,7 @@ pub struct Reservation {
     /// Environment variable that names the GPUs: `SLURM_JOB_GPUS`, `SLURM_STEP_GPUS`,
     /// `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES`.
     pub variable: Arc<str>,
-    /// The GPUs as the variable names them: `3`, `GPU-…`. Never a word that stands for all GPUs.
+    /// GPUs as written in the variable: `3`, `GPU-…`. Never a word for all GPUs, such as `all`.
     pub devices: Arc<[Arc<str>]>,
 }
 

@@ -21,9 +21,9 @@ use super::time::Time;
 
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
-/// Everything that gpumem observed at one instant: what `gpumem ps --json` prints, and each line of a
-/// recording. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers
-/// must ignore unknown fields.
+/// Everything that gpumem observed at one instant: the output of `gpumem ps --json`, and each line of a recording.
+/// Units are part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
+/// fields.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -44,7 +44,7 @@ pub struct Snapshot {
     /// it uses several GPUs.
     #[serde(default, deserialize_with = "or_default")]
     pub processes: Vec<Process>,
-    /// GPUs allocated to jobs and containers, as far as the environments of their processes are readable. Read every
+    /// GPUs allocated to jobs and containers, according to the readable environments of their processes. Read every
     /// 30 seconds; absent if not read.
     pub reservations: Option<Arc<[Reservation]>>,
     /// Read errors of this sample; the rest of the snapshot is valid.
@@ -120,10 +120,10 @@ pub struct Host {
     #[schemars(with = "Option<String>")]
     pub pid_namespace: Option<PidNamespace>,
     /// Total time that the machine has been suspended since boot, in seconds (`CLOCK_BOOTTIME` minus
-    /// `CLOCK_MONOTONIC`). A change between two snapshots means that it was suspended in between.
+    /// `CLOCK_MONOTONIC`). A change between two snapshots means that the machine was suspended between them.
     pub suspended_seconds: Option<u64>,
-    /// Number of processes whose file descriptors could not be read in the last full scan; they may
-    /// include holders that NVML does not list. 0 means that all were read.
+    /// Number of processes whose file descriptors were not readable in the last full scan, and which may hold memory
+    /// although NVML does not list them.
     pub unread_processes: Option<u32>,
 }
 
@@ -162,26 +162,27 @@ pub struct Gpu {
     pub pci_bus_id: Option<Arc<str>>,
     /// Device minor number: N of `/dev/nvidiaN`.
     pub minor_number: Option<u32>,
-    /// NUMA node of the GPU's memory, if that is also system memory (`nvmlDeviceGetNumaNodeId`).
+    /// NUMA node of the GPU's memory, if the memory is also system memory (`nvmlDeviceGetNumaNodeId`).
     pub numa_node: Option<u32>,
     /// Framebuffer memory.
     #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,
-    /// Why `memory` is absent, if that is not an error: the GPU shares system memory.
+    /// Why `memory` is absent without an error: the GPU shares system memory.
     pub memory_unavailable: Option<Arc<str>>,
     /// Limit on `memory` for the cgroup that gpumem runs in, in bytes, if the driver enforces one (R615 and newer).
-    /// `memory` still describes the whole GPU, but without `reserved_bytes`, which that driver then does not report.
+    /// `memory` still describes the whole GPU, but lacks `reserved_bytes`, which the driver does not report under a
+    /// limit.
     pub memory_limit_bytes: Option<u64>,
-    /// Memory left under that limit, in bytes.
+    /// Memory left under `memory_limit_bytes`, in bytes.
     pub memory_limit_free_bytes: Option<u64>,
-    /// Why the entries of `processes` have no `used_bytes`, or why there are no entries, if that is not an error:
-    /// under WSL, the driver does not report them.
+    /// Why the entries of `processes` lack `used_bytes`, or why there are no entries, without an error: under WSL,
+    /// the driver does not report them.
     pub process_memory_unavailable: Option<Arc<str>>,
-    /// Share of time in which any kernel was running, in percent, 0 to 100.
+    /// Share of time during which a kernel was running, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub gpu_percent: Option<u32>,
-    /// Share of time in which memory was read or written, in percent, 0 to 100.
+    /// Share of time during which memory was read or written, in percent, 0 to 100.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_percent: Option<u32>,
@@ -214,12 +215,11 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub optical_flow_percent: Option<u32>,
-    /// Memory clock, in MHz. This field and those that follow, up to the fan speed, are read twice a
-    /// minute.
+    /// Memory clock, in MHz. This field and the following fields, up to `fan_percent`, are read twice a minute.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub memory_clock_mhz: Option<u32>,
-    /// Reasons why the clocks are throttled, by their NVML names; empty if there are none.
+    /// NVML names of the reasons why the clocks are throttled; empty if they are not throttled.
     #[serde(default)]
     pub throttle_reasons: Option<Arc<[Arc<str>]>>,
     /// Uncorrected memory errors (ECC) since the driver was loaded.
@@ -243,14 +243,14 @@ pub struct Gpu {
     /// Whether the GPU is drained, so that it accepts no new programs. Absent if the driver does not report this.
     #[serde(default)]
     pub is_drained: Option<bool>,
-    /// What the GPU needs before programs can use it, according to the driver (R570 and newer): `none`, `gpu_reset`,
-    /// `node_reboot`, `drain_p2p`, `drain_and_reset`; `other` stands for an action from a later version.
+    /// Action that the GPU needs before programs can use it, according to the driver (R570 and newer): `none`,
+    /// `gpu_reset`, `node_reboot`, `drain_p2p`, `drain_and_reset`; `other` stands for an action from a later version.
     #[serde(default)]
     pub recovery_action: Option<Arc<str>>,
-    /// Whether persistence mode is on, which keeps the driver loaded without clients.
+    /// Whether persistence mode is on. It keeps the driver loaded when no program uses the GPU.
     pub persistence_mode: Option<bool>,
-    /// Whether accounting mode is on, in which the driver keeps statistics of processes. Absent if the GPU does not
-    /// support it.
+    /// Whether accounting mode is on. In this mode, the driver keeps statistics of processes. Absent if the GPU does
+    /// not support accounting.
     #[serde(default)]
     pub accounting_mode: Option<bool>,
     /// Whether MIG mode is on; absent if the GPU does not support MIG.
@@ -259,12 +259,12 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "or_default")]
     #[schemars(with = "Option<Vec<MigDevice>>")]
     pub mig_devices: Vec<MigDevice>,
-    /// Seconds since the driver last answered for this GPU; absent while it answers. If present, memory, power and
-    /// the process list are the last known ones, and utilization is absent.
+    /// Seconds since the driver last answered for this GPU; absent while the driver answers. If present, memory,
+    /// power and the process list are from the last answer, and utilization is absent.
     #[schemars(range(min = 0))]
     pub stale_seconds: Option<f64>,
-    /// Part of the time since the last snapshot that the driver's utilization samples of processes cover, in seconds.
-    /// The driver keeps samples for about 10 s. Absent if unknown.
+    /// Time since the last snapshot for which the driver has utilization samples of processes, in seconds. The driver
+    /// keeps samples for about 10 s. Absent if unknown.
     #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
     /// The claim on the GPU; absent if there is none, or if unknown.
@@ -328,8 +328,8 @@ impl Gpu {
 pub struct Memory {
     /// Total memory.
     pub total_bytes: u64,
-    /// Memory reserved by the driver and firmware; absent if the driver is too old to report it
-    /// separately, in which case used_bytes includes it.
+    /// Memory reserved by the driver and firmware; absent if the driver does not report it separately and used_bytes
+    /// includes it.
     pub reserved_bytes: Option<u64>,
     /// Allocated memory.
     pub used_bytes: u64,
@@ -397,7 +397,7 @@ pub struct GpuProcess {
     #[serde(rename = "type", default, deserialize_with = "or_default")]
     #[schemars(with = "String")]
     pub kind: ProcessType,
-    /// GPU memory that the process holds, in bytes; absent if NVML reports it as not available.
+    /// GPU memory that the process holds, in bytes; absent if NVML does not report the amount.
     pub used_bytes: Option<u64>,
     /// SM utilization: the highest sample since the last snapshot, in percent, 0 to 100. 0 if the driver reports
     /// utilization by process but has no sample for this process; absent if the driver does not report it.
@@ -416,9 +416,9 @@ pub struct GpuProcess {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub decoder_percent: Option<u32>,
-    /// Share of the time since `lifetime_since` in which the process had a kernel running on the GPU, in percent, 0
-    /// to 100, as rounded by the driver's accounting. Read once a minute; absent if accounting is off or has no
-    /// record of the process.
+    /// Share of the time since `lifetime_since` during which a kernel of the process was running on the GPU, in
+    /// percent, 0 to 100, as rounded by the driver's accounting. Read once a minute; absent if accounting is off or
+    /// has no record of the process.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub lifetime_percent: Option<u32>,
@@ -448,8 +448,7 @@ impl GpuProcess {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReadError {
-    /// NVML index of the GPU that could not be read; absent if the error concerns the whole driver or
-    /// host.
+    /// NVML index of the GPU that could not be read; absent if the error is not about a GPU.
     pub gpu: Option<u32>,
     /// The call, file or option that failed.
     pub call: Arc<str>,

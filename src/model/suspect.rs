@@ -15,10 +15,10 @@ use super::finding::{FindingGpu, FindingProcess, Kind, samples};
 use super::time::Time;
 use crate::units::Span;
 
-/// A process that looks like waste, but is not yet proved to be.
+/// A process that looks unused, but for which a rule needs more evidence.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct Suspect {
-    /// The rule that would report it.
+    /// Name of the rule that would report the process.
     pub rule: Arc<str>,
     /// Kind of the expected finding.
     pub kind: Kind,
@@ -28,12 +28,12 @@ pub struct Suspect {
     pub gpus: Vec<FindingGpu>,
     /// Memory that the process holds on these GPUs, in bytes; `null` if unknown.
     pub memory_bytes: Option<u64>,
-    /// When the condition was first observed; it may have begun earlier.
+    /// When the condition was first observed. The condition may have begun earlier.
     pub since: Time,
     /// How long the condition has been observed, in seconds.
     #[schemars(range(min = 0))]
     pub seen_seconds: f64,
-    /// How long the condition has to last before the rule reports it, in seconds.
+    /// How long the condition must last before the rule reports the process, in seconds.
     #[schemars(range(min = 0))]
     pub needed_seconds: f64,
     /// Latest time at which the rule can decide, if sampling continues.
@@ -44,14 +44,13 @@ pub struct Suspect {
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub mark: SeenSoFar,
-    /// The suspicion in one sentence, for people, on one line. Control characters and invisible characters in names
-    /// are escaped.
+    /// The suspicion as one sentence on one line, for display. Control and invisible characters in names are escaped.
     pub message: Arc<str>,
-    /// What is missing before the rule can decide.
+    /// What the rule needs before it can decide.
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub missing: StillMissing,
-    /// Command that observes the process for long enough to decide.
+    /// Command that observes the process long enough for a decision.
     pub command: Arc<str>,
 }
 
@@ -107,13 +106,13 @@ impl fmt::Display for StillMissing {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct SuspectEvidence {
-    /// Number of samples in which the condition held.
+    /// Number of samples that show the condition.
     pub samples: u64,
     /// Highest SM utilization in these samples, in percent, 0 to 100; absent if the whole GPU's
     /// utilization was used instead.
     pub sm_percent_max: Option<u32>,
-    /// Highest utilization of the whole GPU in these samples, if that is the evidence; in percent, 0 to
-    /// 100.
+    /// Highest utilization of the whole GPU in these samples, in percent, 0 to 100; absent unless it is part of the
+    /// evidence.
     pub gpu_percent_max: Option<u32>,
     /// CPU time of the process and its descendants since the process started, in seconds.
     #[schemars(range(min = 0))]
@@ -121,24 +120,25 @@ pub struct SuspectEvidence {
     /// Time since the process started, in seconds.
     #[schemars(range(min = 0))]
     pub age_seconds: Option<f64>,
-    /// Share of the process's lifetime in which it had a kernel running, according to the driver's
-    /// accounting, on the GPU where that share is highest; in percent, 0 to 100.
+    /// Share of the process's lifetime during which a kernel of the process was running on a GPU, in percent, 0 to
+    /// 100, from the driver's accounting. The highest share if the process uses several GPUs.
     pub lifetime_percent: Option<u32>,
-    /// Length of that lifetime, in seconds.
+    /// Length of the lifetime to which `lifetime_percent` refers, in seconds.
     #[schemars(range(min = 0))]
     pub lifetime_seconds: Option<f64>,
     /// Last activity of the notebook kernel, as reported by its server.
     pub last_activity: Option<Time>,
-    /// Time since that activity, in seconds.
+    /// Time since `last_activity`, in seconds.
     #[schemars(range(min = 0))]
     pub inactive_seconds: Option<f64>,
     /// Longest pause after which the process used the GPU again, in seconds; absent if none was
     /// observed.
     #[schemars(range(min = 0))]
     pub paused_seconds: Option<f64>,
-    /// State of a stopped process, by its letter in /proc: `T`.
+    /// State letter of a stopped process in /proc: `T`.
     pub state: Option<char>,
-    /// Whether the job is gone: the parent and the process group leader, or the notebook's server.
+    /// Whether the job has ended: its parent process and process group leader have exited, or the notebook's server
+    /// has.
     pub job_gone: Option<bool>,
 }
 

@@ -22,7 +22,7 @@ use crate::model::{Process, Snapshot, Time};
 /// Value of `oom_score_adj` that exempts a process from the OOM killer (proc(5)).
 const NEVER: i32 = -1000;
 
-/// Why a process is not killed.
+/// Reason not to kill a process.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Protection {
@@ -36,7 +36,7 @@ pub enum Protection {
     Ancestor,
     /// The leader of gpumem's session.
     SessionLeader,
-    /// A program that is never killed.
+    /// A program that gpumem never kills.
     Program {
         /// Name of the program.
         name: Arc<str>,
@@ -45,19 +45,21 @@ pub enum Protection {
     OomProtected,
     /// The process only uses graphics.
     Graphics,
-    /// The process belongs to another user.
+    /// The process belongs to another user and `--all-users` is not given, or the process is a launcher whose workers
+    /// belong to another user.
     OtherUser {
         /// User ID of the owner.
         uid: u32,
     },
-    /// The process belongs to another user, and gpumem may not signal it.
+    /// The process belongs to another user, and gpumem has no permission to signal other users' processes.
     NotPermitted {
         /// User ID of the owner.
         uid: u32,
     },
-    /// The PIDs are not the host's, and the PID that NVML reports may belong to an unrelated process.
+    /// gpumem does not run in the host's PID namespace, so the PID that NVML reports may belong to an unrelated
+    /// process.
     OtherNamespace,
-    /// The owner protects the process.
+    /// The owner protects the process with `GPUMEM_KEEP`.
     KeptByOwner {
         /// Name of the owner.
         user: Option<Arc<str>>,

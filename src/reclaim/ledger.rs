@@ -102,7 +102,7 @@ impl Actor {
 pub struct Failure {
     /// PID of the process; `None` if the action is a request.
     pub pid: Option<u32>,
-    /// Why it failed.
+    /// The error message.
     pub error: String,
 }
 
@@ -180,28 +180,28 @@ pub struct LedgerSummary {
 pub struct PastAct {
     /// Identifier of the act.
     pub id: Arc<str>,
-    /// When the act began; if that is not in the log, the time of the act's first line.
+    /// When the act began, or the time of the act's first line if the log does not contain the beginning.
     pub time: Time,
-    /// Who acted.
+    /// The process and user that performed the act.
     pub actor: Option<Actor>,
     /// The target of the act.
     pub target: Option<Box<Target>>,
     /// The actions taken, in order.
     pub deeds: Vec<PastDeed>,
-    /// Outcome of the act; `None` if gpumem exited before it was known.
+    /// Outcome of the act; `None` if gpumem exited before the outcome was known.
     pub outcome: Option<Outcome>,
 }
 
 /// One action of an act, from the audit log.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct PastDeed {
-    /// When the action was announced, or reported as done.
+    /// When the log first mentions the action.
     pub time: Time,
     #[serde(flatten)]
     pub deed: Deed,
     /// Failed parts of the action; `None` if unknown.
     pub failures: Option<Vec<Failure>>,
-    /// When the result was recorded; absent if it was not.
+    /// When the result was recorded; absent if the log contains no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Time>,
 }

@@ -71,7 +71,7 @@ pub struct Refused {
     pub finding: Option<Arc<str>>,
     /// Kind of the finding.
     pub kind: Option<Kind>,
-    /// Why it is refused.
+    /// Reason for the refusal.
     pub why: Why,
 }
 
@@ -83,7 +83,7 @@ pub enum Why {
     Protected {
         /// PID of the protected process.
         pid: u32,
-        /// What protects it.
+        /// Reason for the protection.
         protection: Protection,
     },
     /// The process cannot be signalled safely, or a signal would not help.
@@ -91,22 +91,21 @@ pub enum Why {
         /// Kind of the finding.
         kind: Kind,
     },
-    /// Findings of this kind lead to a target only on request.
+    /// `reap` acts on findings of this kind only if the kind is requested.
     OnlyWhenAsked {
-        /// The kind of finding.
+        /// Kind of the finding.
         kind: Kind,
     },
-    /// The rule only notifies the owner, for example because the process is working elsewhere, or is exempt on
-    /// another GPU.
+    /// The rule only notifies the owner, for example because the process is active on another GPU or exempt there.
     #[serde(rename = "only_told")]
     OnlyNotified,
-    /// Other processes in its family have no finding and would be ended with it.
+    /// Other processes in the family have no finding but would be killed together with the process.
     Family {
         /// PIDs of these processes.
         pids: Vec<u32>,
     },
-    /// The process is a rank of a run whose other ranks are not targets. Its launcher would restart the rank or end
-    /// all ranks.
+    /// The process is a rank of a distributed run whose other ranks are not targets. The launcher would restart the
+    /// rank or end all ranks.
     Rank {
         /// PID of the launcher.
         launcher: u32,
@@ -124,7 +123,7 @@ pub enum Why {
     NotOnGpu,
     /// The process is a zombie, which receives no signals.
     Zombie {
-        /// The process that has to reap the zombie. Chosen by that process: escape it for a terminal.
+        /// Description of the parent, which must reap the zombie. Contains untrusted text: escape it for a terminal.
         parent: Arc<str>,
     },
     /// The process cannot be asked to release memory.

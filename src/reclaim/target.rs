@@ -14,7 +14,7 @@ use crate::model::finding::{Finding, Kind};
 use crate::model::process::AskedRelease;
 use crate::model::{Identity, Start, Time};
 
-/// Processes that are ended together, or asked together to release memory.
+/// Processes that gpumem kills together, or asks together to release memory.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Target {
     /// Identifier: PID and start ticks of the leader, as `pid:start`.
@@ -25,16 +25,16 @@ pub struct Target {
     pub reason: Reason,
     /// The processes to act on, oldest first; never empty.
     pub members: Vec<TargetProcess>,
-    /// The process that started the members and would restart them; killed before them.
+    /// The process that started the members and would restart them; killed before the members.
     pub launcher: Option<TargetProcess>,
     /// PID of the member that the other members depend on.
     pub leader: u32,
-    /// PIDs that NVML lists although the processes have exited; the members hold their memory.
+    /// PIDs of exited processes that NVML still lists. The members hold the memory of these processes.
     pub dead: Vec<u32>,
     /// Memory that should be freed, in bytes; `None` if NVML does not report it for one of the processes.
     pub bytes: Option<u64>,
-    /// The supervisor or scheduler that owns the processes, and its command to end them; `None` if there is no owner,
-    /// or if a step shows the command. Contains untrusted names: escape it for a terminal.
+    /// The supervisor or scheduler that owns the processes, and the owner's command that ends them; `None` if there
+    /// is no owner, or if a step shows the command. Contains untrusted names: escape it for a terminal.
     #[serde(default)]
     pub owner: Option<Arc<str>>,
     /// The steps, gentlest first. The act stops at the first step that helps.
@@ -108,7 +108,7 @@ pub enum Reason {
     },
 }
 
-/// A finding as the audit log records it.
+/// A finding as recorded in the audit log.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Because {
     /// Identifier of the finding.
@@ -121,7 +121,7 @@ pub struct Because {
     pub pid: u32,
     /// When the condition began.
     pub since: Time,
-    /// The finding in one sentence on one line. Control and invisible characters in names are escaped.
+    /// The finding as one sentence on one line. Control and invisible characters in names are escaped.
     pub message: String,
     /// Evidence for the finding.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
@@ -155,7 +155,7 @@ pub struct TargetProcess {
     pub user: Option<Arc<str>>,
     /// Name of the process, as in findings. Chosen by the process: escape it for a terminal.
     pub name: Arc<str>,
-    /// GPUs on which NVML lists the process, or which the process has open.
+    /// GPUs on which NVML lists the process, and GPUs that the process has open.
     pub gpus: Vec<MemberGpu>,
     /// Whether NVML lists the process.
     pub is_listed: bool,
@@ -192,7 +192,7 @@ pub struct MemberGpu {
 pub enum Step {
     /// Ask a process to release memory and keep running.
     Release {
-        /// How the process is asked.
+        /// How to ask the process.
         way: ReleaseWay,
         /// Options of the request.
         options: ReleaseOptions,
@@ -254,11 +254,11 @@ pub enum Recipients {
     Family,
 }
 
-/// A single action, as the audit log records it.
+/// A single action, as recorded in the audit log.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "deed", rename_all = "snake_case")]
 pub enum Deed {
-    /// Signals are sent to processes. Each process gets all signals, in this order.
+    /// Signals are sent to processes. Each process receives all signals, in this order.
     Signal {
         /// The signals.
         signals: Vec<Signal>,
@@ -267,7 +267,7 @@ pub enum Deed {
     },
     /// A process is asked to release memory.
     Release {
-        /// How the process is asked; for a kernel, with the last activity that its server reported.
+        /// How the process is asked. For a kernel, this includes the last activity that its server reported.
         way: ReleaseWay,
     },
     /// A notebook server is asked to shut a kernel down.
@@ -277,7 +277,7 @@ pub enum Deed {
     },
 }
 
-/// A process, as the audit log records it.
+/// A process, as recorded in the audit log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct LedgerProcess {
     /// Process ID.

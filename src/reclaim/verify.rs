@@ -30,7 +30,7 @@ const RELEASE_SAMPLES: usize = 3;
 /// Upper limit, in bytes, of the tolerated growth of unattributed memory.
 const MAX_SLACK: u64 = 256 * MIB;
 
-/// How an act ended.
+/// Outcome of an act.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
@@ -43,15 +43,15 @@ pub enum Outcome {
     },
     /// All processes have exited, but the memory is not free.
     ExitedNotFreed {
-        /// PIDs that may hold the memory: processes that have the GPU open but are not listed by NVML, or PIDs that
-        /// NVML lists although no such process exists.
+        /// PIDs that may hold the memory: of processes that have the GPU open but are not listed by NVML, or of
+        /// processes that do not exist although NVML lists them.
         holders: Vec<u32>,
     },
-    /// Another process was started to replace an ended one.
+    /// A new process has replaced a killed process.
     Respawned {
         /// PID of the new process.
         pid: u32,
-        /// Memory that was freed nevertheless, in bytes, minus the memory that the new process holds.
+        /// Freed memory minus the memory of the new process, in bytes.
         #[serde(default)]
         bytes: u64,
     },
@@ -59,29 +59,29 @@ pub enum Outcome {
     AlreadyGone,
     /// A PID of the plan now belongs to another process; nothing was sent.
     IdentityChanged,
-    /// The finding no longer holds, or is no longer certain to hold.
+    /// The condition of the finding no longer holds, or is no longer certain to hold.
     RuleNoLongerTrue,
     /// The process is protected.
     Protected {
-        /// What protects it.
+        /// Reason for the protection.
         why: Protection,
     },
-    /// The kernel denied permission.
+    /// The kernel denied permission to signal a process.
     NotPermitted,
-    /// A thread is blocked in the kernel. Not even SIGKILL has an effect until the driver releases it.
+    /// A thread is blocked in the kernel. Even SIGKILL takes effect only when the driver releases the thread.
     StuckInDriver {
-        /// Kernel function that blocks the thread; `"?"` if the kernel does not report it.
+        /// Kernel function that blocks the thread; `"?"` if unknown.
         wchan: Arc<str>,
     },
-    /// The process survived everything that was sent.
+    /// The process is still running after all signals.
     StillAlive,
-    /// The PIDs are not the host's.
+    /// gpumem does not run in the host's PID namespace.
     OtherNamespace,
     /// According to NVML, the process released memory. It is still running, or has exited by itself.
     Released {
-        /// Memory that was released, in bytes: the minimum of three samples after the request was done.
+        /// Released memory, in bytes: the minimum of three samples after the request.
         bytes: u64,
-        /// Time from the request until NVML first showed that much memory as free, in milliseconds.
+        /// Time from the request until NVML first showed this memory as free, in milliseconds.
         ms: u64,
         /// The process's own report, which proves nothing.
         #[serde(flatten)]
@@ -89,9 +89,9 @@ pub enum Outcome {
     },
     /// The process was asked and keeps running, but NVML shows almost no memory released.
     NothingToRelease {
-        /// Memory that was released, in bytes; less than 16 MiB.
+        /// Released memory, in bytes; less than 16 MiB.
         bytes: u64,
-        /// The process's own report. `why` says why nothing was released.
+        /// The process's own report. Its `why` is the reason why nothing was released.
         #[serde(flatten)]
         report: Box<ReleaseReport>,
     },
@@ -105,7 +105,7 @@ pub enum Outcome {
         /// Why each method is impossible. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
-    /// The process can be asked but must not be, or the process refused.
+    /// gpumem must not ask the process, or the process refused the request.
     Refused {
         /// The reason, and what to do. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
@@ -115,7 +115,7 @@ pub enum Outcome {
         /// Whether the process may still answer. Contains untrusted text: escape it for a terminal.
         why: Arc<str>,
     },
-    /// The process exited while gpumem asked it to release memory; any memory was freed by the exit.
+    /// The process exited during the request. Any freed memory is due to the exit.
     Exited,
 }
 

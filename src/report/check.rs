@@ -26,7 +26,7 @@ pub enum CheckOutcome {
     Ok,
     /// Something fails the check: a finding, a limit, a new holder, or memory that did not become free.
     Findings,
-    /// The check could not measure.
+    /// The check could not be carried out, or a value could not be measured.
     #[default]
     Error,
 }
@@ -68,9 +68,9 @@ pub struct CheckReport {
     pub time: Option<Time>,
     /// Length of the evaluated history, in seconds.
     pub window_seconds: f64,
-    /// `ok`: exit code 0; `findings`: exit code 1, a finding at or above --fail-on, a limit exceeded, a new holder,
-    /// or memory not free in time; `error`: exit code 2 or 3, the check could not measure, and errors contains the
-    /// reason.
+    /// `ok` (exit code 0); `findings` (exit code 1): a finding at or above --fail-on, an exceeded limit, a new
+    /// holder, or memory that did not become free in time; `error` (exit code 2 or 3): the check could not be carried
+    /// out, or a value could not be measured, as explained in `errors`.
     pub status: CheckOutcome,
     /// Number of active findings, by severity.
     pub counts: Counts,
@@ -83,8 +83,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Conditions that become findings if they last as long as the rule requires.
     pub pending: Vec<Pending>,
-    /// Suspected processes, most memory first: they look unused, but no rule has proved it. They do not affect the
-    /// exit code, and gpumem does not act on them.
+    /// Suspected processes, most memory first. They look unused, but the rules need more evidence. Suspects do not
+    /// affect the exit code, and gpumem does not act on them.
     pub suspects: Vec<Suspect>,
     /// Findings that the configuration exempts.
     pub kept: Vec<Kept>,
@@ -94,7 +94,8 @@ pub struct CheckReport {
     pub limits: Vec<LimitVerdict>,
     /// Results of waiting for free memory; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
-    /// Processes that hold memory but held none in the snapshot given with `--baseline`; `null` without that option.
+    /// Processes that hold memory on a GPU where they held none in the snapshot given with `--baseline`; `null`
+    /// without `--baseline`.
     pub new_holders: Option<Vec<NewHolder>>,
     /// Read errors, and the reason if the check failed.
     pub errors: Vec<ReadError>,
@@ -137,8 +138,8 @@ impl fmt::Display for Limit {
 /// A GPU compared with a limit, in the last snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct LimitVerdict {
-    /// The limited quantity: used memory, or used memory that no listed process holds. Used memory excludes
-    /// reserved memory, unless memory.reserved_bytes of the snapshot is `null`.
+    /// The limited quantity: used memory, or used memory that no listed process holds. Used memory excludes reserved
+    /// memory, unless the driver does not report the reserved memory.
     pub limit: Limit,
     /// NVML index of the GPU.
     pub gpu: u32,
@@ -148,7 +149,7 @@ pub struct LimitVerdict {
     pub limit_bytes: Option<u64>,
     /// The measured value, in bytes; `null` if unknown.
     pub actual_bytes: Option<u64>,
-    /// Whether the measured value exceeds the limit; `null` if unknown, in which case the status is not `ok`.
+    /// Whether the measured value exceeds the limit; `null` if unknown. The status of the report is then not `ok`.
     pub exceeded: Option<bool>,
 }
 
@@ -177,17 +178,17 @@ pub struct WaitVerdict {
     /// NVML index of the GPU with enough free memory, or else with the most free memory; `null` if no GPU could be
     /// read.
     pub gpu: Option<u32>,
-    /// UUID of that GPU, or of the MIG device.
+    /// UUID of the GPU or MIG device.
     pub uuid: Option<Arc<str>>,
     /// The MIG device, such as `0:3`; `null` for a whole GPU.
     pub mig: Option<String>,
-    /// Free memory of that device, in bytes; if satisfied is false, the maximum during the wait.
+    /// Free memory of the GPU or MIG device, in bytes. If `satisfied` is false, the maximum during the wait.
     pub free_bytes: Option<u64>,
-    /// Why no program can start there, regardless of free memory; `null` if one can.
+    /// Why programs cannot use the GPU regardless of its free memory; `null` if they can.
     pub refusal: Option<String>,
     /// Requested free memory, in bytes.
     pub wanted_bytes: u64,
-    /// Whether that much was free in the last snapshot.
+    /// Whether the requested memory was free in the last snapshot.
     pub satisfied: bool,
     /// Time from the first snapshot to the last, in seconds.
     #[schemars(range(min = 0))]

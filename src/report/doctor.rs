@@ -21,15 +21,15 @@ pub const SCHEMA: &str = "gpumem.doctor/1";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckStatus {
-    /// Works as it should.
+    /// The subject works as expected.
     Ok,
-    /// gpumem works, but with limitations because of this.
+    /// The observed state limits what gpumem can do.
     Limited,
-    /// Something does not work because of this.
+    /// The observed state prevents gpumem or a part of it from working.
     Broken,
-    /// Could not be determined.
+    /// The state could not be determined.
     Unknown,
-    /// Does not exist on this machine.
+    /// The subject does not exist on this machine.
     NotApplicable,
 }
 
@@ -152,12 +152,13 @@ pub struct DoctorCheck {
     /// NVML indices of the checked GPUs; absent if the check is not about GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
-    /// `ok`; `limited`: gpumem works, but with limitations because of this; `broken`: something does not work because
-    /// of this; `unknown`: could not be determined; `not-applicable`: does not exist on this machine.
+    /// `ok`; `limited`: the observed state limits what gpumem can do; `broken`: it prevents gpumem or a part of it
+    /// from working; `unknown`: the state could not be determined; `not-applicable`: the subject does not exist on
+    /// this machine.
     pub verdict: CheckStatus,
     /// What was observed.
     pub seen: String,
-    /// What this means for gpumem; absent if it is obvious.
+    /// Consequence for gpumem; absent if obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub means: Option<String>,

@@ -26,8 +26,8 @@ pub struct HostAnswer {
     pub host: Arc<str>,
     /// Why the answer is missing or incomplete; `null` if it is complete.
     pub error: Option<String>,
-    /// The document that the command printed on the machine, in the format that its `schema` names;
-    /// `null` if none arrived.
+    /// The document that the command printed on the machine, in the format given by the document's `schema`; `null`
+    /// if none arrived.
     pub document: Option<Value>,
 }
 

@@ -32,7 +32,7 @@ pub enum ReapStatus {
     Planned,
     /// Everything requested was done, and the memory is free.
     Done,
-    /// Part of what was requested was not done.
+    /// Part of the request was not carried out.
     Incomplete,
     /// A signal interrupted gpumem.
     Interrupted,
@@ -49,15 +49,15 @@ pub struct ReapReport {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
     pub time: Option<Time>,
-    /// Whether the snapshot is from a recording. Nothing can be killed then.
+    /// Whether the snapshot is from a recording, so that nothing can be killed.
     pub is_replay: bool,
-    /// `planned`: nothing was sent, exit code 0; `done`: every target was killed and its memory freed, exit code 0;
-    /// `incomplete`: exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit code 1, 2 or 3,
-    /// and errors contains the reason.
+    /// `planned` (exit code 0): nothing was sent; `done` (exit code 0): every target was killed and its memory freed;
+    /// `incomplete` (exit code 1); `interrupted`: a signal ended gpumem; `error` (exit code 1, 2 or 3): the command
+    /// failed for the reason in `errors`.
     pub status: ReapStatus,
-    /// Memory that all targets together should free, in bytes; `null` if unknown for any of them.
+    /// Total memory that the targets should free, in bytes; `null` if unknown for any target.
     pub expected_bytes: Option<u64>,
-    /// Memory that was freed, in bytes; `null` if nothing was carried out.
+    /// Memory that was freed, in bytes; `null` if the plan was not carried out.
     pub freed_bytes: Option<u64>,
     /// The targets, most memory first.
     pub targets: Vec<Planned>,
@@ -75,7 +75,7 @@ pub struct Planned {
     /// The target.
     #[serde(flatten)]
     pub target: Target,
-    /// Outcome for the target; `null` if the plan was not carried out for it, or not completed.
+    /// Outcome for the target; `null` if the plan was not carried out or not completed for the target.
     pub outcome: Option<Outcome>,
 }
 

@@ -28,9 +28,9 @@ pub struct ReleaseDocument {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` if there was none.
     pub time: Option<Time>,
-    /// `planned`: nothing was sent, exit code 0; `done`: every target has released memory, exit code 0; `incomplete`:
-    /// exit code 1; `interrupted`: a signal interrupted and ended gpumem; `error`: exit code 1, 2 or 3, and errors
-    /// contains the reason.
+    /// `planned` (exit code 0): nothing was sent; `done` (exit code 0): every target has released memory;
+    /// `incomplete` (exit code 1); `interrupted`: a signal ended gpumem; `error` (exit code 1, 2 or 3): the command
+    /// failed for the reason in `errors`.
     pub status: ReapStatus,
     /// Memory that was released according to NVML, in bytes; `null` if nothing was sent.
     pub released_bytes: Option<u64>,

@@ -39,9 +39,9 @@ pub struct RunReport {
     pub exit_code: Option<i32>,
     /// Number of the signal that ended the command.
     pub signal: Option<i32>,
-    /// `ok`; `failed`: the command failed; `findings`: the command succeeded, but an assertion failed;
-    /// `error`: the command succeeded, but an assertion could not be measured; `incomplete`: the command was not
-    /// started, or gpumem ended before it. The reason is in `errors`.
+    /// `ok`; `failed`: the command failed; `findings`: the command succeeded, but an assertion failed; `error`: the
+    /// command succeeded, but an assertion could not be measured; `incomplete`: the command was not started, or
+    /// gpumem ended before the command did. The reason is in `errors`.
     pub status: RunStatus,
     /// Number of samples of the GPUs while the command ran.
     pub samples: u64,
@@ -53,7 +53,7 @@ pub struct RunReport {
     pub leaks_decided: bool,
     /// Leaks of the command and its descendants.
     pub leaks: Vec<Finding>,
-    /// Processes of the run that still held memory five seconds after its end; absent if unknown.
+    /// Processes of the run that still held memory five seconds after the command's end; absent if unknown.
     pub held: Option<Vec<HeldMemory>>,
     /// Minimum free memory of each GPU that the command could see or used, fullest GPU first; absent if the command
     /// succeeded.
@@ -205,9 +205,9 @@ pub struct OtherHolder {
     pub name: String,
     /// Memory that the process held on the GPU, in bytes; absent if unknown.
     pub used_bytes: Option<u64>,
-    /// Kind of the finding about this unused memory; absent if there was none.
+    /// Kind of the process's finding, if a rule found the memory to be unused; otherwise absent.
     pub finding: Option<Kind>,
-    /// Suspected kind, if the memory was suspected to be unused; otherwise absent.
+    /// Kind of the suspected finding, if the memory was only suspected to be unused; otherwise absent.
     pub suspect: Option<Kind>,
 }
 

@@ -55,7 +55,7 @@ const LEAST_SAMPLES: u64 = 2;
 pub struct DeadEvidence {
     /// Process state in /proc, `Z` or `X`; `null` if /proc does not list the PID.
     pub state: Option<char>,
-    /// Number of consecutive samples in which the condition held.
+    /// Number of consecutive samples that show the condition.
     pub samples: u64,
 }
 

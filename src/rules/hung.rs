@@ -93,20 +93,20 @@ const HELD_SHARE: f64 = 0.6;
 /// Evidence that a process spins without making progress.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct HungEvidence {
-    /// Lowest utilization that the GPU reported in this time, in percent, 0 to 100.
+    /// Lowest utilization that the GPU reported while the condition held, in percent, 0 to 100.
     pub gpu_percent_min: u32,
-    /// Mean power draw of the GPU in this time, in watts.
+    /// Mean power draw of the GPU while the condition held, in watts.
     pub power_watts_mean: f64,
     /// Mean power draw of the GPU while the same process was working, in watts.
     pub power_watts_before: Option<f64>,
-    /// Power limit of the GPU, in watts. Replaces the former power draw for an orphan that was never observed
-    /// working.
+    /// Power limit of the GPU, in watts. Present instead of `power_watts_before` for an orphan that gpumem never
+    /// observed working.
     pub power_limit_watts: Option<f64>,
-    /// Mean memory traffic of the GPU in this time, in percent, 0 to 100.
+    /// Mean memory traffic of the GPU while the condition held, in percent, 0 to 100.
     pub memory_percent_mean: Option<f64>,
     /// Mean memory traffic of the GPU while the same process was working, in percent, 0 to 100.
     pub memory_percent_before: Option<f64>,
-    /// Number of samples in which the condition held.
+    /// Number of samples that show the condition.
     pub samples: u64,
 }
 

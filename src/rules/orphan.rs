@@ -66,9 +66,9 @@ const LEAST_SAMPLES: u64 = 3;
 /// Evidence that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct OrphanEvidence {
-    /// PID of the reaper that adopted the process; `null` if it still has another parent.
+    /// PID of the reaper that adopted the process; `null` if the process still has another parent.
     pub ppid: Option<u32>,
-    /// ID of the process group whose leader is gone; `null` if the starter is gone instead.
+    /// ID of the process group whose leader is gone; `null` if instead the program that started the process is gone.
     pub process_group: Option<u32>,
     /// Whether the program that started the process is gone, regardless of the group's leader. Can be true only for a
     /// notebook kernel, an inference server's worker, or a worker that Python's `multiprocessing` spawned.
@@ -81,7 +81,7 @@ pub struct OrphanEvidence {
     /// Mean CPU use over the rule's duration, in percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent_mean: Option<f64>,
-    /// Number of samples in which the condition held.
+    /// Number of samples that show the condition.
     pub samples: u64,
     /// Whether NVML lists the process. If not, the process has opened the device file of a GPU with unattributed
     /// memory.

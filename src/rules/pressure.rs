@@ -48,7 +48,7 @@ pub struct PressureEvidence {
     pub free_bytes: u64,
     /// Total memory of the GPU, in bytes.
     pub total_bytes: u64,
-    /// Number of samples in which the condition held.
+    /// Number of samples that show the condition.
     pub samples: u64,
 }
 

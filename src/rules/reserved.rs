@@ -55,9 +55,9 @@ pub struct ReservedEvidence {
     pub variable: Arc<str>,
     /// All GPUs of the allocation, as written in the variable.
     pub devices: Vec<Arc<str>>,
-    /// Start time of that process: the allocation is at least that old.
+    /// Start time of the process with the PID `pid`. The allocation is at least as old.
     pub given_at: Time,
-    /// Number of samples in which all of these GPUs were unused.
+    /// Number of samples in which all GPUs of the finding were unused.
     pub samples: u64,
 }
 

@@ -42,9 +42,9 @@ pub static KIND: RuleKind = RuleKind {
 pub struct StoppedEvidence {
     /// Process state: `T`.
     pub state: char,
-    /// Number of consecutive samples in which the condition held.
+    /// Number of consecutive samples that show the condition.
     pub samples: u64,
-    /// Controlling terminal, if there is one. Running `fg` there resumes the process.
+    /// Controlling terminal, if there is one. Running `fg` in this terminal resumes the process.
     pub terminal: Option<Arc<str>>,
     /// Whether the process is frozen with its cgroup; /proc reports it as sleeping.
     #[serde(rename = "frozen")]

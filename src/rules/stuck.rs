@@ -47,11 +47,11 @@ const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 pub struct StuckEvidence {
     /// Process state in /proc: `D`.
     pub state: char,
-    /// Whether the first thread has exited, and another thread is in that state.
+    /// Whether the state is that of another thread because the first thread has exited.
     pub of_a_thread: bool,
     /// Kernel function in which the process waits, if known.
     pub wchan: Option<Arc<str>>,
-    /// Number of consecutive samples in which the condition held.
+    /// Number of consecutive samples that show the condition.
     pub samples: u64,
 }
 

@@ -59,7 +59,7 @@ pub struct UnattributedEvidence {
     pub unattributed_bytes: u64,
     /// Number of listed processes.
     pub listed: u64,
-    /// Number of samples in which the condition held.
+    /// Number of samples that show the condition.
     pub samples: u64,
     /// Processes that have the GPU's device file open and are not listed on it.
     pub holders: Vec<DeviceFileHolder>,
@@ -72,7 +72,7 @@ pub struct DeviceFileHolder {
     pub pid: u32,
     /// User name of the owner.
     pub user: Option<Arc<str>>,
-    /// Name of the process. Contains names chosen by the process: escape it for a terminal.
+    /// Name of the process. Chosen by the process: escape it for a terminal.
     pub name: String,
 }
 

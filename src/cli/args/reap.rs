@@ -139,7 +139,7 @@ pub struct HowToKill {
 
     /// Also signal processes owned by a scheduler, service manager or container runtime
     ///
-    /// Without this option, the plan shows the command with which the owner ends the process.
+    /// Without this option, the plan shows the owner's command that ends the process.
     #[arg(long)]
     pub direct: bool,
 

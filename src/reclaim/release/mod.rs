@@ -72,10 +72,10 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
 pub struct ProbedTarget {
     #[serde(flatten)]
     pub target: Target,
-    /// Proof that the target is idle and can be asked. Contains untrusted text: escape it for a terminal.
+    /// Evidence that the target is idle and can be asked. Contains untrusted text: escape it for a terminal.
     pub proved: Option<Arc<str>>,
-    /// Outcome for the target, including a probe that showed that it cannot be asked; `null` if the target's plan was
-    /// not carried out completely.
+    /// Outcome for the target, also if the probe shows that the target cannot be asked; `null` if the plan was not
+    /// completed for the target.
     pub outcome: Option<Outcome>,
 }
 

@@ -18,7 +18,7 @@ const DEFAULT_IDLE_MS: u64 = 60_000;
 /// A process that can release memory and keep running, and how to ask it.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseWay {
-    /// PID of the process to ask; for a server, PID of the process that listens.
+    /// PID of the process to ask; for a server, PID of the listening process.
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
@@ -33,14 +33,14 @@ pub enum ReleaseBy {
     Server(ServerUnload),
     /// A Jupyter kernel runs code that releases memory.
     Kernel {
-        /// ID of the kernel at its server, if it has one.
+        /// ID by which the notebook server knows the kernel, if there is a server.
         kernel_id: Option<Arc<str>>,
         /// Path of the notebook, if the kernel has one.
         notebook: Option<Arc<str>>,
         /// Last activity before gpumem's request, as reported by a server.
         last_activity: Option<Time>,
     },
-    /// The process has announced a signal on which it releases memory.
+    /// The process has announced a signal that makes it release memory.
     Signal {
         /// The signal.
         signal: Signal,
@@ -54,7 +54,7 @@ pub struct ServerUnload {
     pub server: Arc<str>,
     /// Address of the server, as in a snapshot: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
     pub address: Arc<str>,
-    /// Memory that the server's processes hold on all GPUs together, in bytes. The weights take at most this much.
+    /// Total memory of the server's processes on all GPUs, in bytes: an upper bound for the size of the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
 }
@@ -62,13 +62,13 @@ pub struct ServerUnload {
 /// Options of a request to release memory.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseOptions {
-    /// Whether to collect garbage first, which runs finalizers of the user's objects.
+    /// Whether to run Python's garbage collector first. It runs finalizers of the user's objects.
     pub collects: bool,
     /// Whether to list the objects that still hold memory.
     pub references: bool,
     /// Whether a person named the target.
     pub is_named: bool,
-    /// Whether that person accepts that something is lost, or that host memory may be insufficient.
+    /// Whether to ask despite possible losses or insufficient host memory (`--force`).
     pub insists: bool,
     /// Time limit of the request, in milliseconds.
     pub wait_ms: u64,

@@ -19,17 +19,17 @@ use crate::units::{Bytes, Span};
 /// Evidence that a process was idle.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct IdleEvidence {
-    /// Highest SM utilization in this time, in percent, 0 to 100; `null` if the whole GPU's utilization
+    /// Highest SM utilization while the process was idle, in percent, 0 to 100; `null` if the whole GPU's utilization
     /// was used instead.
     pub sm_percent_max: Option<u32>,
-    /// Highest utilization of the whole GPU in this time, if that was the evidence; in percent, 0 to
-    /// 100.
+    /// Highest utilization of the whole GPU while the process was idle, in percent, 0 to 100; `null` unless it is
+    /// part of the evidence.
     pub gpu_percent_max: Option<u32>,
     /// Mean CPU use over the rule's duration, in percent; one core is 100.
     pub cpu_percent_mean: Option<f64>,
     /// Number of consecutive samples without use.
     pub samples: u64,
-    /// Share of the time that these samples cover, 0 to 1.
+    /// Share of the idle time that the samples cover, 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     pub coverage: f64,
     /// Last activity of the notebook, as reported by its server; absent if unknown.
