@@ -1,13 +1,15 @@
-//! Masks secrets in argv and the environment, so that snapshots, reports and recordings do not contain them.
+//! Masks secrets in command lines and environments, so that snapshots, reports and recordings do not contain them.
 //!
-//! Users start servers with `--IdentityProvider.token=…`, `--api-key …` or `HF_TOKEN=… vllm`. Local users can read argv
-//! in the process list anyway, but recordings are attached to tickets and kept for years. The value of a secret is
-//! therefore replaced by `***` as soon as argv is read. The name remains.
+//! Users start servers with arguments such as `--IdentityProvider.token=…` and `--api-key …`, and with scripts such
+//! as `HF_TOKEN=… vllm`. Other users can read command lines in the process list anyway, but recordings are attached
+//! to tickets and kept for years. The value of a secret is therefore replaced by `***` as soon as a command line has
+//! been read. The name of the secret remains.
 //!
-//! The value of an option or variable is masked unless its name is known to be harmless or it has a harmless form: a
-//! short number, a path, an address. Elsewhere, a secret is recognised by its name, its form, or its position: in a
-//! URL, after `Bearer`, in a call of `login`. Other secrets are missed. `secrets.toml` contains the known names and
-//! forms. Each step takes linear time, because argv can have any length.
+//! The value of an option or variable is masked unless the name is known to be harmless, or the value has a harmless
+//! form such as a short number, a path or an address. Elsewhere, a secret is recognised by its name, its form, or its
+//! position, such as in a URL, after `Bearer` or in a call of `login`. Other secrets are not masked. `secrets.toml`
+//! contains the known names and forms. The time that masking takes is linear in the length of the text, which can
+//! have any length.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,17 +20,17 @@ use serde::Deserialize;
 
 const HIDDEN: &str = "***";
 
-/// Maximum distance between the start of a name and its `=` or `:`.
+/// Maximum distance in bytes between the start of a name and the `=` or `:` after it.
 const LONGEST_NAME: usize = 128;
 
-/// Maximum number of bytes searched in a value whose name does not show a secret. Without a limit, a text full of `=`
-/// or `:` would take quadratic time.
+/// Maximum number of bytes searched in a value whose name does not indicate a secret. Without a limit, the time for a
+/// text of many `=` or `:` would be quadratic.
 const LONGEST_OPAQUE: usize = 512;
 
-/// Minimum length of a value that is masked because of its form alone.
+/// Minimum length of a value that is masked only because of its form.
 const SHORTEST_OPAQUE: usize = 20;
 
-/// Minimum length of a segment of a URL's path that is masked because of its form alone.
+/// Minimum length of a segment of a URL's path that is masked only because of its form.
 const SHORTEST_SEGMENT: usize = 16;
 
 /// Minimum number of hexadecimal digits in a hash.
@@ -76,21 +78,22 @@ fn parse() -> Result<Table, toml::de::Error> {
 /// Parsing cannot fail, because a test parses the same table.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Whether a value is secret according to its name. A later variant takes precedence over an earlier one.
+/// Describes whether a value is secret according to its name. A later variant takes precedence over an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,
-    /// Secret if the value looks random. For options that locate or configure a secret, and for keys of unknown
-    /// purpose.
+    /// The value is secret if it looks random. This applies to options that locate or configure a secret, and to keys
+    /// of unknown purpose.
     IfOpaque,
-    /// A user name and a secret if the value contains a colon or a `%`, as in `ann:s3cret`.
+    /// The value contains a user name and a secret if it contains a colon or a `%`, as in `ann:s3cret`.
     IfPair,
-    /// An unknown option or variable. Its value is secret unless its form is harmless.
+    /// The option or variable is unknown. Its value is secret unless the form of the value is harmless.
     Unknown,
-    /// Secret unless the value is a short number or a token of a tokenizer: `--max-token 77`, `--pad-token <p>`.
+    /// The value is secret unless it is a short number or a token of a tokenizer, as in `--max-token 77` and
+    /// `--pad-token <p>`.
     Token,
     Secret,
-    /// Secret up to the end of the line, as in a header.
+    /// The value is secret up to the end of the line, as in an HTTP header.
     Line,
 }
 
@@ -114,7 +117,7 @@ pub(super) fn is_harmless_variable(name: &str) -> bool {
     TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
 }
 
-/// Masks the whole value of a variable, or only secrets in the value if the variable's name is harmless.
+/// Masks the whole value of a variable. If `is_harmless` is set, masks only secrets in the value.
 pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
     match is_harmless {
         true => hide_in_value(value),
@@ -127,11 +130,12 @@ pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
 struct SecretScan {
     follows: Follows,
     option: Option<&'static str>,
-    /// Whether `-p` of the running program takes a name or a port, not a password.
+    /// Whether `-p` of the running program is followed by a name or a port rather than a password.
     has_no_password: bool,
-    /// Whether the command is `wandb login`, which takes a bare key. All later words that look like keys are masked.
+    /// Whether the command is `wandb login`, after which a key can follow without an option. All later words that
+    /// look like keys are masked.
     is_login: bool,
-    /// Whether the last argument was a short option that ends in `c`. A script follows such an option.
+    /// Whether the last argument was a short option that ends with `c`. A script may follow such an option.
     is_script: bool,
 }
 
@@ -160,7 +164,8 @@ impl SecretScan {
         }
     }
 
-    /// Like [`Self::hide_argument`], for a word of a text that may already be partly masked.
+    /// Masks secrets in a word like [`Self::hide_argument`]. The word is part of a text that may already be partly
+    /// masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;
@@ -183,18 +188,19 @@ impl SecretScan {
         hidden.map(|hidden| format!("{before}{hidden}{}", &word[before.len() + bare.len()..]))
     }
 
-    /// Judges a word as an option, or by the preceding words. Returns `None` if neither applies.
+    /// Masks a word that is an option, or that must be masked because of the words before it. Returns `None` if
+    /// neither applies.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
-        // `api_key = 'x'` in a script
+        // Matches the `=` of `api_key = 'x'` in a script.
         if word == "=" {
             self.follows = follows;
             return Some(None);
         }
         match follows {
-            // `-genv HF_TOKEN X`
+            // Matches `HF_TOKEN` in `-genv HF_TOKEN X`.
             Follows::Value(Secrecy::Unknown) if is_name_of_secret(word) => {}
-            // A word that starts with `-` is another option, so the preceding option was a switch.
+            // A word that starts with `-` is another option, so the preceding option has no value.
             Follows::Value(verdict) if !word.starts_with('-') => {
                 if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
@@ -243,8 +249,8 @@ impl SecretScan {
     }
 }
 
-/// Masks a word that is `user:password` or a key of 64 or 128 hexadecimal digits. Does not mask a hash preceded by the
-/// name of its algorithm.
+/// Masks a word that has the form `user:password`, or that is a key of 64 or 128 hexadecimal digits. A hash after the
+/// name of its algorithm is not masked.
 fn hide_argument_by_form(word: &str) -> Option<String> {
     let key = word.trim_matches(QUOTES).trim_start_matches("0x");
     if matches!(key.len(), 64 | 128) && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -263,8 +269,8 @@ fn hide_argument_by_form(word: &str) -> Option<String> {
     is_pair.then(|| format!("{user}:{HIDDEN}{host}"))
 }
 
-/// Returns whether a word after `-p` is more likely a password than a port, a path or a parameter's name. A password
-/// contains letters, and digits or signs.
+/// Returns whether a word after `-p` is more likely to be a password than a port, a path or the name of a parameter.
+/// A password contains letters, and digits or special characters.
 fn may_be_password(word: &str) -> bool {
     let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
     word.len() > 3
@@ -274,8 +280,8 @@ fn may_be_password(word: &str) -> bool {
         && word.contains(is_sign)
 }
 
-/// Returns whether a word without a dash names the secret that follows, as in `aws configure set aws_session_token X`.
-/// The name must consist of several words, of which the last must name a secret.
+/// Returns whether a word without a dash is the name of the secret that follows, as in `aws configure set
+/// aws_session_token X`. Such a name consists of several words, of which the last indicates a secret.
 fn is_name_of_secret(word: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let words = if word.starts_with('-') { Vec::new() } else { words(word) };
@@ -303,9 +309,9 @@ fn effect_on_next(word: &str) -> Follows {
 fn hide_assigned(argument: &str) -> Option<String> {
     let (name, value) = assignment(argument)?;
     let within = || match (assignment(value), value.contains(char::is_whitespace)) {
-        // `--args="--token x"`
+        // Matches `--args="--token x"`.
         (_, true) => hide_in_text(value),
-        // `--env=NAME=x`
+        // Matches `--env=NAME=x`.
         (Some((inner, value)), false) => Some(format!("{inner}={}", hide_named(inner, value)?)),
         (None, false) => None,
     };
@@ -320,7 +326,8 @@ fn hide_named(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Splits an assignment into name and value. Base64 can end with `=`.
+/// Splits an assignment into name and value. A text that only ends with `=` signs, as Base64 can, is not an
+/// assignment.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
@@ -328,7 +335,7 @@ fn assignment(argument: &str) -> Option<(&str, &str)> {
     (is_one && !name.is_empty()).then_some((name, value))
 }
 
-/// Masks secrets in a text of several words, such as the script after `-c`.
+/// Masks secrets in a text of several words, such as a script after `-c`.
 fn hide_in_text(text: &str) -> Option<String> {
     let by_place = hide_in_word(text);
     let mut text_left = by_place.as_deref().unwrap_or(text);
@@ -347,7 +354,7 @@ fn hide_in_text(text: &str) -> Option<String> {
     if is_changed { Some(masked) } else { by_place }
 }
 
-/// Returns the end of the first word. White space inside a quoted value does not end the word.
+/// Returns the end of the first word. White space in a quoted value does not end the word.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
     let mut before = ' ';
@@ -355,18 +362,18 @@ fn word_end(text: &str) -> usize {
         match quote {
             Some((open, _)) if c == open => quote = None,
             None if c.is_whitespace() => return at,
-            // An apostrophe inside a word is not a quote. A quoted value follows `=`.
+            // An apostrophe inside a word is not a quote. Only a quote after `=` starts a quoted value.
             None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
             _ => {}
         }
         before = c;
     }
-    // Ignore an unclosed quote.
+    // If a quote is not closed, the word ends at the first white space after the quote.
     let end = quote.and_then(|(_, at)| Some(at + text[at..].find(char::is_whitespace)?));
     end.unwrap_or(text.len())
 }
 
-/// Masks secrets that can be recognised inside a word or text: values after names, URLs, tokens and keys.
+/// Masks secrets that can be recognised inside a word or text, such as values after names, URLs, tokens and keys.
 fn hide_in_word(text: &str) -> Option<String> {
     let values = mask(text, &find_values(text));
     let text = values.as_deref().unwrap_or(text);
@@ -384,7 +391,7 @@ fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     (!secrets.is_empty()).then(|| masked + &text[done..])
 }
 
-/// Masks the secret part of a value according to its name, or returns `None` if the value has no secret part.
+/// Masks the part of a value that is secret according to `verdict`. Returns `None` if there is no such part.
 fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
     secret_part(verdict, value)
         .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
@@ -415,8 +422,8 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// Returns whether a value has a harmless form: a number, size or duration, `host:port`, a file, or a text whose names
-/// are judged separately.
+/// Returns whether a value has a harmless form, such as a number, a size, a duration, `host:port`, a file name, or a
+/// text in which names are judged separately.
 fn has_harmless_form(value: &str) -> bool {
     let ends_in = |sign, is: fn(&str) -> bool| {
         value.rsplit_once(sign).is_some_and(|(begin, end)| !begin.is_empty() && is(end))
@@ -430,7 +437,8 @@ fn has_harmless_form(value: &str) -> bool {
         || assignment(value).is_some()
 }
 
-/// Returns whether a value consists of short numbers with optional units: `1e-4`, `0.9,0.999`, `8GiB`, `1h30m`.
+/// Returns whether a value consists of short numbers with optional units, such as `1e-4`, `0.9,0.999`, `8GiB` or
+/// `1h30m`.
 fn is_number(value: &str) -> bool {
     let is_sign = |c: char| c.is_ascii_digit() || ".,-+%x()_".contains(c);
     value.len() <= 2 * LONGEST_NUMBER
@@ -443,7 +451,7 @@ fn contains_word(words: &[String], word: &str) -> bool {
     words.iter().any(|entry| word.eq_ignore_ascii_case(entry))
 }
 
-/// Returns tokens of known forms, and private keys (RFC 7468), in order.
+/// Returns the positions of tokens of known forms and of private keys (RFC 7468), in order.
 fn find_tokens(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
@@ -468,7 +476,7 @@ fn find_tokens(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns whether a word is the token of a known service or a JSON web token (RFC 7519).
+/// Returns whether a word is a token of a known service or a JSON web token (RFC 7519).
 fn is_token(word: &str) -> bool {
     word.len() >= 15
         && TABLE.tokens.iter().any(|(begin, least)| {
@@ -477,8 +485,8 @@ fn is_token(word: &str) -> bool {
         })
 }
 
-/// Returns whether a part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download` consist
-/// of ordinary words.
+/// Returns whether a part of the text is not an ordinary word. `sk-learn-contrib-project` and `hf_hub_download`
+/// consist of ordinary words.
 fn has_random_part(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
@@ -488,8 +496,8 @@ fn has_random_part(text: &str) -> bool {
     })
 }
 
-/// Returns whether a value is almost certainly a secret, that is, a single long random word. Hashes, GPU numbers, paths
-/// and model names are not secret.
+/// Returns whether a value is almost certainly a secret, that is, a single long random word. Hashes, GPU numbers,
+/// paths and model names are not secret.
 pub(super) fn is_opaque(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
@@ -508,7 +516,8 @@ fn has_random_word(text: &str, least: usize) -> bool {
         .any(|word| word.len() >= least && is_random(word))
 }
 
-/// Returns whether case and digits change often in a word. Hexadecimal digits are treated as a hash, not as random.
+/// Returns whether letter case and digits change frequently in a word. Returns `false` for hexadecimal digits, which
+/// may be a hash.
 fn is_random(word: &str) -> bool {
     if word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -526,8 +535,8 @@ fn is_random(word: &str) -> bool {
     100 * changes / (word.len() - 1) >= least_percent
 }
 
-/// Returns the parts of a text that are secret because of a name or a URL, in order: `KEY=…`, `"key": "…"`, `Key: …`,
-/// `?key=…&`, `login(…)`, and the part before the `@` of a URL.
+/// Returns the positions of the parts of a text that are secret because of a name or URL, in order. Examples are
+/// `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`, `login(…)`, and the part of a URL before the `@`.
 fn find_values(text: &str) -> Vec<Range<usize>> {
     let mut secrets: Vec<Range<usize>> = Vec::new();
     let mut done = 0;
@@ -597,7 +606,8 @@ fn find_in_path(path: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Returns the secret that follows the `=`, `:` or `(` after a name. Ignores text before `floor`.
+/// Returns the position of the secret after the `=`, `:` or `(` at `sign` if the name before it indicates one.
+/// Ignores text before `floor`.
 fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let is_call = text[sign..].starts_with('(');
@@ -610,12 +620,12 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
     let verdict = match words(name).last() {
         Some(last) if is_call && TABLE.calls.contains(last) => Secrecy::Secret,
-        // `?key=…`
+        // Matches `?key=…`.
         Some(last) if matches!(previous, Some('?' | '&')) && last == "key" => Secrecy::Secret,
         _ => judge(name),
     };
-    // In prose, a colon is punctuation. A colon ends a name only if the name is quoted, at the beginning, in a table,
-    // or in a header.
+    // In prose, a colon is punctuation. A name before a colon is relevant only if it is quoted, at the start of a
+    // text or of an entry in a table, or the name of a header.
     let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
     if name.is_empty()
         || (is_call && verdict < Secrecy::Token)
@@ -637,18 +647,18 @@ fn find_after_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>
     let length = if is_call || (value.starts_with('(') && verdict >= Secrecy::Token) {
         value.find(')')
     } else if verdict == Secrecy::Line && is_colon && !is_quoted {
-        // A header extends to the end of the surrounding quotes or of the line.
+        // A header ends at the closing quote or at the end of the line.
         match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
             None => None,
             _ => value.find(['"', '\'', '\n', ',']),
         }
     } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
-        // Ignore an unclosed quote.
+        // Ignore a quote that is not closed.
         let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
         close.or_else(|| value.find(char::is_whitespace))
     } else {
-        // In a series of assignments, each value ends before the next assignment, unless the value is a secret.
+        // In a series of assignments, a value ends before the next assignment unless it is a secret.
         value.find(|c: char| {
             c.is_whitespace()
                 || ",;&}])\"'`#|".contains(c)
@@ -669,10 +679,10 @@ fn char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// Judges a name by its words, regardless of how they are joined: `--hf-token`, `ServerApp.token`, `apiKey`.
-/// `--max-tokens`, `--tokenizer` and `--num-key-value-heads` do not name secrets.
+/// Judges a name by the words in it, regardless of how they are joined, as in `--hf-token`, `ServerApp.token` and
+/// `apiKey`. `--max-tokens`, `--tokenizer` and `--num-key-value-heads` do not indicate secrets.
 fn judge(name: &str) -> Secrecy {
-    // `-auth` is an option of X servers, and its value is a file.
+    // `-auth` is an option of X servers whose value is a file.
     if name.len() > 2 * LONGEST_NAME || name == "-auth" {
         return Secrecy::Plain;
     }
@@ -686,11 +696,12 @@ fn judge(name: &str) -> Secrecy {
     }
 }
 
-/// Judges the name of an option, parameter or variable. Values of unknown names are masked.
+/// Judges the name of an option, parameter or variable. A name that is not known to be harmless is
+/// [`Secrecy::Unknown`].
 fn judge_option(name: &str) -> Secrecy {
     let verdict = judge(name);
     let words = words(name);
-    // Matches one letter, several one-letter switches, and a letter with a number, as in `-it` and `-j8`.
+    // Matches a single letter, several one-letter switches, and a letter with a number, such as `-it` and `-j8`.
     let is_short = |letters: &&str| letters.trim_end_matches(char::is_numeric).len() <= 3;
     let letters =
         name.strip_prefix('-').filter(is_short).filter(|letters| !letters.starts_with('-'));
@@ -705,7 +716,7 @@ fn judge_option(name: &str) -> Secrecy {
     }
 }
 
-/// Returns whether a name of several words starts like a switch, as in `--use-auth-token`.
+/// Returns whether a name of several words starts like a switch, such as `--use-auth-token`.
 fn is_switch(words: &[String]) -> bool {
     words.len() > 1 && TABLE.switches.contains(&words[0])
 }
@@ -739,13 +750,13 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
     }
 }
 
-/// Splits a name into lower-case words without trailing digits: `apiKey2` into `api` and `key`.
+/// Splits a name into lower-case words without trailing digits, such as `apiKey2` into `api` and `key`.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut before = '-';
     for (c, next) in name.chars().zip(name.chars().skip(1).chain(['-'])) {
         if c.is_ascii_alphanumeric() {
-            // Split `apiKey` before the `K`, and `APIKey` before its last capital.
+            // Split `apiKey` before the `K`, and `APIKey` before the last upper-case letter.
             let begins = c.is_ascii_uppercase()
                 && (before.is_ascii_lowercase()
                     || (before.is_ascii_uppercase() && next.is_ascii_lowercase()));

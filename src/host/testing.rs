@@ -1,4 +1,4 @@
-//! Fake processes in a fake /proc, with a fake /dev and fake files of the machine.
+//! Creates fake processes in a fake /proc, with a fake /dev and fake files of the machine.
 
 use std::fs;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::host::Roots;
 
-/// Temporary folder that contains a fake /proc and /dev. Dropping the value removes the folder.
+/// Creates a temporary folder with a fake /proc and /dev. The folder is removed when the value is dropped.
 pub struct FakeProc {
     _folder: TempDir,
     pub roots: Roots,
@@ -32,10 +32,10 @@ pub struct StatLine {
 }
 
 impl StatLine {
-    /// Stands for the process's own pid in `group` and `session`.
+    /// Value of `group` and `session` that is replaced by the pid of the process.
     const OWN: u32 = u32::MAX;
 
-    /// A sleeping process in its own group and session.
+    /// A sleeping process that leads its process group and session.
     pub const ASLEEP: Self = Self {
         comm: "x",
         state: 'S',
@@ -61,7 +61,7 @@ impl Deref for FakeProc {
 }
 
 impl FakeProc {
-    /// Creates a /proc that contains process 1. gpumem treats a /proc without process 1 as one that hides processes.
+    /// Creates a /proc that contains process 1. Without process 1, gpumem assumes that /proc hides processes.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [proc, dev, root] = ["proc", "dev", "root"].map(|name| folder.path().join(name));
@@ -99,14 +99,15 @@ impl FakeProc {
         self.put(pid, "stat", line);
     }
 
-    /// Simulates the exit of a process: an open `stat` file returns no data, and the process's folder is removed.
+    /// Simulates the exit of a process. An open `stat` file then returns no data, and the process's folder no longer
+    /// exists.
     pub fn end(&self, pid: u32) {
         self.put(pid, "stat", "");
         fs::remove_dir_all(self.folder(pid)).unwrap();
     }
 }
 
-/// Fake processes of the current user, each with a separate root folder.
+/// Creates fake processes of the current user. Each has a separate root directory.
 pub struct Proc(FakeProc);
 
 impl Deref for Proc {

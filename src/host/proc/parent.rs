@@ -1,5 +1,5 @@
-//! Finds the process that started another process: its parent, unless the parent has adopted it. Recognises processes
-//! that adopt orphans.
+//! Finds the process that started another process. It is the parent unless the parent has only adopted the process.
+//! Recognises processes that adopt orphans.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,9 @@ impl ReadParent {
         }
     }
 
-    /// Records the parent as the starter unless it adopts orphans. A recorded starter remains after the parent has
-    /// changed. The first process of a container adopts orphans, but may also have started a server's worker.
+    /// Records the parent as the starter unless the parent adopts orphans. A recorded starter is kept if the parent
+    /// changes later. The first process of a container adopts orphans, but is recorded as the starter of a server's
+    /// worker, because it may have started the worker.
     pub(in crate::host) fn note(&self, process: &mut Process) {
         let is_starter = process.parent_is_reaper == Some(false)
             || !self.is_init && process.is_worker_of_a_server();
@@ -45,7 +46,7 @@ impl ReadParent {
 }
 
 /// Reads a parent for display. Returns `None` if it does not exist or is not visible. `content` is a reusable buffer.
-/// Omits argv if reading it may block (see `entry`).
+/// The command line is omitted if reading it may block (see `entry`).
 fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
@@ -60,12 +61,12 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         parent_is_reaper: None,
     };
     if has_memory {
-        // One additional byte shows whether argv exceeds the limit.
+        // One additional byte shows whether the command line exceeds the limit.
         let read = folder.read(c"cmdline", content, CMDLINE_BYTES + 1);
         parent.command = read.ok().and_then(|()| parse_cmdline(content));
     }
-    // The parent is an engine that a server started. If the server exits, the engine and its workers become orphans
-    // together.
+    // The parent is an engine that a server started. If the server exits, the engine becomes an orphan, and its
+    // workers thus have no server either.
     if let Some(command) = &parent.command
         && is_worker_command(command)
     {
@@ -75,32 +76,34 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     Some(parent)
 }
 
-// When a process exits, its children go to the nearest ancestor that requested orphans (`PR_SET_CHILD_SUBREAPER`,
-// prctl(2)), or else to the first process of their pid namespace. The kernel shows which process is first: the last
-// number of its `NSpid` is 1 (pid_namespaces(7)). The kernel does not show subreapers, so they are recognised by name.
+// When a process exits, its children become children of the nearest ancestor that adopts orphans
+// (`PR_SET_CHILD_SUBREAPER`, prctl(2)), or else of the first process of their pid namespace. In `/proc/PID/status`,
+// the last number after `NSpid` is 1 for the first process (pid_namespaces(7)). The kernel does not show which
+// processes adopt orphans, so these are recognised by name.
 
-/// Short names of programs that adopt orphans or usually run as the first process of a namespace.
+/// Names (`comm`) of programs that adopt orphans or usually run as the first process of a namespace.
 const NAMES: [&[u8]; 13] = [
-    // systemd and its user instances (systemd: `src/core/main.c`).
+    // systemd, its user instances (systemd: `src/core/main.c`), and other init systems.
     b"systemd",
     b"init",
     b"upstart",
-    // A process per container or pod (containerd: README of the shim; conmon: `src/conmon.c`).
+    // Programs of which one process runs per container or pod (containerd: README of the shim; conmon:
+    // `src/conmon.c`).
     b"containerd-shim",
     b"conmon",
     b"conmonrs",
-    // First processes of containers. `tini -s` also adopts orphans when it is not the first process.
+    // First processes of containers. `tini -s` adopts orphans even if it is not the first process.
     b"tini",
     b"docker-init",
     b"dumb-init",
     b"catatonit",
     b"podman-init",
-    // First processes of other init systems.
+    // Init systems of other distributions.
     b"s6-svscan",
     b"runit",
 ];
 
-/// Returns whether a process adopts orphans, or `None` if unknown, as for a parent outside this pid namespace.
+/// Returns whether a process adopts orphans, or `None` if it is unknown, as for a parent outside this pid namespace.
 /// `content` is a reusable buffer.
 pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     if pid == 1 {
@@ -111,7 +114,7 @@ pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
     is_reaper(&parse_status(content))
 }
 
-/// Returns whether a process has the name of a program that adopts orphans and starts no workers itself.
+/// Returns whether a process has the name of a program that adopts orphans and does not start workers.
 fn is_init(pid: u32, proc: &Path, content: &mut Vec<u8>) -> bool {
     let folder = Folder::open(proc, pid).ok();
     let read = folder.and_then(|folder| folder.read(c"status", content, STATUS_BYTES).ok());

@@ -1,7 +1,7 @@
-//! Stores the watched processes by pid, with the last known values of each (`entry`).
+//! Keeps the watched processes by pid, with the last known values of each (`entry`).
 //!
-//! Each sample opens a process's folder and reads stat through it. A different start time with the same pid means that
-//! the pid was reused. All other files are read through the same open folder.
+//! Each sample reads `stat` of each process. If a pid has a different start time than before, the pid has been
+//! reused. All other files are read through the folder through which `stat` was read.
 
 use foldhash::{HashMap, HashMapExt as _};
 
@@ -19,17 +19,18 @@ pub struct Processes {
     content: Vec<u8>,
 }
 
-/// Result of [`Processes::sample`]. Each requested pid is in exactly one list.
+/// Contains the result of [`Processes::sample`]. Each requested pid is in exactly one of the lists.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessSample {
     pub processes: Vec<Process>,
-    /// Pids without a process. A process can exit at any time between two samples.
+    /// Pids that belong to no process, usually because the process exited after the previous sample.
     pub gone: Vec<u32>,
     pub unreadable: Vec<(u32, HostError)>,
 }
 
 impl Processes {
-    /// Creates an empty table. The boot time is read only here, so that setting the clock does not change start times.
+    /// Creates an empty table. The boot time is read only here, so that start times do not change when the clock is
+    /// set.
     pub fn new(roots: Roots) -> Self {
         Self {
             entries: HashMap::new(),
@@ -38,16 +39,17 @@ impl Processes {
         }
     }
 
-    /// Returns whether, at the last check, the machine had GPU device files or gpumem held one open. If not,
-    /// `gpu_files` of all processes is unknown. The check is repeated twice a minute.
+    /// Returns whether the machine has GPU device files or gpumem holds one open. Otherwise, `gpu_files` is `None`
+    /// for all processes. The answer is updated twice a minute.
     pub fn has_gpu_device_files(&self) -> bool {
         self.around.has_gpu_device_files
     }
 
-    /// Reads the processes with these unique pids and removes all others from the table.
+    /// Reads the processes with these pids, each of which must occur only once, and removes all others from the
+    /// table.
     ///
-    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). CPU use is measured since
-    /// the previous call.
+    /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). CPU usage is measured
+    /// since the previous call.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
         self.around.begin(boottime_ns);
         let mut old_entries = std::mem::take(&mut self.entries);
@@ -91,7 +93,7 @@ impl Processes {
         self.entries.get(&pid).map(|entry| entry.ticks)
     }
 
-    /// Sets the listening relatives of each process. The caller must have updated the process tree of `holders`.
+    /// Sets the listening relatives of each process. Uses the process tree of `holders`, which must be up to date.
     pub fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -101,7 +103,7 @@ impl Processes {
         self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Reads one process. `entry` is its current entry, which is replaced if the pid was reused.
+    /// Reads a process. `entry` is its previous entry, which is replaced if the pid has been reused.
     fn read_process(
         &mut self,
         pid: u32,

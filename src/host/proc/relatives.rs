@@ -1,11 +1,11 @@
-//! Finds listening processes related to a watched process, which can serve requests through them.
+//! Finds listening processes that are related to a watched process and may serve requests with its help.
 //!
-//! The program that accepts requests often does not hold the GPU memory. It may be a front end that starts workers, a
-//! service that starts an engine, or the first process of a container. Twice a minute, this module reads the sockets of
-//! a process's ancestors within its session, of its descendants, and of other processes in its service or container. It
-//! does not judge the purpose of a socket.
+//! The program that accepts requests often is not the one that holds the GPU memory. It may be a front end that
+//! starts workers, a service that starts an engine, or the first process of a container. Twice a minute, this module
+//! reads the sockets of a process's ancestors in the same session, of its descendants, and of other processes in its
+//! service or container. It does not determine the purpose of a socket.
 //!
-//! These processes, and the other descendants of the ancestors within the session, form the process's job. A process
+//! Together with all other descendants of these ancestors, these processes form the job of the process. A process
 //! outside the job that is connected to one of the sockets is a client.
 
 use std::collections::HashSet;
@@ -31,15 +31,16 @@ const MOST: usize = 64;
 
 const MOST_LISTED: usize = 16;
 
-/// Maximum number of bytes read from a cgroup's process list, enough for about a thousand pids.
+/// Maximum number of bytes read from the list of processes in a cgroup. About a thousand pids fit.
 const CGROUP_BYTES: usize = 8 << 10;
 
-/// Mount points relative to `Roots::root` of the cgroup v2 hierarchy and the v1 memory hierarchy.
+/// Mount points of the cgroup v2 hierarchy and of the v1 memory hierarchy, relative to `Roots::root`.
 const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    /// Results of this sample, shared by all watched processes. The result for a missing process is `None`.
+    /// Results of this sample, which all watched processes share. The result for a process that does not exist is
+    /// `None`.
     seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }
@@ -89,8 +90,8 @@ impl Surroundings {
         }
     }
 
-    /// Finds the listening relatives of a process, and the clients of the process and its relatives. Keeps the clients
-    /// in `before`.
+    /// Finds the listening relatives of a process, and the clients of the process and of its relatives. Clients in
+    /// `before` are kept.
     fn find_job(
         &mut self,
         process: &Process,
@@ -148,8 +149,8 @@ impl Surroundings {
         }
     }
 
-    /// Returns the listening relatives and the topmost ancestor in the process's session. Without such an ancestor,
-    /// returns the process itself.
+    /// Returns the listening relatives, and the topmost ancestor in the session of the process. If there is no such
+    /// ancestor, returns the pid of the process itself.
     fn find_relatives(&mut self, process: &Process, tree: &Tree) -> (Vec<Relative>, u32) {
         let mut top = process.pid;
         let mut found: Vec<Relative> = Vec::new();
@@ -168,9 +169,9 @@ impl Surroundings {
             }
         };
         for pid in tree.ancestors(process.pid) {
-            // Logins, terminal programs and schedulers start each process in a separate session. A session that began
-            // outside this pid namespace has number 0 (proc_pid_stat(5)). All processes with number 0 are in the same
-            // session, because a session that began further down would have a number.
+            // Logins, terminal programs and schedulers start each process in a separate session. If the leader of a
+            // session is outside this pid namespace, the session has the number 0 (proc_pid_stat(5)). A process and
+            // an ancestor that both have number 0 are in the same session.
             match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
                     add(pid, Relation::Ancestor, seen.listens);
@@ -226,7 +227,7 @@ impl Surroundings {
         };
         let mut command = None;
         if has_memory {
-            // One additional byte shows whether argv exceeds the limit.
+            // One additional byte shows whether the command line exceeds the limit.
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
@@ -235,7 +236,7 @@ impl Surroundings {
     }
 }
 
-/// Returns whether all processes in the cgroup belong to one service or container.
+/// Returns whether all processes in the cgroup belong to a single service or container.
 fn has_cgroup_of_its_own(process: &Process) -> bool {
     let is_service = process
         .systemd_unit
@@ -245,7 +246,7 @@ fn has_cgroup_of_its_own(process: &Process) -> bool {
 }
 
 fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
-    // A path that begins with `/..` is outside this cgroup namespace and is not visible.
+    // A path with `..` is outside this cgroup namespace and is not visible.
     let cgroup = process.cgroup.as_deref().filter(|path| {
         path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
     });
@@ -335,7 +336,8 @@ mod tests {
     #[test]
     fn those_of_its_line_and_of_its_session_are_looked_at() {
         let mut fake = Fake::new();
-        // A terminal server, a shell, a listening front end, the process, its listening child.
+        // The processes are a terminal server, a shell, a listening front end, the process itself, and its listening
+        // child.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 70, 1);
         fake.process(71, 70, 70, 8);
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!(fake.relatives(&process(72)).len(), 2);
         fake.now_ns += 1;
         assert_eq!(fake.relatives(&process(72)), [(73, Relation::Descendant, nine.to_owned())]);
-        // The pid is reused by another process.
+        // The pid has been reused by another process.
         let other = Process { start_ticks: Some(8), ..process(72) };
         assert_eq!(fake.relatives(&other).len(), 1);
         let unknown = Process { pid: 72, ..Process::default() };
@@ -368,7 +370,7 @@ mod tests {
     #[test]
     fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
         let mut fake = Fake::new();
-        // The session began outside the namespace. A server further up started another session inside.
+        // The leader of the common session is outside the namespace. Process 60 is in a different session.
         fake.process(60, 1, 60, 8);
         fake.process(70, 60, 0, 1);
         fake.process(71, 70, 0, 8);

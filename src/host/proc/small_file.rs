@@ -1,7 +1,7 @@
 //! Reads small kernel files up to a limit.
 //!
-//! Do not use these functions for files that a user can create. Such a file may be a pipe or a link, or be on a file
-//! server that hangs.
+//! Must not be used for files that users can create. Such a file can be a pipe, a link, or a file on a file server
+//! that hangs.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,7 +13,7 @@ pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// Like [`read_start`], but returns text, or `None` if the file cannot be read or is not UTF-8.
+/// Reads text like [`read_start`]. Returns `None` if the file cannot be read or is not UTF-8.
 pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
     String::from_utf8(read_start(path, most_bytes).ok()?).ok()
 }

@@ -1,9 +1,9 @@
-//! Finds listening processes by comparing the sockets of a process with the tables in `/proc/PID/net`, which contain
-//! all sockets of the process's network namespace.
+//! Finds listening processes by comparing the sockets that a process holds with the tables in `/proc/PID/net`, which
+//! contain all sockets of a network namespace.
 //!
-//! A line in the table of Unix sockets ends with a path that a process chose, and a newline in the path starts another
-//! line. A process can therefore forge entries, so the table proves nothing. [`holds_listener`] must return proof, so
-//! it reads only TCP. For a Unix socket, the kernel reports the listener's pid to the connecting process
+//! A line in the table of Unix sockets ends with a path, which can contain a newline and thus a forged line. The
+//! table of Unix sockets therefore proves nothing, and [`holds_listener`], whose result is a proof, reads only the
+//! TCP tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to it
 //! (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};
@@ -16,25 +16,25 @@ use crate::host::Roots;
 use crate::host::gpu::gpu_files::{Sockets, read_held};
 use crate::host::proc::folder::{Folder, if_readable};
 
-/// Maximum number of bytes read from a table, enough for thousands of sockets.
+/// Maximum number of bytes read from a table. Thousands of sockets fit.
 const TABLE_BYTES: usize = 1 << 20;
 
-/// How long a table is valid. To build a table, the kernel walks a whole hash table, even if there are few connections:
-/// 7 ms for both TCP tables on a machine with 24 GiB. The table must expire, because the number of a namespace can be
-/// reused.
+/// Time, in nanoseconds, for which a table is valid. To produce a table, the kernel reads a whole hash table even if
+/// there are few connections. On a machine with 24 GiB of memory, this took 7 ms for both TCP tables. Tables expire
+/// because the number of a namespace can be reused.
 const VALID_NS: u64 = 60_000_000_000;
 
-/// Maximum number of network namespaces with valid tables. Any user can create namespaces, and each needs a walk.
-/// Beyond this limit, the listening addresses of a process are unknown.
+/// Maximum number of network namespaces whose tables are kept. Any user can create namespaces, and reading the tables
+/// of each takes time. The listening addresses of processes in further namespaces are unknown.
 pub(in crate::host) const MAX_NAMESPACES: usize = 256;
 
 const MOST_LISTED: usize = 64;
 
-/// Maximum number of connections stored for a network namespace. If there are more, it is unknown whether a process has
-/// clients, unless a client was found.
+/// Maximum number of connections kept for a network namespace. If there are more, and none of those kept has a
+/// client, it is unknown whether a process has clients.
 const MOST_CONNECTIONS: usize = 2_048;
 
-/// First of the kernel's default ephemeral ports (`ip_local_port_range`).
+/// Lowest port that the kernel assigns to outgoing connections by default (`ip_local_port_range`).
 const FIRST_CHOSEN_PORT: u16 = 32_768;
 
 pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
@@ -43,8 +43,9 @@ pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<
 }
 
 /// Returns whether a process holds the socket that a connection to `address` from its network namespace would reach.
-/// Call this function before sending a secret, and again after connecting. Returns `Some(false)` if the connection
-/// would reach another process or none, and `None` if descriptors cannot be read or there are too many sockets.
+/// To be called before a secret is sent, and again after connecting. Returns `Some(false)` if the connection would
+/// reach another process or none. Returns `None` if the file descriptors cannot be read or if there are too many
+/// sockets.
 pub(in crate::host) fn holds_listener(
     roots: &Roots,
     folder: &Folder,
@@ -56,7 +57,8 @@ pub(in crate::host) fn holds_listener(
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
         takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
-    // The kernel prefers sockets bound to the exact address (`__inet_lookup_listener` in `net/ipv4/inet_hashtables.c`).
+    // The kernel prefers sockets that are bound to the exact address (`__inet_lookup_listener` in
+    // `net/ipv4/inet_hashtables.c`).
     if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
         takers.retain(|(reach, _)| *reach == Reach::Exact);
     }
@@ -69,7 +71,8 @@ pub(in crate::host) fn holds_listener(
     }
 }
 
-/// Counts the established connections to the ports that a process listens on. Returns `None` if the number is unknown.
+/// Counts the established connections to the ports on which a process listens. Returns `None` if the number is
+/// unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
     let held = read_held(folder, &roots.dev).ok()?.sockets?;
     if held.is_partial {
@@ -99,7 +102,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
 }
 
 fn parse_established(line: &[u8]) -> Option<u16> {
-    /// From the kernel's `include/net/tcp_states.h`, in hexadecimal.
+    /// State of an established connection, in hexadecimal (`include/net/tcp_states.h` of the kernel).
     const ESTABLISHED: &str = "01";
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let (_, port) = fields.nth(1)?.split_once(':')?;
@@ -108,7 +111,7 @@ fn parse_established(line: &[u8]) -> Option<u16> {
     is_established.then_some(port)
 }
 
-/// Listening sockets by network namespace, read on demand.
+/// Keeps the tables of sockets by network namespace. A table is read when it is needed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
@@ -125,12 +128,12 @@ struct Tables {
 struct Inodes {
     places: Vec<(u64, Bound)>,
     is_whole: bool,
-    /// Connections to or from a listening port, read from the same table.
+    /// Connections to or from a listening port, from the same table.
     connections: Vec<Connection>,
     has_all_connections: bool,
 }
 
-/// A TCP connection. The inode number is 0 if no process holds the socket.
+/// Describes a TCP connection. The inode number is 0 if no process holds the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Connection {
     local: SocketAddr,
@@ -138,17 +141,17 @@ struct Connection {
     inode: u64,
 }
 
-/// Address of a listening socket. The order determines which addresses are reported first: services use low ports, but
-/// libraries' internal sockets use high ports or a path.
+/// Describes the address of a listening socket. Addresses are reported in this order, because services usually use
+/// low ports, and libraries use high ports or Unix sockets for internal purposes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),
-    /// A path, or empty if the socket has no name. An abstract name begins with `@`.
+    /// Path, or an empty string if the socket has no name. An abstract name starts with `@`.
     Unix(Arc<str>),
 }
 
 impl Bound {
-    /// Returns how a connection to this address can reach the socket, or `None` if it cannot.
+    /// Returns how a connection to `wanted` can reach the socket, or `None` if it cannot.
     fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
@@ -206,7 +209,7 @@ impl Listening {
                 .namespaces
                 .entry(namespace)
                 .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
-            // The table of Unix sockets is the cheapest to read.
+            // The table of Unix sockets is read first, because that takes the least time.
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
@@ -234,10 +237,10 @@ impl Listening {
 }
 
 impl Listening {
-    /// Returns the TCP addresses in `addresses` that have a client: a process outside the job that is or recently was
-    /// connected. `folder` belongs to the process that listens there, and `job` contains the sockets of all processes
-    /// of the job. Uses the tables that [`read`](Self::read) has filled. Returns `None` if there are too many
-    /// connections to know.
+    /// Returns those of the TCP addresses in `addresses` that have a client, which is a process outside the job that
+    /// is or recently was connected. `folder` belongs to the process that listens at the addresses, and `job`
+    /// contains the sockets of all processes of the job. Uses the tables read by [`read`](Self::read). Returns `None`
+    /// if this is unknown because there are too many connections.
     pub(in crate::host) fn clients(
         &self,
         folder: &Folder,
@@ -269,7 +272,7 @@ impl Listening {
                 if connection.inode != 0 {
                     return is_it(connection.local) && !is_of_the_job(connection);
                 }
-                // The kernel remembers a closed connection for a minute, but not which process held the socket.
+                // The kernel keeps a closed connection for a minute, but not which process held the socket.
                 let is_local = connection.remote.ip().is_loopback();
                 (is_it(connection.local) || is_it(connection.remote))
                     && (address.port() < FIRST_CHOSEN_PORT || !is_local)
@@ -284,7 +287,7 @@ impl Listening {
     }
 }
 
-/// Parses the number of a namespace from a link target such as `net:[4026531840]`.
+/// Parses the number of a namespace in a link target such as `net:[4026531840]`.
 pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
@@ -298,10 +301,10 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) ->
 enum Reach {
     /// The socket is bound to this address.
     Exact,
-    /// The socket is bound to all addresses.
+    /// The socket is bound to all addresses of the same IP version.
     Any,
-    /// The socket is bound to all IPv6 addresses. It also accepts IPv4 unless `IPV6_V6ONLY` is set, which the table
-    /// does not show.
+    /// The socket is bound to all IPv6 addresses. Unless `IPV6_V6ONLY` is set, which the table does not show, it also
+    /// accepts IPv4 connections.
     Perhaps,
 }
 
@@ -310,7 +313,8 @@ enum SocketLine {
     Listens(u64, Bound),
     /// A pending connection. Older kernels list pending connections among the listening sockets.
     Other,
-    /// The kernel lists connections after all listening sockets (`tcp_get_idx` in `net/ipv4/tcp_ipv4.c`).
+    /// An open or closed connection. The kernel lists connections after all listening sockets (`tcp_get_idx` in
+    /// `net/ipv4/tcp_ipv4.c`).
     Connected(Connection),
 }
 
@@ -330,7 +334,7 @@ impl SocketTable {
         };
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
-            // The table is missing if the kernel lacks the protocol or the process has exited.
+            // The table does not exist if the kernel lacks the protocol or if the process has exited.
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             read => read?,
         }
@@ -374,9 +378,10 @@ impl SocketTable {
     }
 }
 
-/// Parses `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`.
+/// Parses a line such as `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1
+/// …`.
 fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
-    /// From the kernel's `include/net/tcp_states.h`.
+    /// States of a connection (`include/net/tcp_states.h` of the kernel).
     const SYN_RECEIVED: u8 = 3;
     const LISTEN: u8 = 10;
     let line = std::str::from_utf8(line).ok()?;
@@ -401,7 +406,8 @@ fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(parse_address(address)?, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// Parses an address in the kernel's format: groups of four bytes, each printed as one number in native byte order.
+/// Parses an address in the kernel's format, which consists of groups of four bytes. Each group is a hexadecimal
+/// number in native byte order.
 fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hexadecimal.get(at * 8..at * 8 + 8)?;
@@ -420,12 +426,12 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
     }
 }
 
-/// Parses `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
+/// Parses a line such as `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
 ///
-/// Ignores sockets other than stream sockets, because the CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`)
-/// in every process with a context.
+/// Ignores all sockets except stream sockets, because the CUDA library listens on a seqpacket socket
+/// (`@cuda-uvmfd-…`) in each process that has a CUDA context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
-    /// `__SO_ACCEPTCON` (`include/uapi/linux/net.h`).
+    /// Flag `__SO_ACCEPTCON` of a listening socket (`include/uapi/linux/net.h`).
     const ACCEPTS: u32 = 1 << 16;
     /// `SOCK_STREAM` as the kernel prints it.
     const STREAM: &str = "0001";

@@ -1,26 +1,26 @@
-//! Parses `/proc/PID/stat`, which identifies a process and contains the values that change often.
+//! Parses `/proc/PID/stat`, which identifies a process and contains the values that change frequently.
 //!
-//! `processes` reads only this file in each sample. A changed stack address (`start_stack`) shows that the process has
-//! executed another program, so other files need not be read to detect an exec.
+//! In most samples, `processes` reads only this file. A changed stack address (`start_stack`) shows that the process
+//! has executed another program, so no other file is needed to detect that.
 
 use std::path::Path;
 
 use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
 
-/// Maximum number of bytes in a line: 52 numbers of 20 digits and a name.
+/// Maximum number of bytes in the file, which contains 52 numbers of up to 20 digits and a name.
 pub(in crate::host) const STAT_BYTES: usize = 2048;
 
-/// `PF_EXITING` in the kernel's `include/linux/sched.h`.
+/// Flag `PF_EXITING` (`include/linux/sched.h` of the kernel).
 const EXITING: u64 = 0x0000_0004;
 
-/// `PF_KTHREAD` in the kernel's `include/linux/sched.h`.
+/// Flag `PF_KTHREAD` (`include/linux/sched.h` of the kernel).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A line of `/proc/PID/stat`, with memory in pages and times in clock ticks.
+/// Contains the values of `/proc/PID/stat`, with memory in pages and times in clock ticks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
-    /// Short name of the program, which can contain any bytes. The kernel truncates it to 15 bytes.
+    /// Name of the first thread, which can contain any bytes. The kernel truncates it to 15 bytes.
     pub comm: &'a [u8],
     pub state: char,
     /// `None` if the parent is outside this pid namespace.
@@ -29,30 +29,29 @@ pub struct Stat<'a> {
     pub process_group: Option<u32>,
     /// `None` if the leader of the session is outside this pid namespace.
     pub session: Option<u32>,
-    /// Device number of the controlling terminal, or 0 without a terminal.
+    /// Device number of the controlling terminal, or 0 if there is none.
     pub terminal: u32,
     pub is_kernel_thread: bool,
-    /// Whether the process is exiting or a zombie. Its memory map and files are no longer visible then, although a
-    /// driver can delay the exit for a long time and keep the GPU memory allocated.
+    /// Whether the process is exiting or a zombie. Its memory map and files are then no longer visible. A driver can
+    /// delay the exit for a long time, during which the GPU memory remains allocated.
     pub is_exiting: bool,
     pub cpu_ticks: u64,
-    /// CPU time of reaped children and their descendants.
+    /// CPU time of reaped children and of the descendants that they reaped.
     pub reaped_ticks: u64,
     /// `None` if all threads have exited.
     pub threads: Option<u32>,
     pub start_ticks: u64,
     pub rss_pages: u64,
-    /// Start address of the stack, which changes with each exec. The kernel shows 0 to readers that may not trace the
-    /// process, and for exiting processes.
+    /// Start address of the stack, which is different for each executed program. The kernel returns 0 to readers that
+    /// may not trace the process, and for exiting processes.
     pub start_stack: u64,
-    /// Whether the kernel is releasing the process. The process has then left its process group, and the numbers are
-    /// meaningless.
+    /// Whether the kernel is releasing the process. It then has no process group any more, and other values are
+    /// invalid.
     pub is_released: bool,
 }
 
 impl Stat<'_> {
-    /// Returns whether the process's memory can be read without blocking. A read can block if the process is in state
-    /// D.
+    /// Returns whether the memory of the process can be read without blocking. In state D, a read may block.
     pub fn has_memory(&self) -> bool {
         self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
     }
@@ -60,7 +59,7 @@ impl Stat<'_> {
 
 /// Parses `/proc/PID/stat`. Returns `None` if the line is incomplete or malformed.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
-    // The name can contain any bytes, including parentheses and newlines. The rest of the line contains no parentheses.
+    // The name can contain any bytes, including parentheses and newlines. There are no parentheses after the name.
     let open = bytes.iter().position(|&byte| byte == b'(')?;
     let close = bytes.iter().rposition(|&byte| byte == b')')?;
     let comm = bytes.get(open + 1..close)?;
@@ -74,7 +73,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let ppid = signed(fields.next()?)?;
     let process_group = signed(fields.next()?)?;
     let session = signed(fields.next()?)?;
-    // The kernel prints this bit set as a signed number.
+    // The kernel prints the device number as a signed number.
     let terminal = signed(fields.next()?)? as u32;
     let flags = unsigned(fields.nth(1)?)?;
     let user_ticks = unsigned(fields.nth(4)?)?;
@@ -86,7 +85,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let start_ticks = unsigned(fields.nth(1)?)?;
     let rss_pages = unsigned(fields.nth(1)?)?;
     let start_stack = unsigned(fields.nth(3)?)?;
-    // The last field may be truncated unless another field follows.
+    // The previous field may be truncated unless another field follows.
     fields.next()?;
 
     let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
@@ -129,13 +128,13 @@ fn signed(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// Returns the name below `/dev` of a terminal's device number: `pts/3`, `tty1`, `ttyS0`. Returns `None` without a
-/// terminal, or if the kind of terminal is unknown.
+/// Returns the name below `/dev` of the terminal with this device number, such as `pts/3`, `tty1` or `ttyS0`. Returns
+/// `None` if there is no terminal or its type is unknown.
 pub fn terminal_name(device: u32) -> Option<String> {
-    // The kernel encodes device numbers for user space in this way (`new_encode_dev`).
+    // Decode the device number, which the kernel encodes with `new_encode_dev`.
     let major = device >> 8 & 0xfff;
     let minor = device & 0xff | device >> 12 & 0xfff00;
-    // Numbers from the kernel's `Documentation/admin-guide/devices.txt`.
+    // The numbers are from `Documentation/admin-guide/devices.txt` of the kernel.
     Some(match (major, minor) {
         (4, 0..64) => format!("tty{minor}"),
         (4, _) => format!("ttyS{}", minor - 64),
@@ -149,8 +148,8 @@ pub fn terminal_name(device: u32) -> Option<String> {
     })
 }
 
-/// Returns the start time of the process in clock ticks since boot, or `None` if the process does not exist. The pid
-/// and the start time together identify a process.
+/// Returns the start time of the process in clock ticks since boot, or `None` if the process does not exist.
+/// Together, the pid and the start time identify a process.
 pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
     let path = || proc.join(pid.to_string()).join("stat");
     let mut content = Vec::new();
@@ -212,8 +211,8 @@ mod tests {
         );
     }
 
-    /// Builds a stat line with the name `comm`. `head` contains the state, the parent, the process group and the
-    /// session.
+    /// Returns a line of `/proc/PID/stat` with the name `comm`. `head` contains the state, the parent, the process
+    /// group and the session.
     fn line(comm: &[u8], head: &str) -> Vec<u8> {
         let mut bytes = b"1 (".to_vec();
         bytes.extend(comm);
@@ -263,7 +262,7 @@ mod tests {
     fn a_cut_stat_line_is_refused() {
         let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
-            // The last required field may lack digits.
+            // The last required field may be truncated.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
         }
         assert!(parse_stat(&LINE[..last + 8]).is_some());
@@ -284,7 +283,7 @@ mod tests {
         ] {
             assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
         }
-        // Extreme numbers are kept, and their sum saturates.
+        // Extreme numbers are accepted, and their sum saturates.
         let max = u64::MAX;
         let bytes =
             format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {max} {max} 0 0 20 0 1 0 {max} 0 0 0 0 0 0 0");

@@ -1,26 +1,26 @@
-//! Parses `/proc/PID/status`: the user of a process, its pids, and its signal masks.
+//! Parses `/proc/PID/status`, which contains the user, the pids and the signal masks of a process.
 
 use crate::host::proc::folder::Folder;
 
-/// Maximum number of bytes read. `NSpid` follows the groups, and a user may be in many groups.
+/// Maximum number of bytes read. The `NSpid` line follows the list of groups, which can be long.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
-    /// Short name of the program. The kernel escapes backslashes and newlines in it.
+    /// Name of the first thread. The kernel escapes backslashes and newlines in it.
     pub name: Option<&'a [u8]>,
     pub uid: Option<u32>,
-    /// Pid in the innermost pid namespace: 1 for the first process of a container.
+    /// Pid in the innermost pid namespace, which is 1 for the first process of a container.
     pub innermost_pid: Option<u32>,
-    /// Same as `innermost_pid`, but `None` if the innermost namespace is the reader's. `NSpid` begins with the pid in
-    /// the reader's namespace (proc_pid_status(5)).
+    /// Pid in the innermost pid namespace, or `None` if that is gpumem's namespace. The first pid after `NSpid` is
+    /// the one in the namespace of the reader (proc_pid_status(5)).
     pub namespace_pid: Option<u32>,
-    /// The pids of the `NSpid` line, separated by tabs.
+    /// Pids of the `NSpid` line, separated by tabs.
     pub nspid: &'a [u8],
 }
 
 impl ProcStatus<'_> {
-    /// Returns the pids in all pid namespaces, from the reader's to the innermost. The list is empty if the kernel does
+    /// Returns the pids in all pid namespaces, from gpumem's to the innermost, or an empty list if the kernel does
     /// not report them.
     pub fn pids(&self) -> Vec<u32> {
         let fields = self.nspid.split(|&byte| byte == b'\t');
@@ -29,7 +29,7 @@ impl ProcStatus<'_> {
     }
 }
 
-/// Signals that a process catches or blocks. Bit 0 is signal 1.
+/// Describes which signals a process catches or blocks. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
     caught: u64,
@@ -64,7 +64,7 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
 /// Parses `/proc/PID/status`, which may be truncated.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
-    // A line without a newline may lack digits.
+    // A line without a newline may be truncated.
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(line) = line.strip_suffix(b"\n") else {
             break;
@@ -86,8 +86,8 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
 /// Maximum number of bytes read from `/proc/PID/uid_map`. The kernel accepts at most 340 lines.
 const UID_MAP_BYTES: usize = 16 << 10;
 
-/// Returns the user who owns a process: its real user, or the creator of its user namespace, as in a rootless
-/// container. `content` is a reusable buffer.
+/// Returns the user who owns a process. That is its real user or, as in a rootless container, the creator of its user
+/// namespace. `content` is a reusable buffer.
 pub(in crate::host) fn owner_uid(
     folder: &Folder,
     uid: Option<u32>,
@@ -97,9 +97,9 @@ pub(in crate::host) fn owner_uid(
     read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
 }
 
-/// Returns the user who created a user namespace, according to its `uid_map`. An unprivileged user can map a single uid
-/// only to their own uid, and ranges only to the subordinate uids in /etc/subuid (user_namespaces(7), newuidmap(1)).
-/// Returns `None` for root's namespaces, which map only ranges.
+/// Returns the user who created a user namespace, according to its `uid_map`. An unprivileged user can map a single
+/// uid only to their real uid, and ranges only to the subordinate uids in `/etc/subuid` (user_namespaces(7),
+/// newuidmap(1)). Returns `None` for namespaces created by root, which usually map only ranges.
 fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
     lines.find_map(|line| {
@@ -165,11 +165,11 @@ mod tests {
     fn a_user_namespace_belongs_to_its_creator() {
         for (map, owner) in [
             ("         0          0 4294967295\n", None),
-            // `unshare -r`, rootless podman, and rootless podman with `--userns=keep-id`.
+            // Maps of `unshare -r`, rootless Podman, and rootless Podman with `--userns=keep-id`
             ("         0       1000          1\n", Some(1000)),
             ("0 1000 1\n1 100000 65536\n", Some(1000)),
             ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", Some(1000)),
-            // Namespaces of root: Docker's userns-remap, and a namespace that maps only root.
+            // Maps created by root: Docker's userns-remap, and a namespace that maps only root
             ("0 100000 65536\n", None),
             ("0 0 1\n", None),
             ("", None),

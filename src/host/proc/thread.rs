@@ -1,5 +1,5 @@
-//! Finds a live thread of a process whose first thread has exited. The kernel then shows the files and memory of the
-//! process only in `/proc/PID/task/TID` of another thread (proc_pid_task(5)).
+//! Finds a live thread of a process whose first thread has exited. The files and memory of the process are then
+//! visible only in the folder `/proc/PID/task/TID` of another thread (proc_pid_task(5)).
 
 use std::ffi::CString;
 
@@ -17,7 +17,7 @@ pub(in crate::host) struct RemainingThread {
 }
 
 /// Returns a live thread of a process whose first thread has exited, preferably one that is not in state D. Returns
-/// `None` if the first thread is alive or all threads have exited. `stat` must have been read through `process`.
+/// `None` if the first thread is alive or if all threads have exited. `stat` must have been read through `process`.
 pub(in crate::host) fn find_remaining_thread(
     process: &Folder,
     stat: &Stat<'_>,

@@ -1,8 +1,9 @@
-//! Counts bytes transferred over TCP connections. The files in /proc do not count recv(2) and send(2), but the kernel's
-//! socket diagnostics count them for each socket (sock_diag(7), `tcp_info` in `include/uapi/linux/tcp.h`).
+//! Counts the bytes transferred over TCP connections. The files in /proc do not include recv(2) and send(2), but the
+//! kernel's socket diagnostics contain counts for each socket (sock_diag(7), `tcp_info` in
+//! `include/uapi/linux/tcp.h`).
 //!
-//! The kernel answers for the network namespace of the caller. If gpumem may not enter a process's namespace, as for
-//! another user's container, the count is unknown.
+//! The kernel returns the sockets of the caller's network namespace. If gpumem may not enter the namespace of a
+//! process, such as the container of another user, the count is unknown.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
@@ -18,14 +19,15 @@ use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::sockets::{MAX_NAMESPACES, read_namespace, shares_network};
 
-/// How long the result for a namespace is valid: less than the time between two visits to a process.
+/// Time, in nanoseconds, for which the result for a namespace is valid. It is shorter than the time between two
+/// visits to a process.
 const VALID_NS: u64 = 20_000_000_000;
 
-/// Maximum number of connections read in a namespace, which takes a fifth of a second. If users open more, the traffic
-/// of all processes in the namespace is unknown.
+/// Maximum number of connections read in a namespace. Reading this many takes a fifth of a second. If there are more,
+/// the traffic of all processes in the namespace is unknown.
 const MAX_CONNECTIONS: usize = 128 << 10;
 
-/// Bytes acknowledged and received, by inode number of the socket.
+/// Number of bytes sent and acknowledged plus bytes received, by the inode number of the socket.
 pub(in crate::host) type BySocket = HashMap<u64, u64>;
 
 #[derive(Debug, Default)]
@@ -40,8 +42,9 @@ pub(in crate::host) struct SocketBytes {
 }
 
 impl Traffic {
-    /// Adds the bytes over a process's sockets to `sum` and returns the total. Fails with `NOBUFS` if connections or
-    /// namespaces exceed a limit, and with another error if gpumem may not enter the namespace.
+    /// Adds to `sum` the bytes that were transferred over a process's sockets since the last call, and returns the
+    /// total. Returns `NOBUFS` if connections or namespaces exceed a limit, and another error if gpumem may not enter
+    /// the namespace.
     pub(in crate::host) fn add(
         &mut self,
         sum: &mut SocketBytes,
@@ -82,7 +85,8 @@ impl Traffic {
     }
 }
 
-/// Queries the network namespace of a process. A separate thread enters the namespace if it is not gpumem's.
+/// Reads the connections in the network namespace of a process. If it is not gpumem's namespace, a separate thread
+/// enters it.
 fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     if shares_network(roots, folder) == Some(true) {
         return read_table(MAX_CONNECTIONS);
@@ -96,7 +100,7 @@ fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
     thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
 }
 
-/// Reads all connections in the namespace of this thread. Fails with `NOBUFS` if there are more than `limit`.
+/// Reads all connections in the namespace of this thread. Returns `NOBUFS` if there are more than `limit`.
 fn read_table(limit: usize) -> io::Result<BySocket> {
     let kind = SocketType::DGRAM;
     let socket =
@@ -126,11 +130,13 @@ const INFO: u16 = 2;
 const HEADER_BYTES: usize = 16;
 const SOCKET_BYTES: usize = 72;
 
-/// Builds a request for all connections of a family with their `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
+/// Returns a request for all connections of a family with their `tcp_info`. It consists of `nlmsghdr` and
+/// `inet_diag_req_v2`.
 fn request(family: AddressFamily) -> [u8; 72] {
     const REQUEST_DUMP: u16 = 0x301;
     const TCP: u8 = 6;
-    /// Connections that are established or closed by the peer: `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`.
+    /// Set of the states `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`, in which connections are established or closed only
+    /// by the peer.
     const CONNECTED: u32 = 1 << 1 | 1 << 8;
     let mut message = [0; 72];
     message[..4].copy_from_slice(&72u32.to_ne_bytes());
@@ -196,7 +202,6 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's counts for a real connection must match the bytes sent.
     #[test]
     fn bytes_of_a_connection_are_counted_by_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -218,7 +223,7 @@ mod tests {
             };
             [0, 1].map(add).map(Result::unwrap)
         };
-        // Sent bytes are counted once acknowledged. The first packet of a connection adds one byte.
+        // Sent bytes are counted when they are acknowledged. The first packet of a connection adds one byte.
         assert_eq!(carried(0), [1, 0]);
         let sent = [7; 100_000];
         sender.write_all(&sent[..60_000]).unwrap();
@@ -235,7 +240,7 @@ mod tests {
     #[test]
     fn traffic_beyond_the_connection_limit_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The kernel returns about a hundred connections in each message.
+        // The kernel returns about a hundred connections per message.
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _open: Vec<_> = (0..300).map(|_| (open(), listener.accept().unwrap())).collect();
         assert_eq!(read_table(500), Err(Errno::NOBUFS));

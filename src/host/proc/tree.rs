@@ -1,16 +1,16 @@
-//! The process tree of the machine, and the activity of each watched process's family: its descendants and the other
-//! members of its process group.
+//! Keeps the process tree of the machine, and measures the activity of each watched process's family, which consists
+//! of its descendants and the other members of its process group.
 //!
-//! Some processes only wait for their children (rollouts, loaders, compilers) or for the other end of a pipe (`prep.py
-//! | infer.py`). The work of the family is therefore attributed to the process. A shell with job control starts each
-//! pipeline in a separate group, whereas a script and all processes that it starts form one group. A parent changes
-//! only when a parent exits. `holders` lists /proc every five seconds. After a listing, this module reads one stat file
-//! for each process that is new or has lost its parent. A sample reads one stat file for each family member that is not
-//! watched. The family's I/O is read twice a minute.
+//! Some processes only wait for their children (rollouts, loaders, compilers) or for the other end of a pipe
+//! (`prep.py | infer.py`). The work of the family is therefore attributed to the process. A shell with job control
+//! starts each pipeline in a separate group, whereas a script and all processes that it starts usually form one
+//! group. A process gets a new parent only when its parent exits. `holders` lists /proc every five seconds. After a
+//! listing, this module reads the `stat` file of each process that is new or whose parent has exited. In each sample,
+//! it reads the `stat` file of each family member that is not watched. The I/O of the family is read twice a minute.
 //!
-//! The CPU time of an exited child is not lost: the process that reaped the child has it in fields 16 and 17 of its
-//! stat. If the parent ignores SIGCHLD, no process reaps the child and the kernel drops the time. The last sampled time
-//! is used then.
+//! The CPU time of an exited child is added to fields 16 and 17 in the `stat` file of the process that reaped the
+//! child. If the parent ignores SIGCHLD, no process reaps the child, and the kernel drops the time. The value in the
+//! last sample is used then.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::model::process::Descendants;
 
 const MAX_DESCENDANTS: usize = 4096;
 
-/// Maximum number of process-group members that are read, lowest pids first. Without this limit, each rank in a group
-/// of a thousand would cause all others to be read.
+/// Maximum number of members read from a process group. Members with low pids come first. Without this limit, each of
+/// a thousand processes in a group would cause all others to be read.
 const MAX_PER_GROUP: usize = 64;
 
 const MAX_ANCESTORS: usize = 16;
@@ -37,7 +37,7 @@ pub(in crate::host) struct Tree {
     ticks_per_second: u64,
     own_pid: u32,
     nodes: HashMap<u32, Node>,
-    /// Pids of children by parent, without kernel threads.
+    /// Pids of children by pid of the parent, without kernel threads.
     children: HashMap<u32, Vec<u32>>,
     groups: HashMap<u32, Vec<u32>>,
     used: HashMap<u32, Ticks>,
@@ -61,8 +61,9 @@ struct Sum {
     /// The process itself, its descendants, and the other members of its process group, in this order.
     family: Vec<u32>,
     ticks: u64,
-    /// CPU time that was counted for exited members but that no process had reaped by the last sample. If a parent was
-    /// read just before its child exited, the parent's next value includes this time.
+    /// CPU time of exited members that was already counted, but was not yet included in the values of the processes
+    /// that reap them. If a parent is read immediately before its child exits, the parent's next value includes this
+    /// time.
     owed_ticks: u64,
     result: Arc<Descendants>,
 }
@@ -92,7 +93,7 @@ impl Tree {
         let mut content = [0; STAT_BYTES];
         for &ProcEntry { pid, inode } in listing {
             let old_node = old_nodes.get(&pid).filter(|_| is_same(pid)).copied();
-            // When a process exits, its children get a new parent, so their stat is read again.
+            // When a process exits, its children get a new parent, so their `stat` files are read again.
             let node = old_node.filter(|node| node.ppid.is_none_or(is_same)).or_else(|| {
                 let stat = read_stat(proc, pid, &mut content)?;
                 Some(Node {
@@ -125,13 +126,14 @@ impl Tree {
         node.is_some_and(|node| process.start_ticks == Some(node.start_ticks))
     }
 
-    /// Returns the descendants of a process, at most [`MAX_DESCENDANTS`]. Parents precede their children.
+    /// Returns the descendants of a process, or only a part of them if there are more than [`MAX_DESCENDANTS`].
+    /// Parents precede their children.
     pub(in crate::host) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut descendants: Vec<u32> = Vec::new();
         if !self.children.contains_key(&pid) {
             return descendants;
         }
-        // After pids were reused, a process can appear to be its own ancestor.
+        // If pids have been reused, a process can appear to be its own ancestor.
         let mut visited = HashSet::from_iter([pid]);
         let mut next = Some(pid);
         let mut at = 0;
@@ -144,13 +146,14 @@ impl Tree {
         descendants
     }
 
-    /// Returns at most [`MAX_ANCESTORS`] ancestors of a process, nearest first, without process 1.
+    /// Returns up to [`MAX_ANCESTORS`] ancestors of a process without process 1, nearest first.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
     }
 
-    /// Fills in the activity of each process's family, which is unknown if /proc cannot be read or was never listed.
+    /// Fills in the activity of the family of each process. It is unknown if /proc cannot be read or was never
+    /// listed.
     pub(in crate::host) fn fill(
         &mut self,
         proc: Option<&Folder>,
@@ -184,11 +187,11 @@ impl Tree {
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
             let descendants = family.clone();
-            // gpumem's work must not be attributed to the script that started gpumem.
+            // gpumem's work must not be attributed to a script that started gpumem.
             let is_other = |pid: &&u32| !descendants.contains(pid) && **pid != self.own_pid;
             let other_members = group.into_iter().flatten().filter(is_other);
             family.extend(other_members);
-            // Only the first watched process of a group reads the other members.
+            // The other members of a group are read only for the first watched process of the group.
             let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
             let unread = if is_read { &family[..=count] } else { &family[..] };
             for &pid in unread {
@@ -253,7 +256,7 @@ impl Tree {
         Changes { used: used.collect(), ended: ended.map(|(&pid, &last)| (pid, last)).collect() }
     }
 
-    /// Returns the CPU time that the family and its exited children used since the last sample, and the new
+    /// Returns the CPU time that the family and its exited children have used since the last sample, and the new
     /// `owed_ticks`. In the first sample, the CPU time is the total since the processes started.
     fn newly_used(
         &self,
@@ -277,7 +280,7 @@ impl Tree {
         }
         let last_sum = last.filter(|_| !changes.ended.is_empty());
         for pid in last_sum.iter().flat_map(|sum| sum.family.iter().skip(1)) {
-            // A process adopted by another parent still runs, so no process has reaped its time.
+            // A process that has left the family still runs, so its time has not been added to another process.
             let has_left = |used: &Ticks| {
                 let node = self.nodes.get(pid).filter(|node| node.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
@@ -287,18 +290,18 @@ impl Tree {
                     ended_ticks.saturating_add(used.own_ticks.saturating_add(used.reaped_ticks));
             }
         }
-        // The sampled time of exited processes was counted while they ran.
+        // The time of exited processes up to the last sample was counted while they ran.
         let counted = ended_ticks.saturating_add(last.map_or(0, |sum| sum.owed_ticks));
         let ticks = own_ticks.saturating_add(reaped_ticks.saturating_sub(counted));
         (ticks, ended_ticks.saturating_sub(reaped_ticks))
     }
 }
 
-/// Changes between two samples, by pid, without unchanged processes.
+/// Contains the changes between two samples by pid. Processes without changes are omitted.
 struct Changes {
     /// CPU time of the process and of its reaped children since the last sample.
     used: HashMap<u32, (u64, u64)>,
-    /// CPU time at the last sample of processes that have exited since.
+    /// CPU time, at the last sample, of processes that have exited since.
     ended: HashMap<u32, Ticks>,
 }
 

@@ -1,10 +1,10 @@
-//! Measures the CPU time and the file and network I/O of a job: the given processes and all processes that work for
-//! them. The difference between two readings shows whether the job worked in between.
+//! Measures the CPU time and the file and network I/O of a job, which consists of the given processes and all
+//! processes that work for them. The difference between two readings shows whether the job worked in the meantime.
 //!
-//! `tree` follows all watched processes at little cost. This module instead reads all values when called, so the result
-//! is current. A job includes the descendants of the given processes and the other members of their process groups. It
-//! also includes helpers that are no longer connected with them: processes that belonged to the job at an earlier
-//! reading, and orphans of the same user that inherited the environment.
+//! `tree` follows all watched processes at low cost. This module, in contrast, reads all values when it is called, so
+//! that they are current. A job includes the descendants of the given processes and the other members of their
+//! process groups. It also includes helpers that are no longer connected to them, that is, processes that belonged to
+//! the job at an earlier reading, and orphans of the same user that have inherited the environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::host::proc::traffic::{BySocket, Traffic};
 
 const MAX_MEMBERS: usize = 4096;
-/// Maximum number of orphans whose environment is read. Users can start any number of orphans.
+/// Maximum number of orphans whose environments are read. Users can start any number of orphans.
 const MAX_ORPHANS: usize = 256;
 /// Maximum number of bytes read from an environment. A longer environment is treated as unknown.
 const ENVIRONMENT_BYTES: usize = 128 << 10;
-/// Maximum CPU wait that is counted as work, as a multiple of the running time. On a busy machine, even a process that
-/// only polls waits each time.
+/// Maximum CPU wait that is included in the work, as a multiple of the running time. On a busy machine, even a
+/// process that only polls waits for a CPU each time.
 const MAX_WAIT_RATIO: f64 = 10.0;
-/// Variables that a shell sets for each program.
+/// Variables that a shell changes for the programs that it starts.
 const CHANGING: [&[u8]; 4] = [b"_=", b"SHLVL=", b"PWD=", b"OLDPWD="];
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobUsage {
     read_ns: u64,
-    /// All processes of the machine. The usage of a process that joins the job later is compared with its value here.
+    /// All processes of the machine. They are kept to compare the CPU time of a process that joins the job later.
     machine: Arc<BTreeMap<u32, Listed>>,
     job: BTreeMap<u32, JobMember>,
-    /// Bytes transferred over the job's sockets, which its processes can share.
+    /// Bytes transferred over the sockets of the job. Several of its processes can share a socket.
     sockets: BySocket,
 }
 
@@ -51,7 +51,7 @@ struct Listed {
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct JobMember {
-    /// Time spent waiting for a CPU. On a less busy machine, the process would have run.
+    /// Time spent waiting for a CPU. On a less busy machine, the process would have run in that time.
     wait_seconds: f64,
     io_bytes: u64,
 }
@@ -96,7 +96,8 @@ impl JobUsage {
             let bytes_before = before.sockets.get(inode).copied().unwrap_or_default();
             bytes = bytes.saturating_add(bytes_now.saturating_sub(bytes_before));
         }
-        // A parent that reaps a child adds the child's CPU time to its own, although most of that time may be old.
+        // When a parent reaps a child, the child's whole CPU time is added to the parent's, including time before the
+        // first reading.
         for pid in before.job.keys().filter(|&&pid| before.start_of(pid) != self.start_of(pid)) {
             let ticks = before.machine.get(pid).map(|listed| listed.ticks).unwrap_or_default();
             ended_ticks =
@@ -152,8 +153,8 @@ impl<'a> UsageReader<'a> {
         Self { roots, read_ns: read_clocks().boottime_ns, machine: Arc::new(machine), children }
     }
 
-    /// Reads the usage of the job of these processes, given as pids and start ticks. `before` is an earlier reading of
-    /// the same job.
+    /// Reads the usage of the job of these processes, which are identified by pid and start ticks. `before` is an
+    /// earlier reading of the same job.
     pub fn read(&self, processes: &[(u32, u64)], before: Option<&JobUsage>) -> JobUsage {
         let start_of = |pid: u32| self.machine.get(&pid).map(|listed| listed.ticks.start);
         let is_alive = |(pid, start): &&(u32, u64)| start_of(*pid) == Some(*start);
@@ -162,7 +163,7 @@ impl<'a> UsageReader<'a> {
         let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
         let is_of_group =
             |listed: &Listed| listed.process_group.is_some_and(|group| groups.contains(&group));
-        // A script's job does not include gpumem and its children.
+        // The job of a script must not include gpumem and its children.
         let own_pid = std::process::id();
         let is_own = |pid: u32, listed: &Listed| pid == own_pid || listed.ppid == Some(own_pid);
         let of_groups = self
@@ -200,7 +201,8 @@ impl<'a> UsageReader<'a> {
         }
     }
 
-    /// Finds orphans that one of these processes started. They have the same user and inherited the environment.
+    /// Finds orphans that one of these processes has started. They have the same user, and their environments include
+    /// the environment of that process.
     fn helpers(&self, named: &[u32], job: &BTreeSet<u32>) -> Vec<u32> {
         let origins: Vec<(u64, Origin)> = named
             .iter()
@@ -233,7 +235,8 @@ impl<'a> UsageReader<'a> {
         helpers.map(|(pid, _)| *pid).collect()
     }
 
-    /// Reads the user and environment of a process, which identify its helpers. Returns `None` if either is unknown.
+    /// Reads the user and the environment of a process, which identify its helpers. Returns `None` if either is
+    /// unknown.
     fn origin(&self, pid: u32) -> Option<Origin> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         let mut content = Vec::new();
@@ -273,9 +276,9 @@ impl<'a> UsageReader<'a> {
 
 type Origin = (u32, BTreeSet<Vec<u8>>);
 
-// `/proc/PID/io` counts the bytes of read(2), write(2) and similar calls on any descriptor: file, pipe, terminal. It
-// does not count send(2) and recv(2) (proc_pid_io(5)), which `traffic` counts. Only root and the process's owner may
-// read the file.
+// `/proc/PID/io` contains the number of bytes that read(2), write(2) and similar calls have transferred on any file
+// descriptor, such as a file, pipe or terminal. It does not include send(2) and recv(2) (proc_pid_io(5)), which
+// `traffic` counts. Only root and the owner of the process may read the file.
 
 /// Maximum number of bytes read from `/proc/PID/io`, which has seven lines.
 pub const IO_BYTES: usize = 512;
@@ -286,7 +289,7 @@ pub fn parse_io(content: &[u8]) -> Option<u64> {
 
 fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    // A line without a newline may lack digits.
+    // A line without a newline may be truncated.
     let mut lines = text.split_inclusive('\n');
     let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
     value.trim().parse().ok()
@@ -297,7 +300,7 @@ mod tests {
     use super::*;
     use crate::host::testing::{FakeProc, StatLine};
 
-    /// Pid and start ticks of the process whose job is read. It is the child of a shell.
+    /// Pid and start ticks of the process whose job is read, which is the child of a shell.
     const TRAINER: (u32, u64) = (70, 500);
 
     fn put(fake: &FakeProc, pid: u32, line: &StatLine, uid: u32, environment: &str) {
@@ -391,7 +394,8 @@ mod tests {
         put(&fake, 81, &stat_line(70, 700, 40), 1000, "");
         fake.put(81, "io", "rchar: 100\nwchar: 0\n");
         let used = read(&fake, Some(&before)).since(&before);
-        // The process ran for a tenth of a second, so only one second of waiting is counted.
+        // Process 70 itself ran for 0.1 s, so its 2 s of waiting are capped at 1 s (`MAX_WAIT_RATIO`). The children
+        // add the other 0.9 s.
         assert!((used.cpu_seconds - 2.0).abs() < 1e-9, "{used:?}");
         assert_eq!(used.bytes, 115);
     }

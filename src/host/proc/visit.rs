@@ -1,8 +1,8 @@
-//! Visits a watched process: reads all files except stat. `entry` decides when a visit is due.
+//! Visits a watched process, that is, reads all its files except stat. `entry` decides when a visit is due.
 //!
 //! Each visit reads open files, sockets, I/O and the cgroup. Owner, program, working directory, cmdline, environ and
-//! maps rarely change unless the process executes another program. They are read at each visit during the first minute
-//! after exec, and then at every tenth visit.
+//! maps rarely change unless the process executes another program. They are read at each visit during the first
+//! minute after an exec, and then at every tenth visit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,18 +25,20 @@ use crate::host::proc::usage::{IO_BYTES, parse_io};
 use crate::model::Process;
 use crate::model::program::{is_preloaded, never_killed};
 
-/// A program younger than this may still be loading its libraries, so each visit reads all files.
+/// Time, in nanoseconds, after an exec during which each visit reads all files, because the program may still be
+/// loading libraries.
 const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// One in this many visits to an older program reads all files.
+/// Number of visits to an older program of which one reads all files.
 const VISITS_TO_ALL: u32 = 10;
 
 /// Maximum number of bytes read from `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
-/// The thread whose folder shows the process's files and memory: the first thread, or another if the first has exited.
+/// Contains the thread whose folder shows the process's files and memory. It is the first thread, or another one if
+/// the first thread has exited.
 #[derive(Clone, Copy)]
 pub(in crate::host) struct LiveThread<'a> {
     pub folder: &'a Folder,
@@ -44,8 +46,8 @@ pub(in crate::host) struct LiveThread<'a> {
 }
 
 impl Surroundings {
-    /// Reads the files that are due. Skips files that need the lock of the memory map if reading them may block. Fails
-    /// if the process has exited or gpumem has run out of file descriptors.
+    /// Reads the files that are due. Skips files whose reading may block on the lock of the memory map. Returns an
+    /// error if the process has exited or gpumem has no file descriptors left.
     pub(in crate::host) fn visit(
         &mut self,
         entry: &mut ProcessEntry,
@@ -90,7 +92,7 @@ impl Surroundings {
             *self.frozen.entry(Arc::clone(&cgroup)).or_insert_with(read)
         });
         entry.visits = entry.visits.saturating_add(1);
-        // Spread the visits over the interval by pid, so that no sample visits all processes.
+        // The visits are distributed over the interval by pid, so that no sample visits all processes.
         let second_ns = now_ns.saturating_add(u64::from(entry.process.pid) * SECOND_NS);
         let until_ns = if is_young { YOUNG_VISIT_NS } else { REVISIT_NS - second_ns % REVISIT_NS };
         entry.revisit_ns = now_ns.saturating_add(until_ns);
@@ -98,15 +100,16 @@ impl Surroundings {
     }
 
     fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
-        // The environment changes only if the process overwrites it, so it is read once per program.
+        // The environment changes only if the process overwrites it, so it is read only once for each executed
+        // program.
         let looks_at_environment = process.environment.is_none();
         let [command, environment, maps] = folder.read_memory([
-            // One additional byte shows whether argv exceeds the limit.
+            // One additional byte shows whether the command line exceeds the limit.
             CMDLINE_BYTES + 1,
             if looks_at_environment { ENVIRON_BYTES } else { 0 },
             MAPS_BYTES,
         ]);
-        // cmdline of an exiting process is empty. The old value remains.
+        // The command line of an exiting process is empty. The previous value remains.
         if let Some(command) = if_readable(command)?.and_then(|bytes| parse_cmdline(&bytes))
             && process.command.as_ref() != Some(&command)
         {
@@ -117,7 +120,7 @@ impl Surroundings {
             let read = if_readable(environment)?;
             process.environment = read.and_then(|bytes| parse_own_environ(&bytes, folder));
         }
-        // If the kernel denies access to maps, the old values remain.
+        // If the kernel denies access to maps, the previous values remain.
         if let Some(maps) = if_readable(maps)? {
             let loaded = loaded(&maps, process.command.as_deref().unwrap_or_default());
             set(&mut process.framework, loaded.framework);
@@ -145,7 +148,7 @@ impl Surroundings {
     fn read_program(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
-            // The process is exiting, so the old value remains.
+            // The process is exiting, so the previous value remains.
             Err(errno) if is_gone(errno) => {}
             link => {
                 set(&mut process.executable, if_readable(link)?.as_deref());
@@ -173,7 +176,7 @@ impl Surroundings {
         if process.listening_on != listening.on {
             process.listening_on = listening.on;
         }
-        // The kernel may lack this file. Other files show whether the process has exited.
+        // The kernel may lack this file. Whether the process has exited is known from other files.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
         let inodes = files.sockets.map(|sockets| sockets.inodes).unwrap_or_default();
@@ -181,7 +184,7 @@ impl Surroundings {
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
         process.io_bytes = match by_sockets {
             Err(Errno::NOBUFS) => None,
-            // If gpumem may not enter the network namespace, only file I/O is counted.
+            // If gpumem may not enter the network namespace, only file I/O is included.
             by_sockets => by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0))),
         };
         let gpu_files = files.gpu_files.filter(|_| self.has_gpu_device_files);
@@ -192,7 +195,7 @@ impl Surroundings {
     }
 }
 
-/// Returns whether a cgroup is frozen, or `None` for a cgroup of version 1 or outside gpumem's cgroup namespace.
+/// Returns whether a cgroup is frozen, or `None` if it is a v1 cgroup or outside gpumem's cgroup namespace.
 fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     let is_outside = cgroup.split('/').any(|part| part == "..");
     let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
@@ -202,14 +205,14 @@ fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
     frozen.map(|frozen| frozen.trim() == "1")
 }
 
-/// Replaces a text only if it changed, because samples share it.
+/// Replaces a text only if it has changed, because samples share it.
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);
     }
 }
 
-/// Like [`set`], for a list. An empty list becomes `None`.
+/// Does the same as [`set`] for a list. An empty list becomes `None`.
 fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
     let old = list.as_deref().unwrap_or_default();
     if !old.iter().map(|text| &**text).eq(new.iter().copied()) {

@@ -1,4 +1,4 @@
-//! Secrets as users type them on command lines, and harmless words that look similar.
+//! Tests with secrets as users enter them on command lines, and with similar harmless words.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("xfreerdp|/u:ann|/p:s3cret|/v:h", "s3cret"),
     ("sqlcmd|-S|h|-U|ann|-P|s3cret", "s3cret"),
     ("redis-server|--requirepass|s3cret", "s3cret"),
-    // Options whose names show a secret
+    // Options whose names indicate a secret
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
     ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
     ("vllm|serve|m|--api-key|s3cret", "s3cret"),
@@ -93,7 +93,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("ipykernel_launcher|--Session.key=b\"s3cret\"", "s3cret"),
     ("ray|start|--redis-password=s3cret", "s3cret"),
     ("tensorboard|--args=\"--api-key s3cret\"", "s3cret"),
-    // Parameters of Hydra, papermill and others
+    // Parameters of Hydra, papermill and other programs
     ("python|train.py|logger.wandb.api_key=s3cret", "s3cret"),
     ("python|train.py|+auth.token=s3cret", "s3cret"),
     ("papermill|a|b|-p|hf_token|s3cret", "s3cret"),
@@ -109,7 +109,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("env|SMTP_PASS=a s3cret|x", "s3cret"),
     ("docker|run|-e|HF_TOKEN=s3cret|image", "s3cret"),
     ("docker|run|--env=NGC_API_KEY=s3cret|image", "s3cret"),
-    // Programs with options whose names do not show a secret
+    // Options whose names do not indicate a secret
     ("curl|-u|ann:s3cret|https://host", "s3cret"),
     ("curl|-uann:s3cret|https://host", "s3cret"),
     ("curl|--user|ann:s3cret", "s3cret"),
@@ -185,13 +185,13 @@ const SECRETS: [(&str, &str); 216] = [
         "0123456789abcdef",
     ),
     ("python|-c|login(token = 's3cret')", "s3cret"),
-    // Recognised by form
+    // Secrets recognised by their form
     ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
     ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
     ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
     ("x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv", "11ABCDEFG0"),
     ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
-    // Unknown names
+    // Secrets after unknown names
     ("x|--kaggle-key|s3cret", "s3cret"),
     ("x|--kaggle-key=s3cret", "s3cret"),
     ("env|KAGGLE_KEY=s3cret|python|train.py", "s3cret"),
@@ -217,7 +217,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("x|-k|s3cret", "s3cret"),
     ("gh|auth|login|--with-token|s3cret", "s3cret"),
     ("gh|secret|set|NAME|--body|s3cret", "s3cret"),
-    // Recognised by position
+    // Secrets recognised by their position
     ("lftp|-u|ann,s3cret|host", "s3cret"),
     ("bash|-c|lftp -u ann,s3cret host", "s3cret"),
     ("x|ann:s3cret", "s3cret"),
@@ -242,7 +242,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("bash|-c|curl https://api.example.com/v1/webhooks/s3cret", "s3cret"),
 ];
 
-/// Secrets of more services that are recognised by form.
+/// Further services whose secrets are recognised by their form.
 const LOOKS: [(&str, &str); 14] = [
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
     ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
@@ -450,7 +450,7 @@ fn secrets_in_environment_values_are_masked() {
             "expandable_segments:True,max_split_size_mb:128",
             "expandable_segments:True,max_split_size_mb:128",
         ),
-        // Such ids distinguish jobs.
+        // Such ids must remain visible, because they distinguish jobs.
         ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
         let mut masked = Cow::Borrowed(value);
@@ -461,8 +461,8 @@ fn secrets_in_environment_values_are_masked() {
 
 #[test]
 fn masking_does_not_panic_or_take_quadratic_time() {
-    // Use all orders of three fragments that the scan searches for, and argv filled with each fragment. A quadratic
-    // scan would take minutes.
+    // The texts consist of all orders of three fragments that the masking searches for, and of command lines filled
+    // with one fragment. Masking in quadratic time would take minutes.
     let pieces = [
         "token",
         "=",

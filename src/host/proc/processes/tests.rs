@@ -1,4 +1,4 @@
-//! Tests with a fake /proc, and with real children in the real one.
+//! Tests the process table with a fake /proc, and with child processes in the real /proc.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
@@ -117,7 +117,7 @@ fn all_available_values_are_read() {
 fn unreadable_values_are_unknown() {
     let fake = machine(true);
     fake.stat(70, &TRAIN);
-    // Use a file instead of a folder and folders instead of files, which even root cannot read.
+    // Use a file instead of a folder and folders instead of files, because even root cannot read these.
     fake.put(70, "fd", "");
     for name in ["status", "cmdline", "maps", "exe", "cwd"] {
         fs::create_dir(fake.folder(70).join(name)).unwrap();
@@ -159,10 +159,10 @@ fn cpu_use_is_measured_between_two_samples() {
     for (ticks, now_ns, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
         (500 + hz, 4 * SECOND, 0.0),
-        // A second sample at the same time keeps the old value.
+        // A second sample at the same time keeps the previous value.
         (500 + 9 * hz, 4 * SECOND, 0.0),
         (500 + 12 * hz, 5 * SECOND, 300.0),
-        // Neither time nor CPU time can decrease.
+        // The value does not change if the time or the CPU time decreases.
         (500, 2 * SECOND, 300.0),
         (600, 6 * SECOND, 0.25 * 10_000.0 / hz as f64),
     ] {
@@ -189,7 +189,7 @@ fn a_reused_pid_is_another_process() {
     assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
 
-    // A sample finds no process before the pid is reused.
+    // A sample finds no process, and then the pid is reused.
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
     fake.stat(70, &StatLine { start: 100, ..TRAIN });
@@ -216,7 +216,7 @@ fn rarely_changing_values_are_read_when_due() {
     assert!(processes.entries.is_empty(), "other processes are dropped");
     processes.sample(&[70], 35 * SECOND);
 
-    // A changed name or stack address shows that the process runs another program.
+    // A different name or stack address shows that the process has executed another program.
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "a) (b", ..TRAIN });
     let process = only_process(processes.sample(&[70], 36 * SECOND));
@@ -245,7 +245,7 @@ fn the_framework_is_detected_again_while_a_program_loads() {
     fake.put(70, "maps", vllm);
     assert_eq!(framework(10).as_deref(), Some("pytorch"));
     assert_eq!(framework(20).as_deref(), Some("vllm"));
-    // The new program has loaded none of these libraries.
+    // The new program has not loaded these libraries.
     fake.put(70, "maps", "");
     assert_eq!(framework(24).as_deref(), Some("vllm"));
     fake.stat(70, &StatLine { stack: 1, ..TRAIN });
@@ -265,7 +265,7 @@ fn argv_of_an_old_program_is_read_at_every_tenth_visit() {
     assert_eq!(program(3600).as_deref(), Some("one"));
     fake.put(70, "cmdline", "two\0");
     let read_again = (3601..4200).find(|&second| program(second).as_deref() == Some("two"));
-    // A full read follows after ten visits. The first interval is shorter than 30 s.
+    // All files are read again after ten visits. The first interval between visits is shorter than 30 s.
     assert!((3600 + 270..=3600 + 300).contains(&read_again.unwrap()), "{read_again:?}");
     fake.put(70, "cmdline", "three\0");
     fake.stat(70, &StatLine { comm: "renamed", ..TRAIN });
@@ -303,7 +303,7 @@ fn memory_of_a_process_stuck_in_a_driver_is_not_read() {
     let process = only_process(processes.sample(&[70], 61 * SECOND));
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
-    // The known values remain while the process is stuck.
+    // The known values must remain while the process is stuck.
     fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     assert_eq!(words(&only_process(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
@@ -322,7 +322,8 @@ fn an_exiting_process_keeps_its_values() {
     let before = only_process(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
-    // An exiting process first loses its memory map and files, then the link to its executable.
+    // The kernel first removes the memory map and the files of an exiting process, then the links to its executable
+    // and working directory.
     for name in ["cmdline", "maps"] {
         fake.put(70, name, "");
     }
@@ -354,7 +355,7 @@ fn leaders_and_adopting_parents_are_checked() {
     fake.put(60, "status", named("bash", 60));
     fake.put(61, "status", named("systemd", 61));
 
-    // The leader of the worker's group has exited.
+    // The leader of the worker's process group has exited.
     let worker = StatLine { group: 69, ..TRAIN };
     assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
     // The leader of the session exits, too.
@@ -363,14 +364,13 @@ fn leaders_and_adopting_parents_are_checked() {
     // Both leaders and the parent are outside this pid namespace.
     let outside = StatLine { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
-    // The first process of a container adopts orphans whatever its name, and so do init and the systemd of a user.
+    // The first process of a container adopts orphans regardless of its name, as do init and the systemd of a user.
     fake.put(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
         let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
-    // The parent changed between samples. Only a process that adopts orphans can become the parent of a running
-    // process.
+    // The parent has changed between samples. The new parent must therefore adopt orphans.
     fake.put(62, "status", named("anything", 62));
     fake.put(60, "status", named("bash", 60));
     assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
@@ -419,7 +419,7 @@ fn a_hidden_process_is_not_reported_as_gone() {
     assert_eq!(sample.unreadable, [hidden(71), hidden(72)]);
 }
 
-/// A child that is killed and reaped at the end of the test.
+/// Kills and reaps a child process when the test ends.
 struct Running(Child);
 
 impl Running {
@@ -446,7 +446,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples a real process until it matches. The deadline is reached only if the test fails.
+/// Samples a real process until `matches` returns `true`. Panics if that takes very long.
 fn sample_until(
     processes: &mut Processes,
     pid: u32,
@@ -466,7 +466,7 @@ fn sample_until(
 
 #[test]
 fn a_real_child_keeps_its_identity() {
-    // The child waits for a line before each step, so that each state is sampled.
+    // The child waits for a line before each step, so that each state can be sampled.
     let script = "read line; printf renamed > /proc/$$/comm; read line; exec sleep 600";
     let mut child = Running::new("sh", &["-c", script]);
     let pid = child.pid();
@@ -480,9 +480,9 @@ fn a_real_child_keeps_its_identity() {
     let folder = std::env::current_dir().unwrap();
     assert_eq!(first.working_directory.as_deref(), folder.file_name().unwrap().to_str());
     assert_eq!(first.threads, Some(1));
-    // The child may already have used a tick.
+    // The child may already have used some CPU time.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
-    // The kernel counts small sizes inexactly.
+    // The kernel reports small sizes inexactly.
     assert!(first.rss_bytes.is_some());
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
@@ -532,7 +532,8 @@ fn processes_that_share_a_cpu_wait_for_it() {
     let mut first = rustix::thread::CpuSet::new();
     first.set(0);
     for process in &spinning {
-        // If the test may not use CPU 0, both processes compete with others for a CPU, and the result is the same.
+        // If CPU 0 may not be used, the result is the same, because both processes share other CPUs with further
+        // processes.
         let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&process.0)), &first);
     }
     let mut processes = Processes::new(Roots::default());
@@ -571,7 +572,7 @@ fn a_visit_does_not_read_a_reused_pid() {
     fake.put(7, "cmdline", "train\0");
     let mut processes = table(&fake);
     only_process(processes.sample(&[7], SECOND));
-    // The process has exited, and its pid has been reused before the visit.
+    // The process has exited and its pid has been reused before the next visit.
     fake.end(7);
     fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
     fake.put(7, "cmdline", "stranger\0");

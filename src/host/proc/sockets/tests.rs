@@ -1,4 +1,4 @@
-//! Tests with lines of the kernel's tables, a fake /proc, and real sockets.
+//! Tests with lines of the kernel's tables, with a fake /proc, and with real sockets.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
     }
 }
 
-/// Formats an address as the kernel does, in native byte order.
+/// Formats an address in native byte order, as the kernel does.
 fn word(bytes: [u8; 4]) -> String {
     format!("{:08X}", u32::from_ne_bytes(bytes))
 }
@@ -111,7 +111,8 @@ impl Fake {
         fake
     }
 
-    /// Adds a process that holds these sockets. `namespaces` contains its network and mount namespaces.
+    /// Adds a process that holds the given sockets. `namespaces` contains the numbers of its network and mount
+    /// namespaces.
     fn process(&self, pid: u32, sockets: &[u64], namespaces: [u64; 2]) {
         for name in ["fd", "net"] {
             fs::create_dir_all(self.folder(pid).join(name)).unwrap();
@@ -154,11 +155,11 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (String::new(), false),
         // A connection to loopback does not reach the socket.
         (tcp(&other, 8888, "0A", 7), false),
-        // A connection might reach the other process.
+        // A connection may reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Both sockets belong to the process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
-        // The other process listens on an address of another network.
+        // The other process listens on a different address.
         (tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9), true),
     ] {
         fake.table(70, "tcp", &lines);
@@ -175,11 +176,12 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let all6 = word([0; 4]).repeat(4);
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
-        // A process that listens on all other addresses receives no connection.
+        // A process that listens on all addresses receives no connection to an address on which another process
+        // listens.
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
-        // The other process is bound to the exact address, written as IPv6.
+        // The other process is bound to the exact address in IPv6 notation.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // The other socket may accept IPv4.
+        // The other socket may accept IPv4 connections.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -204,7 +206,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!(fake.holds(71, port), Some(true), "from its own network");
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
-    // Even root cannot list a file as a folder.
+    // Even root cannot list a regular file.
     fs::remove_dir_all(fake.proc.join("70/fd")).unwrap();
     fake.put(70, "fd", "");
     assert_eq!(fake.holds(70, port), None);
@@ -264,7 +266,7 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     let folder = fake.opened(70);
     let held = read_held(&folder, &fake.dev).unwrap();
     let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
-    // CUDA's socket must not be listed.
+    // The seqpacket socket of the CUDA library must not be listed.
     let on = listens.on.unwrap();
     assert_eq!(
         on.iter().map(|place| &**place).collect::<Vec<_>>(),
@@ -292,7 +294,7 @@ fn a_connected_process_outside_the_job_is_a_client() {
         (end(there, 50_000), "01", 21, None, true),
         (end(here, 50_000), "01", 21, Some(99), true),
         (end(here, 50_000), "01", 21, Some(5), false),
-        // Either end may remember a closed connection.
+        // The kernel may keep either end of a closed connection.
         (end(here, 50_000), "06", 0, None, true),
         (end(here, 50_000), "06", 0, Some(0), true),
         // The connection has not been accepted.

@@ -1,4 +1,4 @@
-//! Tests with a fake /proc and fixed times.
+//! Tests the process tree with a fake /proc and fixed times.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ impl Fake {
         fake
     }
 
-    /// Adds a process. `ticks` is its CPU time, and `reaped` the CPU time of its reaped children.
+    /// Adds a process. `ticks` is its CPU time, and `reaped` is the CPU time of its reaped children.
     fn put(&self, pid: u32, ppid: u32, ticks: u64, reaped: i64) {
         self.proc.stat(pid, &StatLine { ppid, ticks, waited: reaped, ..StatLine::ASLEEP });
     }
@@ -38,13 +38,13 @@ impl Fake {
         Folder::list(&self.proc.roots.proc).unwrap()
     }
 
-    /// Moves the folder away, so that the next process with this pid has another inode number.
+    /// Renames the folder, so that the folder of the next process with this pid has a different inode number.
     fn replace(&self, pid: u32) {
         let old = self.proc.roots.proc.join(format!("old-{pid}"));
         fs::rename(self.proc.folder(pid), old).unwrap();
     }
 
-    /// Lists the processes five seconds later and returns the totals of their descendants.
+    /// Lists the processes five seconds later and returns the totals for their families.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
@@ -94,7 +94,8 @@ fn cpu_time_of_descendants_is_summed() {
     fake.put(72, 71, 1050, 0);
     fake.assert_used(70, 2, 200.0, 13.5);
     fake.assert_used(70, 2, 0.0, 13.5);
-    // Totals also change between two listings. The next listing finds a new process and counts all of its CPU time.
+    // Totals also change between two listings. A new process is found in the next listing, and its whole CPU time is
+    // added.
     fake.put(72, 71, 1150, 0);
     fake.put(73, 72, 100, 0);
     assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
@@ -108,7 +109,8 @@ fn activity_of_the_process_group_is_included() {
         fake.proc.stat(pid, &StatLine { group, ticks, ..StatLine::ASLEEP });
         fake.proc.put(pid, "io", format!("rchar: {io}\nwchar: 5\n"));
     };
-    // `prep.py` (80) | `infer.py` (81, on the GPU), and an unrelated process.
+    // The first two processes are `prep.py` (80) and `infer.py` (81, which uses the GPU) in a pipeline. The third is
+    // unrelated.
     put(&fake, 80, 80, 100, 1000);
     put(&fake, 81, 80, 0, 2000);
     put(&fake, 90, 90, 500, 3000);
@@ -126,7 +128,7 @@ fn activity_of_the_process_group_is_included() {
     assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
     put(&fake, 80, 80, 400, 9000);
     assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
-    // Only a part of a large group is read: 80 and 62 others, besides the process itself.
+    // Only a part of a large group is read: processes 80 and 81, and 62 others.
     for pid in 200..400 {
         put(&fake, pid, 80, 100, 0);
     }
@@ -140,12 +142,12 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.put(71, 70, 1000, 0);
     fake.put(72, 71, 400, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
-    // Child 71 used 100 more ticks and exited, and 70 reaped it. The grandchild has another parent now.
+    // Child 71 used 100 more ticks and exited, and process 70 reaped it. The grandchild now has a different parent.
     fake.end(71);
     fake.put(72, 1, 400, 0);
     fake.put(70, 1, 0, 1100);
     fake.assert_used(70, 0, 20.0, 15.0);
-    // 70 has reaped a child that was never sampled.
+    // Process 70 has reaped a child that was never sampled.
     fake.put(70, 1, 0, 1600);
     fake.assert_used(70, 0, 100.0, 20.0);
     // A child and a grandchild exit between two listings.
@@ -156,14 +158,14 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // The child exits after its parent was read and before it is read itself.
+    // The child exits after its parent has been read and before it is read itself.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);
     fake.assert_used(70, 0, 0.0, 33.0);
     fake.put(70, 1, 0, 1900 + 1000);
     fake.assert_used(70, 0, 0.0, 33.0);
-    // No process reaps this child. The last sampled time remains, and the sum never decreases.
+    // No process reaps this child. Its last sampled time remains in the sum, which must never decrease.
     fake.put(75, 70, 100, 0);
     fake.assert_used(70, 1, 20.0, 34.0);
     fake.end(75);
@@ -206,7 +208,7 @@ fn cpu_time_before_adoption_is_not_counted_for_the_new_parent() {
         fake.put(80, 1, ticks, 0);
         fake.sample(&[70, 80]);
     }
-    // The parent has exited, and the other process adopts orphans.
+    // The parent has exited, and the other process has adopted the child.
     fake.replace(80);
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;
@@ -229,7 +231,7 @@ fn a_reused_pid_is_another_process_in_the_tree() {
     fake.replace(71);
     fake.proc.stat(71, &StatLine { start: 9, ticks: 5000, ..StatLine::ASLEEP });
     fake.assert_used(70, 0, 0.0, 10.0);
-    // A reused pid of a watched process must be detected, too.
+    // The reuse of a watched process's pid must also be detected.
     let reused = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&reused));
     let mut processes = [reused];

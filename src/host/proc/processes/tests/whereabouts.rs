@@ -1,4 +1,4 @@
-//! Tests where a process runs, its starter and its environment, with a fake /proc.
+//! Tests, with a fake /proc, where a process runs, which process started it, and its environment.
 
 use super::*;
 use crate::model::process::Parent;
@@ -71,7 +71,7 @@ fn the_owner_follows_the_cgroup_but_the_environment_is_kept() {
     assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
-    // The process executes a program with another environment.
+    // The process executes a program with a different environment.
     fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
     let process = only_process(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
@@ -87,7 +87,7 @@ fn the_environment_of_a_stuck_process_is_not_read() {
     fake.stat(70, &TRAIN);
     assert!(only_process(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
-    // argv of a stuck parent is not read either.
+    // The command line of a stuck parent is not read either.
     fake.stat(60, &StatLine { state: 'D', ..SHELL });
     let parent = only_process(table(&fake).sample(&[70], SECOND)).parent.unwrap();
     assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
@@ -103,7 +103,7 @@ fn the_first_parent_remains_the_starter() {
     let process = only_process(processes.sample(&[70], 40 * SECOND));
     assert!(Arc::ptr_eq(&before, process.parent.as_ref().unwrap()));
 
-    // The shell exits, and another process adopts its child.
+    // The shell exits, and another process adopts the child.
     fake.end(60);
     fake.stat(55, &StatLine { comm: "manager", ..SHELL });
     fake.put(55, "status", "Name:\tmanager\nNSpid:\t55\n");
@@ -136,7 +136,7 @@ fn device_files_of_the_current_process_reveal_the_driver() {
     fake.stat(70, &TRAIN);
     fake.link(70, "fd/0", "/dev/null");
     assert!(!table(&fake).has_gpu_device_files());
-    // A container without device files where gpumem has nevertheless opened NVML.
+    // In a container without device files, gpumem has opened NVML nevertheless.
     symlink("90", fake.proc.join("self")).unwrap();
     fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
     let mut processes = table(&fake);
