@@ -23,7 +23,7 @@ pub struct Device {
     used_at: Option<Time>,
     unused: Clause,
     unattributed: Floors,
-    /// How full the memory is: `u64::MAX` minus the free bytes.
+    /// Fill level of the memory, expressed as `u64::MAX` minus the free bytes.
     filled: Floors,
 }
 

@@ -58,7 +58,7 @@ const MOST_BUCKETS: usize = 72;
 const BUCKET_SECONDS: u32 = 30;
 const SHORTEST_SECONDS: u32 = 900;
 const LONGEST_SECONDS: u32 = 12 * 3600;
-/// Memory counts as constant while its highest and lowest value differ by less than this: 16 MiB.
+/// Maximum difference, in units, between the highest and lowest value of constant memory: 16 MiB.
 const STILL: u32 = (16 << 20) / UNIT as u32;
 
 #[derive(Clone, Copy, PartialEq, Debug)]

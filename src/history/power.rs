@@ -85,7 +85,7 @@ impl LowPowerPhase {
         }
     }
 
-    /// Like [`coverage`](Self::coverage), but short gaps between samples are covered, too.
+    /// Returns the share of the phase that samples and the short gaps between them cover, from 0 to 1.
     pub fn bridged(&self) -> f64 {
         match self.until - self.since {
             0 => 1.0,

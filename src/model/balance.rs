@@ -82,8 +82,8 @@ impl Snapshot {
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)
     }
 
-    /// Like [`Gpu::balance`], but unattributed memory is also unknown if NVML may not list all processes, as in a
-    /// container.
+    /// Returns the same as [`Gpu::balance`], except that unattributed memory is unknown if NVML may not list all
+    /// processes, for example in a container.
     pub fn balance(&self, gpu: &Gpu) -> Option<Balance> {
         let mut balance = gpu.balance()?;
         if self.host.pid_namespace == Some(PidNamespace::Container) {

@@ -88,8 +88,8 @@ impl Family {
         self.tree_of(|pid| snapshot.process(pid))
     }
 
-    /// Like [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for each of a thousand
-    /// members would take as long as the rest of a table.
+    /// Returns the same as [`tree`](Self::tree), but looks up processes with `find`. Searching the snapshot for each
+    /// of a thousand members would take as long as the rest of a table.
     pub fn tree_of<'a>(&self, find: impl Fn(u32) -> Option<&'a Process>) -> Vec<Branch> {
         let members: Vec<(u32, Option<&Process>)> =
             self.members.iter().map(|&pid| (pid, find(pid))).collect();

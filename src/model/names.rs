@@ -24,7 +24,7 @@ pub struct Names {
 pub struct Hypervisor {
     pub programs: Vec<String>,
     pub by: String,
-    /// How to shut down a virtual machine, as an imperative without a full stop.
+    /// Instruction for shutting down a virtual machine: an imperative without a full stop.
     pub words: String,
 }
 

@@ -98,7 +98,7 @@ pub(super) fn is_named(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Like [`is_named`], but compares with a comm, which the kernel may have truncated.
+/// Returns whether a listed name is that of a process with this comm, which the kernel may have truncated.
 pub(super) fn is_cut(listed: &str, comm: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(start) => comm.starts_with(start.get(..COMM_BYTES).unwrap_or(start)),

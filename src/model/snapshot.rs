@@ -511,7 +511,8 @@ impl<'a> ProcessesByPid<'a> {
         Self { snapshot, all: OnceCell::new() }
     }
 
-    /// Like [`Snapshot::process`], but uses the index. If several processes have the same pid, returns the first.
+    /// Returns the process with a pid, as [`Snapshot::process`] does, but uses the index. If several processes have
+    /// the same pid, returns the first.
     pub fn get(&self, pid: u32) -> Option<&'a Process> {
         let all = self.all.get_or_init(|| {
             let listed = self.snapshot.processes.iter().rev();

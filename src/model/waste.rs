@@ -80,7 +80,7 @@ fn holding_users(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<str>> {
     holders.filter_map(|process| process.user.as_ref())
 }
 
-/// How memory was reclaimed: `"release"`, `"unload"` or `"end"`.
+/// Way in which memory was reclaimed: `"release"`, `"unload"` or `"end"`.
 pub type How = &'static str;
 
 /// Counters of past acts in the audit log. They never decrease.

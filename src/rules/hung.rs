@@ -69,10 +69,10 @@ pub static KIND: RuleKind = RuleKind {
 
 /// Minimum number of samples. A single sample can show the condition by chance.
 const LEAST_SAMPLES: u64 = 3;
-/// Minimum coverage of the low-power phase if samples are lost and only bridging the short gaps between them makes
-/// the phase covered ([`is_covered`]). With lower coverage, intermittent work could go unnoticed.
+/// Minimum share of the low-power phase that samples must cover if the rest consists of short gaps between samples
+/// ([`is_covered`]). If less is covered, intermittent work could remain unnoticed.
 const LEAST_OF_LOST: f64 = 0.55;
-/// Like [`LEAST_OF_LOST`], for an active finding.
+/// Minimum share that applies instead of [`LEAST_OF_LOST`] while a finding is active.
 const LOST_TO_STAY: f64 = 0.4;
 /// Memory traffic, in percent, below which a process may be waiting.
 const TRACE_OF_TRAFFIC: f64 = 3.0;

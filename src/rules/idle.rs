@@ -97,8 +97,8 @@ pub(super) const DEFAULTS: Settings = Settings {
 
 /// A process that resumed work earlier is idle once its pause exceeds its longest earlier pause by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// Like [`LONGER_THAN_PAUSES`], for a process that resumed work at least [`OFTEN`] times. Until then, the finding is
-/// `info`.
+/// Factor that applies instead of [`LONGER_THAN_PAUSES`] to a process that resumed work at least [`OFTEN`] times.
+/// Until its pause exceeds this factor, too, the finding is only `info`.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
 /// Multiplies the duration if the process has not used its GPU since it started.

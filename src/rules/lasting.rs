@@ -8,7 +8,7 @@ use crate::model::finding::FindingGpu;
 
 /// Minimum share of an unused period that samples must cover. Some samples are always lost, so the share is below 1.
 pub(super) const LEAST_COVERAGE: f64 = 0.75;
-/// Like [`LEAST_COVERAGE`], for an active finding.
+/// Minimum share that samples must cover while a finding is active.
 const COVERAGE_TO_STAY: f64 = 0.5;
 /// Maximum age, in seconds, at which a CPU reading is still usable.
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;

@@ -20,8 +20,8 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Like [`serves`], but returns `None` if the process only may be a server, and uses the cached facts about the
-/// process's names.
+/// Returns whether the process is a server, or `None` if it is only possible. Uses the cached facts about the names
+/// of the process.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,
@@ -102,7 +102,8 @@ fn has_other_starter(process: &Process) -> bool {
     !starter.looks_like_a_server() && !starter.is_worker_of_a_server() && !parent.runs("raylet")
 }
 
-/// Returns whether the process is the main process of a systemd unit that does its own work.
+/// Returns whether the process is the main process of a systemd unit that only does a single piece of work
+/// ([`Role::Work`]).
 fn is_service(process: &Process) -> bool {
     let unit = process.systemd_unit.as_deref();
     unit.is_some_and(|unit| role(unit) == Role::Work)

@@ -119,9 +119,9 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// How deep the valleys are that samples can miss, judging by the difference between a low and its neighbouring
-/// samples. If the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum rises
-/// without growth, but at most by this depth.
+/// Estimates the depth of valleys between samples from the differences between a low and its neighbouring samples. If
+/// the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum can rise without
+/// growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,

@@ -11,7 +11,8 @@ use crate::model::Time;
 const MISSED_VALLEYS: f64 = 1.5;
 /// Time, in seconds, for which growth must slow down before it ends.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// Like [`SLOW_FOR_SECONDS`], but for irregular growth, whose rises can be rare by chance.
+/// Time, in seconds, that applies instead of [`SLOW_FOR_SECONDS`] to irregular growth, whose rises can be rare by
+/// chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
@@ -134,13 +135,14 @@ impl GrowthDetector {
 
 /// Growth without earlier pauses has stopped after this many seconds without a rise.
 const QUIET_SECONDS: u32 = 300;
-/// Time, in seconds since the last rise, for which stopped growth is reported. Longer if earlier pauses were longer.
+/// Time, in seconds since the last rise, for which stopped growth is reported. The time is longer if earlier pauses
+/// were longer.
 const TOLD_SECONDS: u32 = 2700;
 /// A pause can exceed the longest earlier pause by this factor.
 const PATIENCE: f64 = 1.5;
 /// Minimum size of a rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// Like [`LEAST_SHARE`], but after growth has stopped.
+/// Minimum share that applies instead of [`LEAST_SHARE`] after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
 /// Maximum period, in seconds, for the expected rise after growth has stopped.
 const MOST_SECONDS_ANEW: u32 = 600;
@@ -153,7 +155,8 @@ const HELD_SECONDS: u32 = 150;
 const STALL_SECONDS: u32 = 280;
 /// Minimum rise of the lows from the first period to the second, as a share of the rise expected from the rate.
 const STALL_SHARE: f64 = 0.4;
-/// Like [`STALL_SHARE`], for the mean of lows and highs, which random variation moves less.
+/// Minimum rise of the mean of lows and highs, as a share of the expected rise. Random variation affects this mean
+/// less than the lows.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
 /// Minimum share of the growth that must be freed for the growth to end.
 const CAME_BACK: f64 = 0.1;

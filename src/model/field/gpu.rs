@@ -1,7 +1,7 @@
-//! The table of a GPU's values, with their names, units, and positions on the screen and in `ps`.
+//! Defines the table of a GPU's values, with their names, units, and positions on the screen and in `ps`.
 //!
-//! To add a value, add a call in `source::nvml`, a field of [`Gpu`], and a line to this table, which `ps` and the
-//! screen use. Memory has its own columns and is not in this table, because it is split by holder.
+//! To add a value, add a call in `source::nvml`, a field of [`Gpu`], and a line to this table. Memory is not in this
+//! table, because it is split by holder and has separate columns.
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;

@@ -1,8 +1,8 @@
-//! The definition of a field in the table, and functions that build definitions.
+//! Defines the fields of the table, and functions that build the definitions.
 
 use super::Field;
 
-/// How a value that a user types for a field is parsed and compared.
+/// Describes how a value that a user enters for a field is parsed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     Text,

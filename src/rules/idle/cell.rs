@@ -15,7 +15,8 @@ use crate::rules::undecided_reason::UndecidedReason;
 
 /// Maximum CPU use, in percent of a core, of a waiting kernel. Heartbeats and autosaving cause some CPU use.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
-/// Like [`TRACE_OF_CPU_PERCENT`], for an active finding. The higher value avoids flicker.
+/// Maximum CPU use, in percent of a core, that does not end an active finding. It is higher than
+/// [`TRACE_OF_CPU_PERCENT`], so that the finding does not begin and end repeatedly.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -143,7 +143,8 @@ impl Mig {
         }
     }
 
-    /// Like [`Mig::list`], but returns `Ok(None)` if the driver cannot list the compute processes of a MIG device.
+    /// Returns the same as [`Mig::list`], except that it returns `Ok(None)` if the driver cannot list the compute
+    /// processes of a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,

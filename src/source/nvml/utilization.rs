@@ -33,7 +33,7 @@ pub(super) struct Utilization {
     last_seen: u64,
     /// Peaks in the current interval, which can span several snapshots.
     peaks: HashMap<u32, Peak>,
-    /// How much of the current interval samples cover.
+    /// Part of the current interval that samples cover.
     covered: Duration,
     /// Peaks in the previous interval, or `None` if they are unknown.
     previous: Option<HashMap<u32, Peak>>,
