@@ -26,7 +26,7 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 /// limits.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
-/// The samples of a period: memory in bytes, or utilization in percent.
+/// Samples of a period. The values are memory sizes in bytes or utilization in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     pub since: Time,
@@ -224,7 +224,7 @@ pub struct Courses {
 }
 
 impl Courses {
-    /// Adds a snapshot if `history` accepted it. Starts over if `history` did.
+    /// Adds a snapshot unless `history` rejected it. Discards all series if `history` has discarded its samples.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
             return;

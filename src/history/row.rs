@@ -1,4 +1,4 @@
-//! The history of a process on one GPU or MIG instance: its memory and its periods without use.
+//! Keeps the history of a process on a GPU or MIG instance: its memory and its periods without use.
 
 use super::growth::Growth;
 use super::power::DESKTOP_PERCENT;

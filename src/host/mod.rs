@@ -78,7 +78,7 @@ impl Default for Roots {
     }
 }
 
-/// Describes why a process could not be read. A missing process is not an error.
+/// Reason why a process could not be read. A missing process is not an error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
     #[error("cannot read {}: {errno}{}", path.display(), remedy(*errno))]

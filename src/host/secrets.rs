@@ -78,7 +78,7 @@ fn parse() -> Result<Table, toml::de::Error> {
 /// Parsing cannot fail, because a test parses the same table.
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
 
-/// Describes whether a value is secret according to its name. A later variant takes precedence over an earlier one.
+/// Secrecy of a value according to its name. A later variant takes precedence over an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Secrecy {
     Plain,

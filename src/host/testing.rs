@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::host::Roots;
 
-/// Creates a temporary folder with a fake /proc and /dev. The folder is removed when the value is dropped.
+/// Temporary folder with a fake /proc and /dev. The folder is removed when the value is dropped.
 pub struct FakeProc {
     _folder: TempDir,
     pub roots: Roots,
@@ -107,7 +107,7 @@ impl FakeProc {
     }
 }
 
-/// Creates fake processes of the current user. Each has a separate root directory.
+/// Fake processes of the current user. Each has a separate root directory.
 pub struct Proc(FakeProc);
 
 impl Deref for Proc {

@@ -77,7 +77,7 @@ pub enum RequestResult {
     Released(ReleaseAnswer),
 }
 
-/// Sends a request and waits for the answer, which can take seconds. Called on a separate thread.
+/// Function that sends a request and waits for the answer, which can take seconds. It is called on a separate thread.
 pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 
 /// Operations on processes that an act needs. None of them blocks.

@@ -21,8 +21,8 @@ const LINE_LIMIT: u64 = 16 * MIB;
 const BARREN_LIMIT: u64 = 64 * MIB;
 /// Maximum number of consecutive lines without a snapshot.
 const BARREN_LINES: u64 = 100_000;
-/// Maximum number of JSON objects in a line. A process with ten bytes of JSON takes a hundred times as much memory. A
-/// snapshot of a thousand processes contains only a few thousand objects.
+/// Maximum number of JSON objects in a line. A process that takes ten bytes of JSON takes a hundred times as much
+/// memory after parsing. A snapshot of a thousand processes contains only a few thousand objects.
 const OBJECT_LIMIT: usize = 100_000;
 /// Maximum number of commas in a line, which limits lists of empty strings.
 const VALUE_LIMIT: usize = 2_000_000;
@@ -356,7 +356,7 @@ enum RecordingLine {
     End,
 }
 
-/// A skipped line, or the rest of a file, if it was skipped.
+/// Skipped line, or skipped rest of a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {flaw}")]
 pub struct Damage {

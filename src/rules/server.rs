@@ -2,7 +2,7 @@
 //!
 //! A process is a server if it has a server's name and may listen, if clients use it ([`listening`]), or if it is a
 //! worker of another server. Names are compared by whole words, so `reserve.py` is not a server. The main process of
-//! an administrator's systemd service is a server whatever its program, unless it is known not to listen.
+//! an administrator's systemd service is a server regardless of its program, unless it is known not to listen.
 //!
 //! A worker that a notebook kernel started works only for the notebook. If a process listens and none of this
 //! applies, the answer is unknown, and no rule reports the process as idle or as an idle server.

@@ -119,7 +119,7 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// Estimates the depth of valleys between samples from the differences between a low and its neighbouring samples. If
+/// Estimated depth of valleys between samples, from the differences between a low and its neighbouring samples. If
 /// the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum can rise without
 /// growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]

@@ -125,7 +125,7 @@ impl View<'_> {
         f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
     }
 
-    /// Returns how far the lows of the window's parts are from a line through them.
+    /// Returns the deviation of the lows of the window's parts from a line through them.
     fn strays(&self, start: u32, end: u32) -> f64 {
         let parts = self.extremes::<PARTS>(start, end);
         let lows = (0..PARTS).filter_map(|at| Some((at as f64, parts[at]?.0)));
@@ -142,7 +142,8 @@ impl View<'_> {
     }
 }
 
-// Growth that slows down steadily is not a leak. A line through the rises of its twelfths falls.
+// Growth that slows down steadily is not a leak. It is recognised by a line through the rises in equal parts of the
+// growth: the line must fall enough.
 
 pub(super) struct Slower {
     /// Maximum ratio of the last rise to the first, both on the line.

@@ -44,7 +44,7 @@ pub enum Endpoint {
     Unix(String),
 }
 
-/// Describes why a request got no valid answer.
+/// Reason why a request got no valid answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("its process {pid} has just exited; try again")]

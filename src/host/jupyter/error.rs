@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::super::http::HttpError;
 use super::super::remedy;
 
-/// Describes why the server of a kernel is unknown or did not answer. Paths are relative to the root directory of the
+/// Reason why the server of a kernel is unknown or did not answer. Paths are relative to the root directory of the
 /// process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
@@ -97,7 +97,7 @@ pub enum ServerError {
     Unsure { why: String },
 }
 
-/// Describes why a kernel cannot be contacted or did not answer. Paths are relative to the root directory of the
+/// Reason why a kernel cannot be contacted or did not answer. Paths are relative to the root directory of the
 /// process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {

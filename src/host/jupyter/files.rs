@@ -31,7 +31,7 @@ const FILE_BYTES: usize = 64 << 10;
 /// Maximum number of entries read from a folder. A folder can contain the files of thousands of kernels.
 const ENTRIES: usize = 1 << 16;
 
-/// Describes the content of a kernel's connection file, without the key.
+/// Content of a kernel's connection file, without the key.
 #[derive(Debug, Deserialize)]
 pub struct Connection {
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct ShellEndpoint {
     pub key: hmac::Key,
 }
 
-/// Describes the content of a server's `jpserver-PID.json`, which older versions of Jupyter call `nbserver-PID.json`.
+/// Content of a server's `jpserver-PID.json`, which older versions of Jupyter call `nbserver-PID.json`.
 #[derive(Debug)]
 pub struct ServerFile {
     /// Pid of the server in its pid namespace.
@@ -310,9 +310,9 @@ fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode)
     Err(ServerError::Malformed { path: path.into() })
 }
 
-/// Makes the thread open files with the file access rights of another user instead of root's (setfsuid(2)), until the
-/// value is dropped. gpumem then reads only files that the user can read, and can read home directories on a file
-/// server that refuses root. Without root rights, this type has no effect.
+/// Guard during whose lifetime the thread opens files with the file access rights of another user instead of root's
+/// (setfsuid(2)). gpumem then reads only files that the user can read, and can read home directories on a file server
+/// that refuses root. Without root rights, the guard has no effect.
 struct FileRights(Uid);
 
 impl FileRights {

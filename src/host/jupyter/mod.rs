@@ -48,7 +48,7 @@ const TEXT_BYTES: usize = 1024;
 /// have inherited its environment. The pid in that environment then does not refer to a process on this machine.
 const BATCH_VARIABLES: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"];
 
-/// Describes a process that is a kernel, or may be one, according to its command line.
+/// Process that is a kernel, or may be one, according to its command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelCandidate {
     pub pid: u32,

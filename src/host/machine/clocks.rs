@@ -104,7 +104,7 @@ pub fn read_time() -> Time {
 pub struct Platform {
     /// Container runtime, detected by a marker file: `docker` or `podman`.
     pub container: Option<&'static str>,
-    /// Whether the machine is WSL, where the Windows driver controls the GPU.
+    /// Whether Linux runs in WSL, where the Windows driver controls the GPU.
     pub is_wsl: bool,
 }
 

@@ -30,7 +30,7 @@ pub(super) const MAX_LINKS: usize = 40;
 /// Maximum number of entries checked in a state directory, which usually has few entries.
 const MAX_ENTRIES: usize = 4096;
 
-/// Describes why gpumem does not use a file: which component other users can change, and how to fix it.
+/// Reason why gpumem does not use a file: which component other users can change, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOurs {
     #[error(

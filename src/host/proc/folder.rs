@@ -31,7 +31,7 @@ pub struct ProcEntry {
     pub inode: u64,
 }
 
-/// Keeps open the folder of a process, an `fd` folder, or /proc.
+/// Open folder of a process, open `fd` folder, or open /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 

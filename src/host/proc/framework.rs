@@ -20,7 +20,7 @@ pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
 
 const LONGEST_VERSION: usize = 32;
 
-/// Describes the names of mapped files that show that a framework or library is loaded.
+/// Pattern for names of mapped files that show that a framework or library is loaded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FrameworkMark {

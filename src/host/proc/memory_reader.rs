@@ -58,8 +58,8 @@ struct Reader {
     abandoned: Vec<AbandonedChild>,
 }
 
-/// Describes an abandoned child, and the inode number and owner of the folder that it was reading. The inode number
-/// identifies a process.
+/// An abandoned child, and the inode number and owner of the folder that it was reading. The inode number identifies
+/// a process.
 #[derive(Debug)]
 struct AbandonedChild {
     child: Child,
@@ -68,7 +68,7 @@ struct AbandonedChild {
     at: Instant,
 }
 
-/// Makes a child read the files while this value exists. Dropping the value kills the child and waits for it. In a
+/// Guard during whose lifetime a child reads the files. Dropping the guard kills the child and waits for it. In a
 /// container whose first process does not reap children, a child that outlives gpumem would remain a zombie.
 #[derive(Debug)]
 pub struct ReadingChild(());

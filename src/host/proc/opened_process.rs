@@ -109,7 +109,7 @@ impl OpenedProcess {
     }
 }
 
-/// Contains the environment of a process. It contains secrets and must not be displayed.
+/// Environment of a process. It can contain secrets and must not be displayed.
 pub struct Environment(Vec<u8>);
 
 impl Environment {

@@ -19,7 +19,7 @@ pub struct Processes {
     content: Vec<u8>,
 }
 
-/// Contains the result of [`Processes::sample`]. Each requested pid is in exactly one of the lists.
+/// Result of [`Processes::sample`]. Each requested pid is in exactly one of the lists.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProcessSample {
     pub processes: Vec<Process>,

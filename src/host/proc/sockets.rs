@@ -43,7 +43,7 @@ pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<
 }
 
 /// Returns whether a process holds the socket that a connection to `address` from its network namespace would reach.
-/// To be called before a secret is sent, and again after connecting. Returns `Some(false)` if the connection would
+/// Must be called before a secret is sent, and again after connecting. Returns `Some(false)` if the connection would
 /// reach another process or none. Returns `None` if the file descriptors cannot be read or if there are too many
 /// sockets.
 pub(in crate::host) fn holds_listener(
@@ -111,7 +111,7 @@ fn parse_established(line: &[u8]) -> Option<u16> {
     is_established.then_some(port)
 }
 
-/// Keeps the tables of sockets by network namespace. A table is read when it is needed.
+/// Tables of sockets by network namespace. Each table is read when it is first needed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Listening {
     now_ns: u64,
@@ -133,7 +133,7 @@ struct Inodes {
     has_all_connections: bool,
 }
 
-/// Describes a TCP connection. The inode number is 0 if no process holds the socket.
+/// TCP connection. The inode number is 0 if no process holds the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Connection {
     local: SocketAddr,
@@ -141,8 +141,8 @@ struct Connection {
     inode: u64,
 }
 
-/// Describes the address of a listening socket. Addresses are reported in this order, because services usually use
-/// low ports, and libraries use high ports or Unix sockets for internal purposes.
+/// Address of a listening socket. Addresses are reported in this order, because services usually use low ports, and
+/// libraries use high ports or Unix sockets for internal purposes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bound {
     Tcp(u16, IpAddr),

@@ -17,7 +17,7 @@ const EXITING: u64 = 0x0000_0004;
 /// Flag `PF_KTHREAD` (`include/linux/sched.h` of the kernel).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Contains the values of `/proc/PID/stat`, with memory in pages and times in clock ticks.
+/// Values of `/proc/PID/stat`, with memory in pages and times in clock ticks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat<'a> {
     /// Name of the first thread, which can contain any bytes. The kernel truncates it to 15 bytes.

@@ -29,7 +29,7 @@ impl ProcStatus<'_> {
     }
 }
 
-/// Describes which signals a process catches or blocks. Bit 0 is signal 1.
+/// Signals that a process catches or blocks. Bit 0 is signal 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalMasks {
     caught: u64,

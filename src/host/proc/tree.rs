@@ -297,7 +297,7 @@ impl Tree {
     }
 }
 
-/// Contains the changes between two samples by pid. Processes without changes are omitted.
+/// Changes between two samples, by pid. Processes without changes are omitted.
 struct Changes {
     /// CPU time of the process and of its reaped children since the last sample.
     used: HashMap<u32, (u64, u64)>,

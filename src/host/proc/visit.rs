@@ -37,8 +37,8 @@ const VISITS_TO_ALL: u32 = 10;
 /// Maximum number of bytes read from `cgroup.events`, which has two lines.
 const EVENTS_BYTES: u64 = 1024;
 
-/// Contains the thread whose folder shows the process's files and memory. It is the first thread, or another one if
-/// the first thread has exited.
+/// Thread whose folder shows the process's files and memory. It is the first thread, or another one if the first
+/// thread has exited.
 #[derive(Clone, Copy)]
 pub(in crate::host) struct LiveThread<'a> {
     pub folder: &'a Folder,

@@ -2,7 +2,7 @@
 
 use super::Field;
 
-/// Describes how a value that a user enters for a field is parsed and compared.
+/// Notation of the values that users enter for a field. It determines how values are parsed and compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Notation {
     Text,

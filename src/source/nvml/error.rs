@@ -35,7 +35,7 @@ impl Code {
 
     /// Returns whether the GPU or driver does not provide the value, which is not treated as a failure.
     pub(super) fn is_unsupported(self) -> bool {
-        // With codes 25 and 26, the driver no longer supports this version of the call.
+        // Codes 25 and 26 mean that the driver no longer supports this version of the call.
         self == Self::NOT_SUPPORTED || self == Self::FUNCTION_NOT_FOUND || matches!(self.0, 25 | 26)
     }
 

@@ -25,14 +25,14 @@ struct AnswerHeader {
     msg_type: String,
 }
 
-/// Describes the fields of a `parent_header` that gpumem uses. The header is empty if the message is not an answer.
+/// The fields of a `parent_header` that gpumem uses. The header is empty if the message is not an answer.
 #[derive(Deserialize)]
 struct ParentHeader {
     #[serde(default)]
     msg_id: String,
 }
 
-/// Describes a received message whose signature is valid.
+/// Received message whose signature is valid.
 pub(super) struct Answer {
     pub(super) parent_id: String,
     pub(super) msg_type: String,

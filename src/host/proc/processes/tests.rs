@@ -419,7 +419,7 @@ fn a_hidden_process_is_not_reported_as_gone() {
     assert_eq!(sample.unreadable, [hidden(71), hidden(72)]);
 }
 
-/// Kills and reaps a child process when the test ends.
+/// Child process that is killed and reaped when the test ends.
 struct Running(Child);
 
 impl Running {
