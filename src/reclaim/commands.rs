@@ -177,7 +177,8 @@ impl CommandSource {
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = default_policy();
         if self.is_live {
-            // Planning fails without /proc. No process can be ended then, so the findings keep their own advice.
+            // Planning fails without /proc. No process can be ended then, so the findings keep the advice of their
+            // rules.
             let (plan, guard) = plan_live(policy, source).ok()?;
             Some((plan, Typist::User(guard.ourselves.uid)))
         } else {

@@ -313,7 +313,7 @@ impl Guard {
     }
 }
 
-/// Returns whether a process has the device file of a GPU open. The driver's control file does not count.
+/// Returns whether a process has the device file of a GPU open. The driver's control files are ignored.
 pub(super) fn holds_gpu(process: &Process) -> bool {
     let files = process.gpu_files.as_deref().unwrap_or_default();
     files.iter().any(|path| is_gpu_open(path))

@@ -165,8 +165,8 @@ impl Handles {
         control: &mut dyn ProcessControl,
     ) {
         let listed = control.list();
-        // Check which parents are alive only after listing the processes. A parent that is alive now had its pid when
-        // the list was made, so the listed children are its own.
+        // Check which parents are alive only after listing the processes. A parent that is alive now already had its
+        // pid when the list was made, so the listed children are really its children.
         let alive = self.alive(control);
         let parents: HashSet<u32> = self
             .all

@@ -142,7 +142,7 @@ mod tests {
         let path = folder.path().join("reap.jsonl");
         let mut log = ReclaimLog::new(path.clone());
         assert_eq!(log.sums(), &Reclaimed::default(), "no log");
-        // The entries of an act can be read at different times, and an act without actions does not count.
+        // The entries of an act can be read at different times, and an act without actions is not included.
         append(&path, "a", vec![begun(), term()]);
         assert_eq!(log.sums(), &Reclaimed::default());
         append(&path, "a", vec![freed()]);

@@ -5,8 +5,9 @@
 //! ended process is its successor. A candidate with another command must have the same parent, service or container,
 //! and NVML must list it on one of the target's GPUs. A successor is not part of the plan, so it is never signalled.
 //!
-//! A process with the same user and command that allocates memory on one of the target's GPUs is a successor, too,
-//! whatever its parent, because the ended process may have forked on SIGTERM or restarted itself in a new session.
+//! A process with the same user and command that allocates memory on one of the target's GPUs is also a successor,
+//! regardless of its parent, because the ended process may have forked on SIGTERM or restarted itself in a new
+//! session.
 //!
 //! A parent that adopts orphans can have unrelated children. A child of such a parent must have the same user, and
 //! must lead a session or be in the session of the ended process. Leftovers of a login are in the session of the

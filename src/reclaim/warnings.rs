@@ -1,8 +1,8 @@
 //! Stores on disk which warnings were given before unattended acts, so that they survive a restart.
 //!
 //! Each warning is about one finding on one process of one boot. gpumem warns when the finding appears, and again
-//! shortly before the act. If a finding ends and returns, the warnings start over. This includes a finding that began
-//! after its warning, which was in the file when gpumem started. The file is replaced atomically. If it is
+//! shortly before the act. If a finding ends and returns, the warnings start over. They also start over if gpumem was
+//! restarted and the finding began later than the stored warning. The file is replaced atomically. If it is
 //! unreadable, all warnings are lost, which only delays acts. This module reads no clock and sends nothing.
 
 use std::fs::OpenOptions;

@@ -10,7 +10,7 @@
 //!   the rule is undecided;
 //! - a pid that the kernel may have reused, because NVML may mean a process in another namespace;
 //! - a pid without an entry in the snapshot;
-//! - a process whose first thread has exited (`Z`) while other threads remain;
+//! - a process whose first thread has exited (`Z`) while other threads remain.
 //!
 //! The only action is to notify the owner, because a dead process cannot be ended.
 

@@ -3,7 +3,7 @@
 //!
 //! The process is compared only with its own past: it must have worked alone on the GPU for a few minutes, and it
 //! must be alone on the GPU now. If several processes use a GPU, the power that each of them draws is unknown, so
-//! there is no finding. Processes that hold memory without using the GPU do not count.
+//! there is no finding. Processes that hold memory without using the GPU are ignored.
 //!
 //! Even if the power is low, there is no finding if
 //!

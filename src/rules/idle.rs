@@ -222,8 +222,8 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
         })
 }
 
-/// Returns whether the rule does not apply to the process, whatever the history of its GPUs. The module documentation
-/// lists the reasons.
+/// Returns whether the rule does not apply to the process, regardless of the history of its GPUs. The module
+/// documentation lists the reasons.
 fn is_never_idle(input: ProcessInput<'_>) -> bool {
     let ProcessInput { rule_input, process, process_history } = input;
     let is_for_servers = is_for_servers(input);

@@ -1,7 +1,8 @@
 //! `orphan`: a process outlived the job that started it and keeps memory on a GPU.
 //!
 //! An example is a DataLoader worker whose trainer was killed: a reaper adopted the worker, the leader of its process
-//! group is gone, and it waits for work forever. The following must be known, and must all hold for the duration:
+//! group is gone, and the worker waits for work forever. The following must be known, and must all hold for the
+//! duration:
 //!
 //! - The parent is a reaper and the leader of the process group is gone. A notebook kernel leads its own group, so
 //!   its server must be gone instead (`host::jupyter` proves this). A worker of an inference server or of Python's
@@ -18,9 +19,10 @@
 //! - the leader of a process group, such as a process started by `nohup`, `setsid`, tmux or a notebook server, unless
 //!   that server is known to be gone;
 //! - monitors, the driver's daemons, display servers (`model::program`), and graphics processes;
-//! - a daemon of a systemd service, which has lost its parent and its group leader because it forked twice. Still
-//!   orphans can be: processes left by a service that runs other users' programs (slurmd, cron, a job runner,
-//!   JupyterHub; `model::unit`), processes older than the unit's main process, and processes in login sessions;
+//! - a daemon of a systemd service, which has lost its parent and its group leader because it forked twice. The
+//!   following processes can nevertheless be orphans: processes left by a service that runs other users' programs
+//!   (slurmd, cron, a job runner, JupyterHub; `model::unit`), processes older than the unit's main process, and
+//!   processes in login sessions;
 //! - an inference server that listens, and its workers;
 //! - a notebook kernel that is busy, connected or recently active;
 //! - a process that cannot be ended (`Z`, `X`, or `D` for two minutes) or is being debugged (`t`).
@@ -381,8 +383,8 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(group) = group {
         lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
-    // Nobody can type into the process anymore, so of the remaining advice only the last line, on ending the process,
-    // applies.
+    // No one can type into the process any more, so of the remaining advice only the last line, on ending the
+    // process, applies.
     let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines

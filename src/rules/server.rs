@@ -31,7 +31,7 @@ pub(super) fn is_server(
 }
 
 fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Option<bool> {
-    // Only the notebook server connects to a kernel, whatever libraries the kernel has loaded.
+    // Only the notebook server connects to a kernel, regardless of the libraries that the kernel has loaded.
     if process.jupyter.is_some() || names.is_kernel {
         return Some(false);
     }

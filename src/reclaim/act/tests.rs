@@ -415,7 +415,7 @@ fn work_since_the_plan_cancels_an_act_of_a_rule() {
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 900);
     assert_eq!(test.advance_at(8.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(test.sent().is_empty());
-    // Little CPU time is not work, and usage after the first signal does not count.
+    // Little CPU time is not work, and usage after the first signal is ignored.
     let mut test = planned(ActTest::for_findings(Kind::Idle, &[python()]), 110);
     assert!(matches!(test.advance_at(8.0), ActProgress::Waiting { .. }));
     assert_eq!(test.sent(), [(70, TERM)]);

@@ -74,7 +74,7 @@ pub(super) fn judge_cell(
             doubt = Some(UndecidedReason::NoCpu { pid: process.pid });
         }
     }
-    // If the last known sign of work is recent, the cell is working whatever the unknown facts are.
+    // If the last known sign of work is recent, the cell is working, regardless of unknown facts.
     match doubt {
         _ if now.seconds_since(since) < needed => Cell::Runs,
         Some(doubt) => Cell::Unknown(doubt),
