@@ -3,8 +3,8 @@
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
 
-/// Breakdown of a GPU's memory, in bytes. If all parts are known, they add up to the total, give or take a MiB of
-/// rounding.
+/// Breakdown of a GPU's memory, in bytes. If all parts are known, they add up to the total, apart from rounding
+/// errors of up to 1 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
     pub total_bytes: u64,

@@ -45,7 +45,7 @@ impl Tie {
     }
 }
 
-/// Related processes. A process without relatives is a family of its own.
+/// Related processes. A process without relatives forms a family with one member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
     /// `family:PID` of the oldest member. The id stays the same as long as this process is listed, dead or alive.

@@ -13,7 +13,7 @@ use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
 /// Maximum number of characters of a name. Longer names are cut.
 const NAME_CHARS: usize = 40;
-/// Number of characters shown of an id. Docker shows as many.
+/// Number of characters shown of an id. Docker shows the same number.
 const ID_CHARS: usize = 12;
 /// Maximum number of files that are named.
 const FILES_NAMED: usize = 3;

@@ -17,7 +17,7 @@ pub struct NameFacts {
     pub looks_like_a_server: bool,
     /// Whether [`Process::mps_role`] returns a role even without NVML's list.
     pub has_mps_role: bool,
-    /// Whether [`never_killed`] lists the program's name, whoever owns the program file.
+    /// Whether [`never_killed`] lists the program's name, regardless of who owns the program file.
     pub is_never_killed: bool,
     pub placeholder: Option<&'static str>,
     pub pool: Option<&'static Pool>,

@@ -19,7 +19,7 @@ impl Process {
     }
 }
 
-/// Returns the placeholder that a command line runs, by its name in its own documentation.
+/// Returns the placeholder that a command line runs, by the name in its documentation.
 fn named(command: &[Arc<str>]) -> Option<&'static str> {
     let (name, arguments) = tool(command)?;
     Some(match name {

@@ -17,7 +17,7 @@ use super::program::{file_name, is_interpreter};
 pub struct Pool {
     pub name: String,
     pub restarted_by: String,
-    /// How to stop or drain the pool: one line without a full stop, with commands in backquotes.
+    /// Instruction for stopping or draining the pool: one line without a full stop, with commands in backquotes.
     pub words: String,
     /// Whether the workers only listen for each other and for their source of work, not for clients.
     #[serde(default)]

@@ -171,7 +171,7 @@ impl AskedRelease {
 
 impl Process {
     /// Returns the last activity of a notebook kernel, according to its server. Activity that gpumem's own release
-    /// request caused does not count.
+    /// request caused is ignored.
     pub fn last_activity(&self) -> Option<Time> {
         let last = self.jupyter.as_deref()?.last_activity?;
         match self.asked.as_deref().filter(|asked| asked.explains(last)) {

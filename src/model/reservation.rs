@@ -145,7 +145,7 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 
 impl Snapshot {
     /// Returns whether a GPU is unused: NVML lists no process on it, no process has its device file open, its
-    /// utilization is 0, and little memory is used. Monitors and desktops do not count. Returns `None` if a required
+    /// utilization is 0, and little memory is used. Monitors and desktops are ignored. Returns `None` if a required
     /// fact is unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {

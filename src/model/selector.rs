@@ -195,7 +195,7 @@ impl Selector {
         })
     }
 
-    /// Returns whether a row certainly matches. `me` is the user whom `is:mine` means.
+    /// Returns whether a row certainly matches. `is:mine` matches the rows of `me`.
     pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
         self.answer(row, me) == Some(true)
     }

@@ -59,7 +59,7 @@ fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::E
     to.collect_str(text)
 }
 
-/// How long the condition was observed and how long it must last, formatted as `idle? 12s of 10m`.
+/// Observed and required duration of the condition, formatted as `idle? 12s of 10m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenSoFar {
     pub kind: Kind,

@@ -39,9 +39,9 @@ impl Snapshot {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// The GPUs that each process itself may be on. Contains the lowest NVML index for each pid.
+    /// Lowest NVML index of the GPUs that each process itself may be on, by pid.
     process_gpus: BTreeMap<u32, u32>,
-    /// The GPUs that each process or another member of its family may be on. Contains one NVML index for each pid.
+    /// NVML index of one GPU that each process or another member of its family may be on, by pid.
     family_gpus: BTreeMap<u32, u32>,
 }
 
@@ -94,7 +94,7 @@ impl Unread {
     }
 }
 
-/// Returns whether the launcher's environment variables promise more ranks than the snapshot contains.
+/// Returns whether the launcher's environment variables name more ranks than the snapshot contains.
 fn lacks_a_rank(family: &[&Process]) -> bool {
     let number = |process: &Process, name: &str| -> Option<u64> {
         process.environment.as_deref()?.get(name)?.parse().ok()

@@ -56,7 +56,7 @@ pub(super) struct Joining<'a> {
     processes: Vec<&'a Process>,
     by_pid: BTreeMap<u32, usize>,
     job_of: Vec<usize>,
-    /// At first, one job per process. When a job is joined to another one, it becomes empty.
+    /// Jobs, initially one for each process. A job that has been joined to another one is empty.
     jobs: Vec<Job>,
 }
 

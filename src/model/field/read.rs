@@ -293,7 +293,7 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
 /// Fields by which `ps --by` groups, in the order of the help text.
 pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
 
-/// Number of characters shown of a container id. Container runtimes show as many.
+/// Number of characters shown of a container id. Container runtimes show the same number.
 const ID_CHARS: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
