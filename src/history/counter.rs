@@ -206,7 +206,7 @@ mod tests {
             cpu.observe(at(second), None, Some(50.0), 60_000);
         }
         assert!((cpu.mean(300.0).unwrap().percent - 50.0).abs() < 1e-9);
-        // A percentage after a gap of ten minutes says nothing about the gap.
+        // A percentage after a gap of ten minutes does not show the CPU use during the gap.
         cpu.observe(at(1_200), None, Some(0.0), 60_000);
         assert_eq!(cpu.mean(300.0), None);
     }

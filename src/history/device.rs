@@ -148,9 +148,9 @@ impl Device {
     }
 }
 
-// `Floors` finds the current period in which a number has been at least N, for any N, because each rule chooses its
-// own N and can use a different one for each GPU. A floor consists of a time and the lowest value since then, so
-// earlier floors are lower. The period for N starts at the first floor that is at least N.
+// `Floors` finds the current period in which a number has been at least N, for any N, because rules use different
+// values of N, even for different GPUs. A floor consists of a time and the lowest value since then, so earlier floors
+// are lower. The period for N starts at the first floor that is at least N.
 
 /// Maximum number of floors. If there are more, the floor whose neighbours are closest to each other is removed. For
 /// values between them, the reported period is then too short, but never too long.

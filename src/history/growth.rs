@@ -86,7 +86,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     last: Option<Time>,
-    /// Observed time, in milliseconds, up to the last sample. Gaps do not count.
+    /// Observed time, in milliseconds, up to the last sample, without gaps.
     observed: i64,
     still: Option<Bucket>,
     moved: Option<Box<GrowthDetector>>,
@@ -138,7 +138,7 @@ impl Growth {
         match detector.steady {
             Some(steady) => {
                 let (trend, has_stopped) = (steady.trend, steady.has_stopped());
-                // Only the time up to the last rise counts.
+                // Only the time up to the last rise is considered.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
                     if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {

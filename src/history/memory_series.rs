@@ -98,7 +98,7 @@ struct Downsampled {
 impl Downsampled {
     fn push(&mut self, next: Bucket, most: usize) {
         if let Some(last) = self.buckets.last_mut() {
-            // How far samples are apart is known only when the next one arrives.
+            // The distance between two samples is known only when the second one arrives.
             last.vouched = next.vouched;
             let is_level = last.is_seen_until(next.since) && last.is_level_with(&next);
             if is_level || next.until - last.since < self.width {

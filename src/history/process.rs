@@ -113,7 +113,7 @@ impl AskedCpu {
     }
 }
 
-/// Time, in seconds since the first known value, for which a process has waited for a CPU.
+/// Time, in seconds, for which a process has waited for a CPU since the first known value.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuWait {
     last: Option<f64>,

@@ -16,7 +16,7 @@ const TICK_OF_CPU: f64 = 0.02;
 const TICKS_OF_CPU: f64 = 0.1;
 
 /// Seconds after a release request during which a drop of memory is attributed to the request. Releases are verified
-/// for as long.
+/// for the same time.
 const RELEASED_SECONDS: f64 = 10.0;
 /// Minimum change of memory that is attributed to the process. The driver causes smaller ones.
 const MOVEMENT_BYTES: u64 = 64 << 20;
@@ -365,7 +365,7 @@ impl RowHistory {
         self.gpu_instance.is_some()
     }
 
-    /// Returns in which of NVML's process lists the row last was.
+    /// Returns the type of the process list that last contained the row.
     pub fn kind(&self) -> ProcessType {
         self.kind
     }

@@ -4,7 +4,6 @@
 //! the GPU's device file open, was on the GPU before, or is in the GPU's last known list. If one member of a family
 //! may be on the GPU, the whole family may depend on it. A run that lacks some of its ranks may be on the GPU, too. A
 //! process whose file descriptors are unreadable is not assumed to be on every GPU.
-//!
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -25,7 +25,7 @@ use crate::source::remote::RemoteHost;
 /// Uid of root, who can signal any process.
 const ROOT: u32 = 0;
 
-/// Who runs a suggested command, and where.
+/// User who runs a suggested command, and the place where it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Typist {
     /// The user with this uid, now and on this machine.

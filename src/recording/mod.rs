@@ -20,7 +20,7 @@ pub use writer::Writer;
 use crate::model::Time;
 use crate::model::snapshot::SCHEMA;
 
-/// Why a recording cannot be read or written.
+/// Reason why a recording cannot be read or written.
 ///
 /// The messages already contain the system's error, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub enum RecordingError {
         line: u64,
         /// Line of the last snapshot, or 0 if there was none.
         found: u64,
-        /// What is wrong with the last damaged line, or `None` if all lines were blank.
+        /// Defect of the last damaged line, or `None` if all lines were blank.
         last: Option<Flaw>,
     },
     #[error("cannot record to {name}: {}; name a file in a directory that exists and that you may write to", system_message(.cause))]

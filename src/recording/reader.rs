@@ -364,7 +364,7 @@ pub struct Damage {
     pub flaw: Flaw,
 }
 
-/// What is wrong with a line. Text from the line is truncated and safe for a terminal.
+/// Defect of a line. Text from the line is truncated and safe for a terminal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     #[error("torn last line: the writer was cut off")]

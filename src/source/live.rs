@@ -1,6 +1,6 @@
 //! Samples this machine: joins NVML's rows with facts from /proc about their processes.
 //!
-//! A pid from NVML may not be that of the process that has it now, because the process that allocated the memory may
+//! A pid that NVML lists can now belong to a different process, because the process that allocated the memory may
 //! have exited and its pid may have been reused. `doubt` decides whether NVML means the current process. If not, the
 //! row is shown as unresolved, without any facts about the current process, and no rule or action uses it. If a
 //! process exits while NVML still lists its pid, its name is shown until the pid is reused.
@@ -350,7 +350,7 @@ mod tests {
             (511, false),
             (512, true),
             (600, false),
-            // Memory that was freed and allocated again counts as growth.
+            // Memory that was freed and allocated again is treated as growth.
             (100, false),
             (355, false),
             (356, true),

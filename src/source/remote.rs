@@ -61,9 +61,9 @@ pub struct RemoteHost {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RemoteRequest {
     pub interval: Duration,
-    /// How long to record, or `None` to record until the connection is closed.
+    /// Duration of the recording, or `None` to record until the connection is closed.
     pub duration: Option<Duration>,
-    /// How much of its stored history the host sends first.
+    /// Duration of the stored history that the host sends first.
     pub history: Duration,
 }
 

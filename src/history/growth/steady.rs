@@ -281,8 +281,8 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Returns whether the growth was freed. At the end of a peak, memory does not fall below the level, so this is
-    /// not the case.
+    /// Returns whether the growth was freed. Returns `false` at the end of a peak, because memory then does not fall
+    /// below the level.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;

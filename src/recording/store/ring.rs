@@ -56,7 +56,7 @@ impl StoreLimits {
     }
 }
 
-/// Which users can read new files. The umask can restrict access further.
+/// Users who can read new files, unless the umask excludes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Owner,
@@ -174,7 +174,7 @@ impl StoreWriter {
         if let Some(last) = self.last.replace(snapshot.time) {
             self.interval = (snapshot.time - last).max(0);
         }
-        // How old the frame would be if it waited for the next snapshot.
+        // Age that the frame would reach if it waited for the next snapshot.
         let waits = (snapshot.time - first).saturating_add(self.interval);
         let due = self.current.is_none()
             || self.pending.text.len() >= FRAME_BYTES

@@ -173,7 +173,7 @@ fn a_store_is_bounded_by_size_and_keeps_its_current_segment() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that exceeds all limits is written to a segment of its own.
+    // A frame that exceeds all limits is written to a separate segment.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);

@@ -42,11 +42,11 @@ const DETAILS_AFTER: Duration = Duration::from_millis(1500);
 /// Interval between reads of the MPS list while it is empty. Few machines use MPS.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
-/// Why memory is unknown if no call for it is supported, as on GB10 and Jetson.
+/// Reason why memory is unknown if no call for it is supported, as on GB10 and Jetson.
 const SHARED_MEMORY: &str = "it shares the machine's memory; NVML gives no framebuffer figure";
-/// Why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
+/// Reason why memory is unknown to an unprivileged caller (nvml.h, nvmlDeviceGetMemoryInfo).
 const DIVIDED_MEMORY: &str = "with MIG on, only root may read it; its MIG devices' memory is shown";
-/// Why memory is unknown with the WDDM driver model, which WSL uses (nvml.h, nvmlProcessInfo_t).
+/// Reason why memory is unknown with the WDDM driver model, which WSL uses (nvml.h, nvmlProcessInfo_t).
 const WINDOWS_MEMORY: &str =
     "under WSL, Windows manages the memory, and the driver does not report memory by process";
 const UNREPORTED_MEMORY: &str = "the driver does not report memory by process";

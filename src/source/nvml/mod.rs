@@ -1,6 +1,6 @@
 //! Makes all NVML calls, on separate threads with deadlines.
 //!
-//! In [`Nvml::sample`], each GPU is read by its own thread (`gpu_reader`), until a common deadline. For a GPU that
+//! In [`Nvml::sample`], each GPU is read by a separate thread (`gpu_reader`), until a common deadline. For a GPU that
 //! does not answer in time, the sample contains an error and old values, which are marked as stale. `device` reads a
 //! GPU, and `mig` its MIG devices. `rows` removes impossible figures. `ffi` contains the calls that nvml-wrapper
 //! lacks or gets wrong. `error` explains NVML's error codes.

@@ -43,7 +43,7 @@ pub(super) struct Utilization {
     /// another reason.
     supported: Option<bool>,
     read_at: Option<(Instant, SystemTime)>,
-    /// How much of the time since the last snapshot samples cover.
+    /// Part of the time since the last snapshot that samples cover.
     sampled: Duration,
 }
 
