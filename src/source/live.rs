@@ -94,7 +94,8 @@ impl Live {
         })
     }
 
-    /// Makes this process claim the GPUs of the claim in which it is nested, and returns their indices.
+    /// Makes this process claim GPUs one level below the innermost claim that it or its ancestors hold. Returns the
+    /// indices of the GPUs in that claim, and marks the claimed GPUs.
     pub fn nest_claims(&mut self, gpus: &mut [Gpu]) -> Vec<u32> {
         let inherited = self.claims.nest(gpus, &self.roots);
         self.mark_claims(gpus);

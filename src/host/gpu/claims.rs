@@ -47,13 +47,14 @@ const LEVELS: [(&str, &str); 3] =
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Maximum number of bytes read from a file in `/proc/PID/fdinfo`.
 const FDINFO_BYTES: usize = 4096;
-/// Minimum interval between reads of `/proc/locks` unless a new claim is detected, and between searches of all
-/// processes for a lock.
+/// Minimum interval, in nanoseconds, between reads of `/proc/locks` unless a new claim is detected, and between
+/// searches of all processes for a lock.
 const HOLDERS_NS: u64 = 30_000_000_000;
-/// Maximum number of attempts to claim a GPU, [`PAUSE`] apart. A concurrent test may hold the lock briefly.
+/// Maximum number of attempts to claim a GPU, with a pause of [`PAUSE`] between them. A test of another gpumem may
+/// hold the lock briefly.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Content of `/proc/PID/comm` for gpumem.
+/// Content of `/proc/PID/comm` if the process is gpumem.
 const COMM: &[u8] = b"gpumem\n";
 
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +77,8 @@ impl CannotClaim {
     }
 }
 
-/// Returns whether `GPUMEM_CLAIM_DIR` is unset or an absolute path. A relative path is a different directory for each
-/// working directory.
+/// Returns whether `GPUMEM_CLAIM_DIR` is unset or an absolute path. A relative path would depend on the working
+/// directory.
 pub fn is_claim_folder_valid() -> bool {
     std::env::var_os(VARIABLE).is_none_or(|folder| Path::new(&folder).is_absolute())
 }
@@ -85,7 +86,7 @@ pub fn is_claim_folder_valid() -> bool {
 /// Device and inode number of a locked file.
 type FileId = ((u32, u32), u64);
 
-/// The process that holds a lock on a GPU.
+/// Process that holds a lock on a GPU.
 #[derive(Clone, Debug)]
 struct Holder {
     gpu: u32,
@@ -93,11 +94,11 @@ struct Holder {
     claim: Claim,
 }
 
-/// Claims of the machine's GPUs, detected from one lockable folder for each PCI device.
+/// Claims of the machine's GPUs, detected in one lockable folder per PCI device.
 #[derive(Clone, Debug)]
 pub struct Claims {
     folder: PathBuf,
-    /// How many ancestors' claims this process is nested in.
+    /// Number of claims in which this process is nested. The claims are held by ancestors.
     level: usize,
     holders: Vec<Holder>,
     read_ns: Option<u64>,
@@ -127,8 +128,8 @@ impl Claims {
         }
     }
 
-    /// Returns the indices of the GPUs in the innermost claim that this process or its ancestors hold. From then on,
-    /// this process claims those GPUs at the next level.
+    /// Returns the indices of the GPUs in the innermost claim that this process or its ancestors hold. This process
+    /// then claims GPUs one level below that claim.
     pub fn nest(&mut self, gpus: &[Gpu], roots: &Roots) -> Vec<u32> {
         let own = std::process::id();
         let pids = std::iter::once(own).chain(read_ancestors(roots, own));
@@ -166,7 +167,7 @@ impl Claims {
         open_file(&path).map(drop).map_err(|errno| CannotClaim::new(gpu, &path, errno))
     }
 
-    /// Claims a GPU. Returns `None` if another process has already locked the GPU.
+    /// Claims a GPU. Returns `None` if another process has locked the GPU.
     pub fn claim(&mut self, gpu: &Gpu) -> Result<Option<OwnedFd>, CannotClaim> {
         let path = self.lock_path(gpu);
         let locked = || {
@@ -189,7 +190,7 @@ impl Claims {
         Ok(claim)
     }
 
-    /// Returns the GPU's folder, or a nonexistent path if the bus address is unknown.
+    /// Returns the GPU's folder, or a path that does not exist if the bus address is unknown.
     fn path(&self, gpu: &Gpu) -> PathBuf {
         self.folder.join(address(gpu).as_deref().unwrap_or("unknown"))
     }
@@ -220,7 +221,7 @@ impl Claims {
         }
     }
 
-    /// Returns the indices of the GPUs that are locked. A GPU with a known shared lock is tested with an exclusive one.
+    /// Returns the indices of the locked GPUs. A GPU with a known shared lock is tested with an exclusive lock.
     fn locked(&mut self, gpus: &[Gpu]) -> Vec<u32> {
         let is_shared = |gpu: &Gpu| self.shared.contains(&gpu.index);
         let locked: Vec<u32> = gpus
@@ -234,7 +235,7 @@ impl Claims {
 
     fn find_holders(&mut self, gpus: &[Gpu], roots: &Roots, (users, now_ns): (&mut Users, u64)) {
         let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
-        // The size limit may truncate the last line.
+        // The last line may be truncated because of the size limit.
         let lines = read.split_inclusive(|&byte| byte == b'\n');
         let lines = lines.filter(|line| line.ends_with(b"\n"));
         let mut locks: Vec<(u32, Lock)> = lines.filter_map(parse_lock).collect();
@@ -250,7 +251,7 @@ impl Claims {
             .map(|(_, file)| *file)
             .collect();
         locks.retain(|(_, lock)| locked.contains(&lock.file));
-        // A process that took a lock may have exited, and others may have inherited the lock.
+        // The process that took a lock may have exited after others have inherited the lock.
         locks.retain(|&(pid, lock)| match read_locks_of(&roots.proc, pid, gpus) {
             Some(held) => held.contains(&lock),
             None => Folder::open(&roots.proc, pid).is_ok(),
@@ -269,7 +270,7 @@ impl Claims {
         for (gpu, file) in files {
             for &(pid, lock) in locks.iter().filter(|(_, lock)| lock.file == file) {
                 let Some(holder) = read_holder(&roots.proc, pid, gpu.index) else { continue };
-                // A shared lock of gpumem is a test.
+                // A shared lock held by gpumem is only a test.
                 let is_test = holder.claim.program.is_none() && !lock.is_exclusive;
                 if is_test || self.holders.iter().any(|holder| holder.gpu == gpu.index) {
                     continue;
@@ -288,7 +289,7 @@ impl Claims {
 
 /// Returns the name of the GPU's folder.
 fn address(gpu: &Gpu) -> Option<String> {
-    // NVML prints the PCI domain with eight hexadecimal digits, sysfs with at least four.
+    // NVML reports the PCI domain with eight hexadecimal digits, sysfs with at least four.
     let address = gpu.pci_bus_id.as_deref()?.to_ascii_lowercase();
     let (domain, device) = address.split_once(':')?;
     Some(format!("{:04x}:{device}", u32::from_str_radix(domain, 16).ok()?))
@@ -315,13 +316,14 @@ fn is_locked(path: &Path, or_shared: bool) -> bool {
         },
     );
     if locked.is_ok() {
-        // Closing the descriptor does not unlock if a forked child has inherited it and not yet called exec.
+        // If a forked child has inherited the file descriptor and not yet executed a program, closing the descriptor
+        // does not release the lock.
         let _ = flock(&file, FlockOperation::Unlock);
     }
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Returns the locks on these GPUs that a process holds; `None` if its descriptors cannot be read.
+/// Returns the locks on these GPUs that a process holds, or `None` if its file descriptors cannot be read.
 fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     let folder = Folder::open(proc, pid).ok()?;
     let (links, infos) = (folder.folder(c"fd").ok()?, folder.folder(c"fdinfo").ok()?);
@@ -332,7 +334,7 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     };
     let (mut locks, mut content) = (Vec::new(), Vec::new());
     let listed = links.names(|name| {
-        // Reading a link is faster than reading fdinfo.
+        // Reading the link takes less time than reading fdinfo.
         if links.link(name, is_of_gpu) == Ok(true)
             && infos.read_list(name, &mut content, FDINFO_BYTES).is_ok()
         {
@@ -355,16 +357,16 @@ fn read_holder(proc: &Path, pid: u32, gpu: u32) -> Option<Holder> {
     Some(Holder { gpu, start_ticks, claim: Claim { pid: Some(pid), uid, user: None, program } })
 }
 
-/// A held flock.
+/// Lock taken by flock(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lock {
     is_exclusive: bool,
     file: FileId,
 }
 
-/// Parses a held flock, and the pid of the process that took it, from a line of `/proc/locks` (proc_locks(5)) or of
-/// `/proc/PID/fdinfo`: `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`. Returns `None` for the line of a waiter, which
-/// has an arrow before `FLOCK`.
+/// Parses a held lock and the pid of the process that took it, from a line of `/proc/locks` (proc_locks(5)) or of
+/// `/proc/PID/fdinfo`, such as `1: FLOCK  ADVISORY  WRITE 7 00:16:4767 0 EOF`. Returns `None` for the line of a
+/// process that waits for a lock, which contains an arrow before `FLOCK`.
 fn parse_lock(line: &[u8]) -> Option<(u32, Lock)> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);
@@ -431,8 +433,9 @@ mod tests {
         assert!(claims.wait_in_queue(&gpu).is_err());
     }
 
-    /// 100,000 locks of a user precede the claim in `/proc/locks`, so a read stops before the claim's line. gpumem must
-    /// still detect the claim, and must not read again before [`HOLDERS_NS`] have passed.
+    /// Before the claim, `/proc/locks` lists 100,000 locks of a user, so that a read ends before the line of the
+    /// claim. gpumem must detect the claim nevertheless, and must not read the file again before [`HOLDERS_NS`] have
+    /// passed.
     #[test]
     fn a_claim_is_found_behind_many_locks_which_are_rarely_read() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -466,7 +469,7 @@ mod tests {
         assert_eq!(mark(&own_line, HOLDERS_NS + 1), Some(Some(7)));
         drop(claim);
         assert_eq!(mark(&own_line, HOLDERS_NS + 2), None);
-        // A claim must fail while a concurrent test holds the shared lock, and succeed afterwards.
+        // Claiming must fail while a concurrent test holds the shared lock, and succeed afterwards.
         let test = open_file(&holder.path(&unclaimed)).unwrap();
         flock(&test, FlockOperation::NonBlockingLockShared).unwrap();
         assert!(!is_locked(&holder.path(&unclaimed), false), "concurrent tests do not conflict");
