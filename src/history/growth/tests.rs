@@ -13,9 +13,9 @@ fn instant(seconds: f64) -> Time {
 
 struct Played {
     growth: Growth,
-    /// Times, in minutes, when a leak was found or ended, alternating.
+    /// Times, in minutes, at which a leak was found and at which it ended, alternately.
     turns: Vec<f64>,
-    /// Times, in minutes, when the report of a leak or of stopped growth began or ended, alternating.
+    /// Times, in minutes, at which the report of a leak or of stopped growth began and ended, alternately.
     words: Vec<f64>,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Connections use only loopback addresses or the server's Unix socket. The server's process must hold the listening
 //! socket. For TCP, this is checked both before and after connecting. gpumem therefore sends nothing to another
-//! process. The check is also used for HTTPS servers, because most of them have a self-signed certificate.
+//! process. For HTTPS servers, the check replaces a check of the certificate, which most of these servers have signed
+//! themselves.
 //!
 //! A server in a container can have a separate loopback interface. gpumem then starts a thread that enters the
 //! server's network namespace and connects. Other threads remain in gpumem's namespace.

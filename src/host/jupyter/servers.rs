@@ -39,7 +39,7 @@ struct NumberedServer {
 #[derive(Debug, Default)]
 pub struct ServerFiles {
     pub running: Vec<FoundServer>,
-    /// Paths of files whose pid is not that of a process of the user.
+    /// Paths of server files whose pid belongs to no process of the user.
     pub stale: Vec<String>,
 }
 

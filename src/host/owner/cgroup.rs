@@ -143,7 +143,8 @@ struct FoundOwner<'a> {
     /// Whether the unit was created for the container, so that stopping the unit stops the container.
     unit_is_its_own: bool,
     is_users: bool,
-    /// Whether a component was not a slice. The components after it do not belong to systemd's tree.
+    /// Whether a component was parsed that is neither a slice nor a user's systemd. The components after it do not
+    /// belong to systemd's tree.
     has_left_systemd: bool,
 }
 

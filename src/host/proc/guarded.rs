@@ -193,7 +193,8 @@ pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     read_ancestors(roots, pid).any(|pid| pid == ancestor)
 }
 
-/// Returns the ancestors of a process, up to one whose parent cannot be read.
+/// Returns at most [`MAX_ANCESTORS`] ancestors of a process, nearest first. Stops at an ancestor whose parent cannot
+/// be read.
 pub(in crate::host) fn read_ancestors(roots: &Roots, pid: u32) -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
     std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS)

@@ -38,7 +38,7 @@ unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
     pub(super) fn of(device: &Device<'_>) -> Self {
-        // SAFETY: the handle is only copied. Each use of it goes through the library again.
+        // SAFETY: the handle is only copied. It is used only together with the library.
         Self(unsafe { device.handle() })
     }
 
