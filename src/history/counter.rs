@@ -23,7 +23,7 @@ pub const LONGEST_WINDOW_SECONDS: f64 = 86_400.0;
 pub struct Mean {
     /// Mean use in percent of one core.
     pub percent: f64,
-    /// Length of the window. Close to the requested length, or shorter if the history is shorter.
+    /// Length of the window, in seconds. It is close to the requested length, or shorter if the history is shorter.
     pub seconds: f64,
 }
 

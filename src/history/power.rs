@@ -122,7 +122,8 @@ pub(super) struct PowerHistory {
 }
 
 impl PowerHistory {
-    /// Adds a sample of the GPU. `alone` is `None` if the process list was not read.
+    /// Adds a sample of the GPU. `alone` is the process that works on the GPU alone, or `None` if there is no such
+    /// process or it is unknown.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
         self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);

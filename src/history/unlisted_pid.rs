@@ -20,7 +20,7 @@ pub struct UnlistedPid {
     pub state: Option<char>,
 }
 
-/// The pids by index of the GPU in the history, and pid.
+/// Pids without a living process, by the index of the GPU in the history and by pid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 

@@ -19,7 +19,7 @@ use crate::units::Span;
 /// Minimum CPU use, in percent of a core, of a family member that works although NVML does not list it.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 
-/// Checks whether a process in a snapshot is an inference server, for which being idle is normal.
+/// Function that returns whether a process in a snapshot is an inference server, for which being idle is normal.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
 #[derive(Clone, Debug)]

@@ -178,7 +178,8 @@ struct Rises {
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         self.longest_pause = self.longest_pause.max(bucket.start.saturating_sub(self.last));
-        // A plateau rose at its start. In any other bucket, the rise can be as late as the end.
+        // In a bucket with constant memory, the rise was at the start. In any other bucket, it can have been as late
+        // as the end.
         self.last = if bucket.is_level() { bucket.start } else { end };
     }
 }
@@ -325,7 +326,7 @@ impl Steady {
             return false;
         }
         let mut lows = [u32::MAX; 2];
-        // The sum and number of the buckets' means of low and high.
+        // For each of the two periods, the sum and the number of the means of the buckets' low and high.
         let mut middles = [(0.0, 0.0); 2];
         let mut end = now;
         for bucket in series.buckets.iter().rev() {

@@ -22,7 +22,7 @@ use crate::host::{Roots, read_time};
 use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 
-/// Time limit for the first answer. An idle kernel answers within about 5 ms, on a busy machine later.
+/// Time limit for the first answer. An idle kernel answers within about 5 ms, or later if the machine is busy.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
 /// The last quarter (one divided by this number) of the time limit is reserved for the answer. The recipe must start

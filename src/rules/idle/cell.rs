@@ -169,7 +169,7 @@ mod tests {
     fn a_sleeping_cell_is_idle_after_two_hours_without_flicker() {
         let (found_at, engine) = night(|_, _| {});
         let first = found_at[0];
-        // Up to seven minutes later, because the end of CPU use is detected with a delay.
+        // The finding can begin up to seven minutes later, because the end of CPU use is detected with a delay.
         assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
         let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
         assert_eq!(found_at.len(), samples, "the finding flickered");
