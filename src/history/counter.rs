@@ -10,8 +10,8 @@ use crate::model::Time;
 const POINTS: usize = 256;
 /// Maximum number of points for the last half minute.
 const LAST_POINTS: usize = 32;
-/// Minimum interval, in milliseconds, between points of the last half minute. Less than a second, because a sample
-/// can be early.
+/// Minimum interval, in milliseconds, between points of the last half minute. It is less than a second, because a
+/// sample can be early.
 const LAST_MILLISECONDS: i64 = 900;
 /// Minimum interval, in milliseconds, between points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;

@@ -95,8 +95,8 @@ impl Device {
         self.unused.observe(is_unused, sample);
     }
 
-    /// Returns the current period in which the GPU was unused. Recorded only while GPUs are allocated to jobs or
-    /// containers.
+    /// Returns the current period in which the GPU was unused. It is recorded only while GPUs are allocated to jobs
+    /// or containers.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }
@@ -172,7 +172,7 @@ impl HighStretch {
 
 #[derive(Clone, Debug, Default)]
 struct Floors {
-    /// Sorted by time, and therefore also by value.
+    /// Floors, sorted by time and therefore also by value.
     floors: Vec<HighFloor>,
     until: Option<Time>,
     samples: u64,

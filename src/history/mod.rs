@@ -217,7 +217,7 @@ impl History {
 
     fn observe_rows(&mut self, snapshot: &Snapshot, sample: SampleTime, previous: Option<Time>) {
         self.unresolved_rows.clear();
-        // Built only if needed, because the process of nearly every row is certain.
+        // The map is built only if it is needed, because the process of nearly every row is certain.
         let mut indices: Option<HashMap<u32, usize>> = None;
         for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
             let Some(device) = self.remember_device(gpu, gpu_index) else {
@@ -276,7 +276,8 @@ impl History {
 
     /// Finds GPUs on which an abandoned process may hold memory although they do not list it.
     fn observe_hidden(&mut self, snapshot: &Snapshot, sample: SampleTime) {
-        // By index in the snapshot. Computed only if a process is abandoned.
+        // Whether the GPUs' memory is unexplained, by index of the GPU in the snapshot. This is computed only if a
+        // process is abandoned.
         let mut unexplained: Option<Vec<Option<bool>>> = None;
         for process in &snapshot.processes {
             let Some(history) = self.processes.get_mut(&process.pid).filter(|history| {

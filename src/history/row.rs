@@ -26,7 +26,7 @@ const POWER_AT_WORK: f64 = 0.6;
 /// time than the processes', so a few such samples are normal.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
-/// What shows that a process did not use a GPU: the utilization of the process, or that of the whole GPU.
+/// Evidence that a process did not use a GPU: the utilization of the process, or that of the whole GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoUseSource {
     Process,

@@ -11,7 +11,7 @@ use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
 
-/// Maximum number of characters of a name. Longer names are cut.
+/// Maximum number of characters of a name. Longer names are truncated.
 const NAME_CHARS: usize = 40;
 /// Number of characters shown of an id. Docker shows the same number.
 const ID_CHARS: usize = 12;

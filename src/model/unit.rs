@@ -15,7 +15,7 @@ pub enum Role {
     Host { owner: &'static OwnerEntry },
     /// A unit that starts daemons at boot and exits. The remaining processes are intended.
     Starter,
-    /// Not a service: a login, a terminal, a slice, or the service manager of a user.
+    /// A unit that is not a service: a login, a terminal, a slice, or the service manager of a user.
     Login,
 }
 

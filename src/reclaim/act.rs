@@ -32,7 +32,7 @@ const WATCH_SECONDS: f64 = 5.0;
 
 /// Interval, in seconds, between checks of a job that is still working when its grace period ends.
 const SAVING_SECONDS: f64 = 5.0;
-/// Maximum time, in seconds after the first signal, that a working job gets.
+/// Maximum time, in seconds since the first signal, for which a job that is still working may continue.
 const MAX_SAVING_SECONDS: f64 = 600.0;
 
 /// Maximum time, in seconds, for which a rule's verdict can stay unknown before the act is cancelled.

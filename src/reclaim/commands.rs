@@ -30,7 +30,7 @@ const ROOT: u32 = 0;
 pub enum Typist {
     /// The user with this uid, now and on this machine.
     User(u32),
-    /// The owner of the processes. Used for a recording, because it is unknown who reads it.
+    /// The owner of the processes. This is assumed for a recording, because it is unknown who reads the recording.
     Owner,
     /// The owner, on another machine and later, when a pid may have been reused.
     Elsewhere,

@@ -1,5 +1,5 @@
-//! What a user or the configuration requests: targets, method, and pace. This module only contains data; `plan` and
-//! `guard` decide.
+//! Defines requests of a user or the configuration: targets, method, and pace. This module contains only data; `plan`
+//! and `guard` decide.
 
 use std::fmt;
 use std::str::FromStr;

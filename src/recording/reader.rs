@@ -33,7 +33,7 @@ const WINDOW_LOG_LIMIT: u32 = 27;
 const DAMAGE_LIMIT: usize = 100;
 /// Size of the read buffer, which is enough for a few snapshots of a busy host.
 const BUFFER_BYTES: usize = 1 << 17;
-/// The beginning of each line that gpumem writes. Used to find a complete line after a torn one without a newline.
+/// Beginning of each line that gpumem writes. It is used to find a complete line after a torn one without a newline.
 const START: &[u8] = br#"{"schema":"#;
 
 /// An iterator over the snapshots of a recording of any size.

@@ -322,7 +322,8 @@ fn port_options<T: AsRef<str>>(command: &[T]) -> impl Iterator<Item = u16> {
     named_ports(command, is_address)
 }
 
-/// Returns the ports in the options whose names `is_wanted` accepts: `--port 80`, `--port=80`, `--bind 0.0.0.0:80`.
+/// Returns the ports in the options whose names `is_wanted` accepts, such as `--port 80`, `--port=80` or `--bind
+/// 0.0.0.0:80`.
 fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,

@@ -245,7 +245,7 @@ pub struct RuleInput<'a> {
     pub history: &'a History,
     pub snapshot: &'a Snapshot,
     pub(super) active: &'a ActiveFindings,
-    /// Computed when a rule first needs the unused jobs.
+    /// Unused memory of jobs, which is computed when a rule first needs it.
     pub(super) jobs: &'a OnceCell<UnusedJobs>,
 }
 

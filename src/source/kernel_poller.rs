@@ -57,7 +57,7 @@ pub(super) struct Notebooks {
 
 #[derive(Debug)]
 struct KnownKernel {
-    /// Parsed from the command line. If it changes, the process has executed a different program.
+    /// Kernel described by the command line. If it changes, the process has executed a different program.
     from_argv: Option<Arc<Jupyter>>,
     /// `None` if no thread was started. Dropping the receiver ends the thread.
     answers: Option<Receiver<KernelAnswer>>,

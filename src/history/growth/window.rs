@@ -196,8 +196,8 @@ impl View<'_> {
 // Growth in steps must continue at its initial rate.
 //
 // The high-water mark of a caching allocator rises whenever a batch needs more memory than all earlier ones, and a
-// cache fills with the most frequent requests first. In both cases, steps become rarer. A leak in each epoch or
-// request does not.
+// cache fills with the most frequent requests first. In both cases, steps become rarer. The steps of a leak in each
+// epoch or request do not become rarer.
 
 /// Minimum size of a step, as a share of the counted growth.
 const LEAST_SHARE: f64 = 0.02;

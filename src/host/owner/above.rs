@@ -260,7 +260,7 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let Ok(file) = file else {
         return;
     };
-    // Some runtimes run from a copy of their program in memory. Their arguments then name the program.
+    // Some runtimes run from a copy of their program in memory. In that case, the arguments name the program.
     let program = (!file.starts_with("/memfd:")).then(|| file_name(&file));
     above.container = watched(program, &command);
 }

@@ -23,7 +23,7 @@ pub(in crate::host) struct Whereabouts {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
     question: Option<NameQuestion>,
-    /// What the ancestors prove. A step that was found once is kept, because that step started the process.
+    /// Facts that the ancestors prove. A step that was found once is kept, because that step started the process.
     above: Above,
     /// User who created the process's pid namespace, or `None` if it is root.
     user: Option<Arc<str>>,

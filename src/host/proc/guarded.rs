@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// The caller of a set-uid program must not influence how it is handled.
+    /// The caller of a set-uid program must not influence how gpumem treats the program.
     #[test]
     fn set_uid_programs_ignore_the_callers_variables() {
         let folder = tempfile::tempdir().unwrap();

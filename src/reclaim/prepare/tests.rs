@@ -27,8 +27,8 @@ fn root(policy: Policy) -> Guard {
     }
 }
 
-/// Picks a random machine, findings and configuration. Members of its jobs can be exempt, working, graphics-only,
-/// serving, protected, in another pid namespace, or without a finding.
+/// Picks a random machine, findings and configuration. Members of the machine's jobs can be exempt, working,
+/// graphics-only, serving, protected, in another pid namespace, or without a finding.
 fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
     let mut processes: Vec<Process> = Vec::new();
     let (mut findings, mut policy) = (Vec::new(), default_policy());

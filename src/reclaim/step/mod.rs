@@ -183,7 +183,7 @@ pub(super) enum Started {
     Asked(Deed),
 }
 
-/// What a step can inspect: handles, answers and times.
+/// Handles, answers and times that a step can inspect.
 pub(super) struct StepState<'a> {
     pub target: &'a Target,
     pub policy: &'a Policy,
@@ -214,7 +214,8 @@ impl StepState<'_> {
     }
 }
 
-/// What a step needs to act. Each action is written to the ledger, executed, and written again with its result.
+/// State and tools that a step needs to act. Each action is written to the ledger, executed, and written again with
+/// its result.
 pub(super) struct StepContext<'a> {
     pub act: &'a Arc<str>,
     pub now: Time,

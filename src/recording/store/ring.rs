@@ -33,7 +33,7 @@ const SEGMENT_BYTES: u64 = 16 * MIB;
 const SEGMENTS: u32 = 8;
 /// Maximum number of bytes of text that are kept for another attempt after writing failed.
 const MAX_PENDING: usize = 4 << 20;
-/// Default level of zstd. Compression is still cheap, and its output is a third as large as at the fastest level.
+/// Default level of zstd. It takes little CPU time, and the output is a third as large as at the fastest level.
 const LEVEL: i32 = 3;
 
 /// Limits of a store. The current segment is never removed.
@@ -82,7 +82,7 @@ pub struct StoreWriter {
     folder: PathBuf,
     limits: StoreLimits,
     access: Access,
-    /// Held open, because closing the file would release the lock.
+    /// The lock file, which is kept open because closing it would release the lock.
     _lock: File,
     compressor: Compressor<'static>,
     /// All segments, oldest first. If `current` is set, it is the last of them.

@@ -23,7 +23,7 @@ const TRACE_TO_STAY_PERCENT: f64 = 4.0;
 pub(super) enum Cell {
     None,
     Runs,
-    /// The cell may be idle, but a fact needed to tell is unknown.
+    /// Whether the cell is idle depends on an unknown fact.
     Unknown(UndecidedReason),
     /// The cell has shown no sign of work for `max_busy`.
     Sleeps {

@@ -517,7 +517,7 @@ impl DeviceReader {
         }
         match answer {
             Err(code) if code.is_unsupported() && list != List::Compute => {
-                // Reported in every sample, because a process that holds memory may be missing from all lists.
+                // Report this in every sample, because a process that holds memory may be missing from all lists.
                 calls.failed(name, code);
                 calls.report(
                     name,
@@ -527,7 +527,7 @@ impl DeviceReader {
                 Some(Vec::new())
             }
             Err(code) if code.is_unsupported() => {
-                // Reported in every sample, because it is unknown which processes hold the memory.
+                // Report this in every sample, because it is unknown which processes hold the memory.
                 calls.report(
                     name,
                     format!("this driver does not list this GPU's processes ({code})"),

@@ -24,9 +24,9 @@ impl Code {
     pub(super) const RESET_REQUIRED: Self = Self(16);
     pub(super) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(super) const UNKNOWN: Self = Self(999);
-    /// Not an NVML code: the driver returned records of unknown size.
+    /// Code that NVML does not use: the driver returned records of unknown size.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
-    /// Not an NVML code: a string was not valid UTF-8.
+    /// Code that NVML does not use: a string was not valid UTF-8.
     pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);
 
     pub(super) fn check(code: u32) -> Result<(), Self> {

@@ -116,7 +116,7 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
     }
 }
 
-/// Reads memory info v1, as `(total, used, free)` in bytes. `used` includes the driver's reserve.
+/// Returns memory info v1 as `(total, used, free)`, in bytes. `used` includes the driver's reserve.
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
     let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };

@@ -22,7 +22,8 @@ use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 const MOST_DEVICES: u32 = 64;
 
 pub(super) struct Mig {
-    /// Separate from those of the GPU, which can support calls that its MIG devices do not.
+    /// Calls for the MIG devices. They are separate from those for the GPU, which can support calls that its MIG
+    /// devices do not.
     pub(super) calls: Calls,
     devices: Vec<MigHandle>,
     is_known: bool,

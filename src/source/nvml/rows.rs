@@ -1,7 +1,7 @@
 //! Removes impossible figures from the driver's process lists and memory.
 //!
 //! Drivers have reported pid 0, the same process several times, and sizes that exceed the GPU's memory. Such figures
-//! would cause wrong findings. What is removed is reported in the snapshot's errors.
+//! would cause wrong findings. Removed figures are reported in the snapshot's errors.
 
 use foldhash::{HashMap, HashMapExt as _};
 
