@@ -109,8 +109,8 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    /// The processes by pid. Compare the identity, because the pid may have been reused.
-    // Boxed, because a hash map allocates more entries than it uses.
+    /// Histories of processes by pid. The identity must be compared, because the pid may have been reused.
+    // The values are boxed, because a hash map allocates more entries than it uses.
     processes: HashMap<u32, Box<ProcessHistory>>,
     unresolved_rows: Vec<UnresolvedRow>,
     unlisted: UnlistedPids,

@@ -17,9 +17,9 @@
 //! **Identity.** The kernel can reuse a pid between two samples, and results about the old process must not be used
 //! for the new one. A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode
 //! number to each folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number
-//! has changed is treated as new. The kernel also recreates the folder of a running process after it has freed
-//! memory. The result that a process holds no device file expires after half a minute. The result that a process
-//! holds a device file is used only after `processes` has compared the start time of the process and read its file
+//! has changed is treated as new. If memory is scarce, the kernel can also recreate the folder of a running process.
+//! The result that a process holds no device file expires after half a minute. The result that a process holds a
+//! device file is used only after `processes` has compared the start time of the process and read its file
 //! descriptors.
 //!
 //! [`Holders::unread`] counts the processes whose file descriptors could not be read.
@@ -301,8 +301,8 @@ impl Holders {
         is_complete
     }
 
-    /// Reads the file descriptors of a process, and returns how many were read. Returns an error only if gpumem has
-    /// reached its limit on open files.
+    /// Returns whether a process holds a device file, and how many of its file descriptors were read. Returns an
+    /// error only if gpumem has reached its limit on open files.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
         let mut content = [0; STAT_BYTES];
         let stat = match proc.stat_of(pid, &mut content) {

@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// Returns whether a process can be a kernel, depending on its parent, although its command line does not show it.
+/// Returns whether a process with this command line can be a kernel, depending on its parent.
 pub fn may_be_kernel(arguments: &[Arc<str>]) -> bool {
     may_be_marimo(arguments)
 }

@@ -65,8 +65,8 @@ impl OutputFile {
         open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
-    /// Writes the content. A replaced file gets the permissions `mode`, or keeps those of the old file if `mode` is
-    /// `None`. A new file gets the default permissions then.
+    /// Writes the content. The file gets the permissions `mode`. If `mode` is `None`, a replaced file keeps its
+    /// permissions, and a new file gets the default permissions. An inherited file descriptor is only written to.
     pub fn write(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Open(file) => (&mut &*file).write_all(content),

@@ -33,11 +33,12 @@ pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::host) struct Above {
     pub step: Option<SlurmStep>,
-    /// Pid and start ticks of the first process in the pid namespace, or `None` if the process is in gpumem's
-    /// namespace.
+    /// Pid and start ticks of the first process in the pid namespace, or `None` if it is unknown or if the process is
+    /// in gpumem's namespace.
     pub first: Option<(u32, u64)>,
     pub container: Option<Container>,
-    /// User who owns the pid namespace because that user started its first process, or `None` if it is root.
+    /// User who owns the pid namespace because that user started its first process, or `None` if that is root or
+    /// unknown.
     pub user: Option<u32>,
     pub supervisor: Option<Supervisor>,
 }
@@ -239,9 +240,9 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// Sets the container of a pid namespace from the parent of its first process, or the user who started that process.
-/// Root must own the parent. Root also owns the folder of a set-uid program in /proc, so the real user is checked,
-/// too.
+/// Records the container that the parent of a pid namespace's first process monitors, if the parent belongs to root,
+/// or else the user of the parent. Root also owns the folder of a set-uid program in /proc, so the real user is
+/// checked, too.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     let status = parent.folder.read(c"status", content, STATUS_BYTES);
     let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];

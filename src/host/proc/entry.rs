@@ -59,7 +59,8 @@ pub struct ProcessEntry {
     pub ticks: Ticks,
     sampled_ns: Option<u64>,
     moved_ns: u64,
-    /// Whether the parent has changed. A running process only gets a new parent if that process adopts orphans.
+    /// Whether the parent has changed. Only a process that adopts orphans can become the new parent of a running
+    /// process.
     is_adopted: bool,
     /// Time since boot when the process started, or when gpumem noticed that the process had executed another
     /// program.
