@@ -86,12 +86,12 @@ impl Folder {
         openat(&self.0, name, flags, Mode::empty())
     }
 
-    /// Replaces `content` by at most `limit` bytes of a file.
+    /// Replaces `content` with at most `limit` bytes of a file.
     ///
-    /// Suitable for files that the kernel returns in a single read: stat, status, cgroup, io, cmdline and environ. If
-    /// a read of such a file does not fill the buffer, the content is complete, and no second read is needed to
-    /// detect the end (`seq_read_iter` in Linux's `fs/seq_file.c` for a file with a single record, `environ_read` and
-    /// `get_mm_cmdline` in `fs/proc/base.c`). Lists must be read with [`Folder::read_list`].
+    /// This is suitable for files that the kernel returns in a single read: stat, status, cgroup, io, cmdline and
+    /// environ. If a read of such a file does not fill the buffer, the content is complete, and no second read is
+    /// needed to detect the end (`seq_read_iter` in Linux's `fs/seq_file.c` for a file with a single record,
+    /// `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). Lists must be read with [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
         self.read_one(name, content, limit, false)
     }

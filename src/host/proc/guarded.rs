@@ -187,8 +187,8 @@ pub(in crate::host) fn is_zombie(roots: &Roots, pid: u32) -> bool {
     read_stat(roots, pid, is_zombie) == Some(true)
 }
 
-/// Returns whether `ancestor` is an ancestor of `pid`. Returns `false` if it is not found before a parent that cannot
-/// be read.
+/// Returns whether `ancestor` is an ancestor of `pid`. Also returns `false` if the search ends at a parent that
+/// cannot be read.
 pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
     read_ancestors(roots, pid).any(|pid| pid == ancestor)
 }

@@ -26,8 +26,8 @@ pub struct OpenedProcess {
     pub start_ticks: u64,
     pub ppid: Option<u32>,
     pub state: char,
-    /// Pids of the process in its pid namespaces, from gpumem's to the innermost. Empty if the kernel does not report
-    /// them.
+    /// Pids of the process in its pid namespaces, from gpumem's to the innermost. The list is empty if the kernel
+    /// does not report them.
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,

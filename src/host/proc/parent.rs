@@ -98,7 +98,7 @@ const NAMES: [&[u8]; 13] = [
     b"dumb-init",
     b"catatonit",
     b"podman-init",
-    // Init systems of other distributions.
+    // Further init systems.
     b"s6-svscan",
     b"runit",
 ];

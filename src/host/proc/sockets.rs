@@ -2,9 +2,9 @@
 //! contain all sockets of a network namespace.
 //!
 //! A line in the table of Unix sockets ends with a path, which can contain a newline and thus a forged line. The
-//! table of Unix sockets therefore proves nothing, and [`holds_listener`], whose result is a proof, reads only the
-//! TCP tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to it
-//! (`SO_PEERCRED`).
+//! table of Unix sockets therefore proves nothing, and [`holds_listener`], whose result must be certain, reads only
+//! the TCP tables. When a process connects to a Unix socket, the kernel reports the pid of the listening process to
+//! it (`SO_PEERCRED`).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -146,7 +146,7 @@ impl Tree {
         descendants
     }
 
-    /// Returns up to [`MAX_ANCESTORS`] ancestors of a process without process 1, nearest first.
+    /// Returns up to [`MAX_ANCESTORS`] ancestors of a process, nearest first. Process 1 is omitted.
     pub(in crate::host) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
