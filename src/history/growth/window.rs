@@ -180,8 +180,8 @@ impl View<'_> {
         Line::through(&rises.collect::<Vec<_>>())
     }
 
-    /// Returns the height of the floor at a time. The floor rises linearly within a bucket, but at the end of a
-    /// plateau.
+    /// Returns the height of the floor at a time. Within a bucket, the floor is interpolated linearly. In a bucket
+    /// with constant memory, it does not rise before the end.
     fn height_at(&self, time: f64) -> f64 {
         let (at, floor) = (self.index(time as u32), self.floor());
         let (bucket, height) = (&self.buckets()[at], f64::from(floor[at]));
