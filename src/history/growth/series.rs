@@ -138,7 +138,8 @@ impl Grain {
         if value < before {
             self.lost = before - value;
         } else if lost > 0 {
-            // The bottom of a flat valley is not missed.
+            // Only valleys with a single sample at the bottom count, because samples do not miss the bottom of a flat
+            // valley.
             let side = lost.min(value - before);
             self.mean = if self.mean == 0 { side } else { self.mean - self.mean / 4 + side / 4 };
         }

@@ -138,7 +138,7 @@ const QUIET_SECONDS: u32 = 300;
 /// Time, in seconds since the last rise, for which stopped growth is reported. The time is longer if earlier pauses
 /// were longer.
 const TOLD_SECONDS: u32 = 2700;
-/// A pause can exceed the longest earlier pause by this factor.
+/// Factor by which the longest earlier pause is multiplied to get the longest usual pause. A minute is then added.
 const PATIENCE: f64 = 1.5;
 /// Minimum size of a rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;

@@ -25,7 +25,7 @@ const UNTOUCHED: u8 = 0xA5;
 const PID_MAX_LIMIT: u32 = 1 << 22;
 /// Maximum number of attempts to read a list, which can grow between two calls.
 const GROWTH_RETRIES: usize = 5;
-/// Maximum number of records. The driver lists at most 950 processes per GPU.
+/// Maximum number of records for which a buffer is allocated. The driver lists at most 950 processes per GPU.
 const MOST_RECORDS: usize = 1 << 16;
 
 /// NVML handle of a device that does not borrow the library. The owner of the handle must also own the library.

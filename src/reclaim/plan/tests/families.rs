@@ -148,7 +148,7 @@ fn a_run_is_ended_as_a_whole_through_its_launcher() {
         Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
     assert_eq!((reasons(&plan), plan.targets.len()), (vec![&rank], 0));
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
-    // The launcher's pid selects all of its ranks.
+    // The launcher's pid, or the pids of all of its ranks, select the whole run.
     for pids_named in [&[60][..], &[70, 71]] {
         let plan = run.plan(&[], &guard_naming(pids_named));
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
