@@ -107,6 +107,9 @@ pub struct Process {
     /// Addresses in `listening_on` to which gpumem has observed connections from processes outside the job. Empty if
     /// there were none; absent if unknown, as for Unix sockets.
     pub client_addresses: Option<Arc<[Arc<str>]>>,
+    /// Listening addresses of processes on this machine to which the process or a descendant is connected. They are
+    /// written as in the `listening_on` of those processes. Absent if unknown.
+    pub connected_to: Option<Arc<[Arc<str>]>>,
     /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
     /// Activity of the process's descendants and of its process group; absent if not checked.

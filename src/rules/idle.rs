@@ -26,7 +26,9 @@
 //!   other kinds report them. A shorter `D` is disk I/O;
 //! - a desktop's compositor, and a program that both draws and computes (Blender, a browser's GPU process). The
 //!   driver lists such a program as a graphics and as a compute process, and its environment names a display;
-//! - a process whose descendants use a GPU. The CPU use of descendants is added to that of the process.
+//! - a process whose descendants use a GPU. The CPU use of descendants is added to that of the process;
+//! - a process that is connected to a process of the same user that uses a GPU, because a trainer waits for its
+//!   inference server.
 //!
 //! A process that resumed work after a pause, such as a worker that waits for its queue, will probably resume again.
 //! It is idle once the current pause exceeds 1.5 times its longest earlier pause; until then, it is a suspect. If it
@@ -43,6 +45,7 @@ mod cell;
 mod finding;
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered, is_working};
 use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
@@ -161,7 +164,9 @@ pub(super) fn judge(input: ProcessInput<'_>, output: &mut RuleOutput) {
             continue;
         }
         let is_active = || *is_active.get_or_init(|| input.is_active());
-        if *is_exempt.get_or_insert_with(|| is_never_idle(input)) {
+        let seconds = settings.duration.seconds();
+        let is_exempt_now = || is_never_idle(input) || waits_for_server(input, seconds);
+        if *is_exempt.get_or_insert_with(is_exempt_now) {
             return;
         }
         let at = (rule_input.history, rule_input.snapshot.time);
@@ -214,12 +219,39 @@ pub(super) fn descendants_use_a_gpu(input: RuleInput<'_>, process: &Process, sec
     let descendants = process.descendants.as_deref();
     let descendants = descendants.into_iter().flat_map(|descendants| &descendants.listed);
     descendants
-        .filter_map(|pid| input.history.process(input.snapshot.process(*pid)?.identity()))
-        .flat_map(ProcessHistory::rows)
-        .any(|row| {
-            row.kind() != ProcessType::Graphics
-                && row.run().is_none_or(|run| run.seconds() < seconds)
-        })
+        .filter_map(|pid| input.snapshot.process(*pid))
+        .any(|descendant| may_have_used_a_gpu(input, descendant, seconds))
+}
+
+/// Returns whether the process is connected to another process of the same user that may have used a GPU within the
+/// last `seconds`. A trainer is connected to its inference server. Connections to a notebook server or kernel do not
+/// count, because they say nothing about waiting.
+fn waits_for_server(input: ProcessInput<'_>, seconds: f64) -> bool {
+    let ProcessInput { rule_input, process, .. } = input;
+    let servers = process.connected_to.as_deref().unwrap_or_default();
+    if servers.is_empty() {
+        return false;
+    }
+    let listens = |addresses: &[Arc<str>]| addresses.iter().any(|on| servers.contains(on));
+    let serves = |other: &Process| {
+        let relatives = other.listening_relatives.as_deref().unwrap_or_default();
+        listens(other.listening_on.as_deref().unwrap_or_default())
+            || relatives.iter().any(|relative| listens(&relative.listening_on))
+    };
+    rule_input.snapshot.processes.iter().any(|other| {
+        other.pid != process.pid
+            && other.jupyter.is_none()
+            && other.uid.is_some()
+            && other.uid == process.uid
+            && serves(other)
+            && may_have_used_a_gpu(rule_input, other, seconds)
+    })
+}
+
+fn may_have_used_a_gpu(input: RuleInput<'_>, process: &Process, seconds: f64) -> bool {
+    let rows = input.history.process(process.identity()).into_iter().flat_map(ProcessHistory::rows);
+    rows.filter(|row| row.kind() != ProcessType::Graphics)
+        .any(|row| row.run().is_none_or(|run| run.seconds() < seconds))
 }
 
 /// Returns whether the rule does not apply to the process, regardless of the history of its GPUs. The module

@@ -285,6 +285,36 @@ impl Listening {
         let with_clients: Vec<Arc<str>> = with_clients.cloned().collect();
         (has_all || !with_clients.is_empty()).then_some(with_clients)
     }
+
+    /// Returns the addresses of listening sockets on this machine to which one of `sockets` is connected. Uses the
+    /// tables that [`read`](Self::read) has filled for the network namespace of `folder`. Returns `None` without
+    /// tables, or if there are too many connections.
+    pub(in crate::host) fn servers(
+        &self,
+        folder: &Folder,
+        sockets: &HashSet<u64>,
+    ) -> Option<Vec<Arc<str>>> {
+        let tables = &self.namespaces.get(&read_namespace(folder, c"ns/net")?)?.tables;
+        let tables: Vec<&Inodes> = tables[1..].iter().flatten().collect();
+        if !tables.iter().all(|table| table.has_all_connections) {
+            return None;
+        }
+        let connections = || tables.iter().flat_map(|table| &table.connections);
+        // The table contains both ends of a connection within the machine.
+        let accepted: HashSet<(SocketAddr, SocketAddr)> =
+            connections().map(|accepted| (accepted.remote, accepted.local)).collect();
+        let own = connections().filter(|own| {
+            sockets.contains(&own.inode) && accepted.contains(&(own.local, own.remote))
+        });
+        let places = || tables.iter().flat_map(|table| &table.places);
+        let servers =
+            own.flat_map(|own| places().filter(|(_, bound)| bound.reach(own.remote).is_some()));
+        let mut servers: Vec<Arc<str>> = servers.map(|(_, bound)| bound.text()).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        servers.truncate(MOST_LISTED);
+        Some(servers)
+    }
 }
 
 /// Parses the number of a namespace in a link target such as `net:[4026531840]`.

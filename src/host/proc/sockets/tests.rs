@@ -1,7 +1,9 @@
 //! Tests with lines of the kernel's tables, with a fake /proc, and with real sockets.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
@@ -363,6 +365,12 @@ fn real_sockets_are_found() {
     let on = listens.on.unwrap_or_default();
     let expected = format!("tcp:{address}");
     assert!(on.iter().any(|place| **place == *expected), "{on:?}");
+    let mut listening = Listening::default();
+    let client = TcpStream::connect(address).unwrap();
+    let inode = fs::metadata(format!("/proc/self/fd/{}", client.as_raw_fd())).unwrap().ino();
+    listening.read(&own, held.sockets.as_ref()).unwrap();
+    assert_eq!(listening.servers(&own, &[inode].into()), Some(vec![expected.into()]));
+    assert_eq!(listening.servers(&own, &[1].into()), Some(Vec::new()));
     drop(tcp);
     assert_eq!(holds_listener(&roots, &own, address), Some(false));
 }

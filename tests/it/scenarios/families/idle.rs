@@ -91,6 +91,29 @@ pub const FAMILIES: &[Family] = &[
             s.expect_finding("idle", pid, &[]);
         },
     ),
+    family(
+        "idle_beside_its_server",
+        "It is connected to an idle server, or to another user's server.",
+        |s| {
+            let is_others = s.random.chance(0.5);
+            let addresses: Arc<[Arc<str>]> = ["tcp:127.0.0.1:8000".into()].into();
+            let trainer = Process { connected_to: Some(addresses.clone()), ..s.trainer() };
+            let uid = trainer.uid.map(|uid| uid + u32::from(is_others));
+            let server = Process {
+                uid,
+                user: if is_others { Some("other".into()) } else { trainer.user.clone() },
+                listening_on: Some(addresses.clone()),
+                client_addresses: Some(addresses),
+                ..s.server("vllm serve m", Some("vllm"))
+            };
+            let (bytes, stop) = (s.share(0.2, 0.4), s.long_idle());
+            let pid = stops(s, trainer, bytes, stop);
+            let held = s.share(0.3, 0.5);
+            let rests = if is_others { working(held) } else { resting(held) };
+            s.add(server, until(stop, working(held), rests));
+            s.expect_finding("idle", pid, &[]);
+        },
+    ),
     family("idle_small_workers", "Workers of one job, each with little memory.", |s| {
         let (parent, stop) = (s.user_process("python3 pool.py"), s.long_idle());
         for _ in 0..s.random.whole(4, 9) {

@@ -287,6 +287,40 @@ pub const FAMILIES: &[Family] = &[
             s.add(process, until(stop, working(bytes), resting(bytes)));
         },
     ),
+    family(
+        "waits_for_its_server",
+        "A trainer waits for the inference server to which it is connected. Its engine works.",
+        |s| {
+            let port = s.random.whole(1_024, 60_000);
+            let address = s.random.pick(&["127.0.0.1", "0.0.0.0", "[::]", "10.0.0.3"]);
+            let addresses: Arc<[Arc<str>]> = [format!("tcp:{address}:{port}").into()].into();
+            let trainer = Process { connected_to: Some(addresses.clone()), ..s.trainer() };
+            let front = Process {
+                uid: trainer.uid,
+                user: trainer.user.clone(),
+                listening_on: Some(addresses.clone()),
+                ..s.server("python -m vllm.entrypoints.openai.api_server", Some("vllm"))
+            };
+            let listener = Relative {
+                pid: front.pid,
+                start_ticks: front.start_ticks,
+                relation: Relation::Ancestor,
+                command: front.command.clone(),
+                working_directory: None,
+                listening_on: addresses.clone(),
+                client_addresses: Some(addresses),
+            };
+            let engine = Process {
+                command: argv("VLLM::EngineCore"),
+                listening_relatives: Some([listener].into()),
+                ..s.child(&front)
+            };
+            let (bytes, engine_bytes, stop) = (s.share(0.2, 0.4), s.share(0.3, 0.5), s.long_idle());
+            s.add(trainer, until(stop, working(bytes), resting(bytes)));
+            s.add(engine, until(stop, resting(engine_bytes), working(engine_bytes)));
+            s.add(front, |_, _| resting(0).unlisted());
+        },
+    ),
     family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
         let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
         let process = s.server(words, Some("vllm"));
