@@ -58,7 +58,7 @@ fn add_description(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     modes.extend(gpu.is_drained.filter(|&is| is).map(|_| "drained".to_owned()));
     let action = gpu.recovery_action.as_deref().filter(|&action| action != "none");
     modes.extend(action.map(|action| format!("needs recovery ({})", escape(action))));
-    modes.extend(gpu.claim.as_ref().map(ToString::to_string));
+    modes.extend(gpu.claim_text());
     facts.facts("", &modes);
     if let Some(age) = gpu.stale_seconds {
         let age = Span::from_seconds(age);

@@ -18,6 +18,7 @@ use super::escape::escape;
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
 pub use super::reservation::Reservation;
 use super::time::Time;
+use crate::units::Span;
 
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
@@ -270,6 +271,9 @@ pub struct Gpu {
     /// The claim on the GPU; absent if there is none, or if unknown.
     #[serde(default)]
     pub claim: Option<Claim>,
+    /// Processes that wait to claim the GPU, in order of arrival.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue: Vec<Waiter>,
     /// The GPU's processes, one row per (process, GPU instance); absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
@@ -289,15 +293,26 @@ pub struct Claim {
     pub program: Option<Arc<str>>,
 }
 
+/// A `gpumem run --claim` that waits for a GPU.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+pub struct Waiter {
+    /// PID of the process; absent if unknown, for example in another container.
+    pub pid: Option<u32>,
+    /// User ID of the process.
+    pub uid: Option<u32>,
+    /// User name of the process.
+    pub user: Option<Arc<str>>,
+    /// For how long it has waited, in seconds.
+    #[schemars(range(min = 0))]
+    pub seconds: f64,
+}
+
 impl fmt::Display for Claim {
-    /// Writes `claimed by ann (4242)` or `locked by ann's flock (4242)`. Names are escaped.
+    /// Formats as `claimed by ann (4242)` or `locked by ann's flock (4242)`, escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.program.is_some() { "locked by " } else { "claimed by " })?;
-        match (&self.user, self.uid) {
-            (Some(user), _) => write!(f, "{}", escape(user))?,
-            (None, Some(uid)) => write!(f, "uid {uid}")?,
-            (None, None) => f.write_str("an unknown process")?,
-        }
+        f.write_str(&owner_text(self.user.as_deref(), self.uid))?;
         if let Some(program) = &self.program {
             write!(f, "'s {}", escape(program))?;
         }
@@ -305,7 +320,33 @@ impl fmt::Display for Claim {
     }
 }
 
+impl fmt::Display for Waiter {
+    /// Formats as `ann (4242) for 5m`, escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&owner_text(self.user.as_deref(), self.uid))?;
+        self.pid.map_or(Ok(()), |pid| write!(f, " ({pid})"))?;
+        write!(f, " for {}", Span::from_seconds(self.seconds))
+    }
+}
+
+/// Formats the owner of a process, escaped.
+fn owner_text(user: Option<&str>, uid: Option<u32>) -> String {
+    match (user, uid) {
+        (Some(user), _) => escape(user).into_owned(),
+        (None, Some(uid)) => format!("uid {uid}"),
+        (None, None) => "an unknown process".to_owned(),
+    }
+}
+
 impl Gpu {
+    /// Describes the claim and the queue of claimers; `None` if there are none.
+    pub fn claim_text(&self) -> Option<String> {
+        let mut texts = Vec::from_iter(self.claim.as_ref().map(ToString::to_string));
+        texts.extend(self.queue.first().map(|first| format!("first in line: {first}")));
+        texts.extend((self.queue.len() > 1).then(|| format!("{} in line", self.queue.len())));
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+
     /// Returns the total memory of the listed processes, or `None` if the memory of a process is unknown.
     pub fn process_bytes(&self) -> Option<u64> {
         self.processes

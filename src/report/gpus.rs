@@ -54,7 +54,7 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     let note = match (gpu.stale_seconds, &gpu.processes) {
         (Some(age), _) => format!("stale: {} old", Span::from_seconds(age)),
         (None, None) => "not readable".to_owned(),
-        (None, Some(_)) => gpu.claim.as_ref().map_or_else(String::new, ToString::to_string),
+        (None, Some(_)) => gpu.claim_text().unwrap_or_default(),
     };
     let name = gpu.name.as_deref().map(|name| escape(name).into_owned());
     let missing = match gpu.memory_unavailable {

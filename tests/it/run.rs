@@ -500,7 +500,7 @@ fn make_claimable(machine: &Machine) {
         let address = gpu["pci_bus_id"].as_str().unwrap().to_ascii_lowercase();
         let device = folder.join(address.strip_prefix("0000").unwrap());
         fs::create_dir_all(&device).unwrap();
-        for file in ["vendor", "device", "class", "subsystem_vendor", "subsystem_device"] {
+        for file in ["vendor", "device", "dma_mask_bits", "consistent_dma_mask_bits", "msi_bus"] {
             fs::write(device.join(file), "0x10de\n").unwrap();
         }
     }
@@ -881,71 +881,200 @@ fn hold_locks_as_nobody(machine: &Machine, count: usize) -> Running {
     process
 }
 
+/// Returns the pids of the runs that wait for a GPU; 0 if unknown.
+fn queue(machine: &Machine, gpu: usize) -> Vec<u64> {
+    let snapshot = machine.snapshot(0);
+    let waiters = snapshot.gpu(gpu)["queue"].as_array().into_iter().flatten();
+    waiters.map(|waiter| waiter["pid"].as_u64().unwrap_or(0)).collect()
+}
+
+/// Options of a claim that does not poll, so that it must be woken.
+const CLAIM: [&str; 4] = ["-q", "--claim", "--interval", "5m"];
+
+/// Starts a claim whose command writes its name to a log, and ends after a line of input.
+fn claim_and_log(machine: &Machine, options: &[&str], name: &str) -> LineProcess {
+    let script = format!("echo {name} >> {}; read line", machine.path("log").display());
+    let options = [&CLAIM, options].concat();
+    LineProcess::start(&mut run(machine, &options, &["sh", "-c", &script]))
+}
+
+fn wait_for_log(machine: &Machine, names: &[&str]) {
+    let log = || fs::read_to_string(machine.path("log")).unwrap_or_default();
+    wait_until("the run starts", || log().lines().count() >= names.len());
+    assert_eq!(log().lines().collect::<Vec<_>>(), names);
+}
+
 #[test]
 fn claims_are_served_in_order_of_arrival() {
     let machine = Machine::new(&two_gpus([GIB, GIB]));
     make_claimable(&machine);
-    let claim = |gpus: [&str; 2], name: &str| {
-        let options = ["-q", "--claim", gpus[0], gpus[1], "--interval", "10ms"];
-        let log = machine.path("log");
-        let script = format!("echo {name} >> {}; read line", log.display());
-        LineProcess::start(&mut run(&machine, &options, &["sh", "-c", &script]))
-    };
-    let log = || fs::read_to_string(machine.path("log")).unwrap_or_default();
-    let locks = |pid: u32, is_waiting: bool| {
-        let locks = fs::read_to_string("/proc/locks").unwrap();
-        let of_process = locks.lines().filter(|line| line.contains(&format!(" {pid} ")));
-        of_process.filter(|line| line.contains("->") == is_waiting).count()
-    };
-    let mut holder = claim(["--gpu", "0"], "holder");
-    wait_until("the holder runs", || log() == "holder\n");
+    let mut holder = claim_and_log(&machine, &["--gpu", "0"], "holder");
+    wait_for_log(&machine, &["holder"]);
     // The first run in the queue needs both GPUs. Later runs need only one, but must wait for the first run.
-    let mut large = claim(["--gpus", "2"], "large");
+    let mut large = claim_and_log(&machine, &["--gpus", "2"], "large");
+    let first = u64::from(large.running.pid());
+    wait_until("the large one is first in line", || {
+        [0, 1].iter().all(|&gpu| queue(&machine, gpu) == [first])
+    });
     let mut waiting = Vec::new();
-    let order: Vec<String> = (0..4).map(|number| format!("small{number}")).collect();
-    wait_until("the large one is first in line", || locks(large.running.pid(), false) == 2);
-    for name in &order {
-        let small = claim(["--gpu", "0"], name);
-        wait_until("the small one is in line", || locks(small.running.pid(), true) == 1);
-        waiting.push(small);
+    for (number, name) in ["small0", "small1", "small2", "small3"].iter().enumerate() {
+        waiting.push(claim_and_log(&machine, &["--gpu", "0"], name));
+        wait_until("the small one is in line", || queue(&machine, 0).len() == number + 2);
     }
-    assert_eq!(log(), "holder\n");
+    let named = format!("first in line: root ({first}) for ");
+    let named = if rustix::process::geteuid().is_root() { &named } else { "first in line: " };
+    assert!(machine.run(&["ps"]).stdout.contains(named));
+    let late = ["--claim", "--timeout", "50ms"];
+    let late = finish(&mut run(&machine, &late, &["true"])).exits(1);
+    assert!(late.stderr.contains(named), "{late:?}");
+    let mut names = vec!["holder"];
+    wait_for_log(&machine, &names);
     holder.say("end");
-    wait_until("the large one runs", || log().contains("large"));
-    assert_eq!(log(), "holder\nlarge\n");
+    names.push("large");
+    wait_for_log(&machine, &names);
     large.say("end");
-    for (position, small) in waiting.iter_mut().enumerate() {
-        wait_until("the next one runs", || log().lines().count() >= position + 3);
+    for (small, name) in waiting.iter_mut().zip(["small0", "small1", "small2", "small3"]) {
+        names.push(name);
+        wait_for_log(&machine, &names);
         small.say("end");
     }
-    assert_eq!(log(), format!("holder\nlarge\n{}\n", order.join("\n")));
+    wait_until("the queue is empty", || queue(&machine, 0).is_empty());
 }
 
-/// Two runs claim a GPU, and one of them is killed at a random time. The GPU is never claimed twice, and is always
-/// released.
+#[test]
+fn a_run_waits_only_for_gpus_that_it_can_use() {
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    make_claimable(&machine);
+    let mut holder = claim_and_log(&machine, &["--gpu", "0"], "holder");
+    wait_for_log(&machine, &["holder"]);
+    let mut second = claim_and_log(&machine, &["--gpu", "0"], "second");
+    wait_until("the second is in line", || queue(&machine, 0).len() == 1);
+    finish(&mut run(&machine, &["--claim"], &["true"])).exits(0);
+    // A stopped run does not delay others, and keeps its place.
+    send(second.running.pid(), Signal::STOP);
+    let mut third = claim_and_log(&machine, &["--gpu", "0"], "third");
+    wait_until("the third is in line", || !queue(&machine, 0).is_empty());
+    holder.say("end");
+    wait_for_log(&machine, &["holder", "third"]);
+    let mut fourth = claim_and_log(&machine, &["--gpu", "0"], "fourth");
+    send(second.running.pid(), Signal::CONT);
+    wait_until("both are in line", || queue(&machine, 0).len() == 2);
+    third.say("end");
+    wait_for_log(&machine, &["holder", "third", "second"]);
+    second.say("end");
+    wait_for_log(&machine, &["holder", "third", "second", "fourth"]);
+    fourth.say("end");
+}
+
+/// The kernel lists neither locks nor processes of other pid namespaces.
+#[test]
+fn the_queue_spans_pid_namespaces() {
+    let unshare = or_skip!(unshare("p"));
+    let machine = Machine::new(&one_gpu(&[]));
+    make_claimable(&machine);
+    let mut holder = claim_and_log(&machine, &[], "holder");
+    wait_for_log(&machine, &["holder"]);
+    let inside = |name: &str| {
+        let log = machine.path("log");
+        let options = CLAIM.join(" ");
+        let script =
+            format!("\"$@\" run {options} -- sh -c 'echo {name} >> {}; read line'", log.display());
+        LineProcess::start(&mut in_namespace(&machine, &unshare, &script))
+    };
+    let mut waiting = Vec::new();
+    for (number, name) in ["first", "second", "third", "fourth"].into_iter().enumerate() {
+        waiting.push(match number % 2 {
+            0 => inside(name),
+            _ => claim_and_log(&machine, &[], name),
+        });
+        wait_until("it is in line", || queue(&machine, 0).len() == number + 1);
+    }
+    let output = finish(&mut in_namespace(&machine, &unshare, "\"$@\" ps")).exits(0);
+    assert!(output.stdout.contains("first in line: an unknown process for "), "{output:?}");
+    holder.say("end");
+    let mut names = vec!["holder"];
+    for (process, name) in waiting.iter_mut().zip(["first", "second", "third", "fourth"]) {
+        names.push(name);
+        wait_for_log(&machine, &names);
+        process.say("end");
+    }
+}
+
+fn race_rounds() -> u64 {
+    std::env::var("GPUMEM_TEST_RACES").map_or(10, |text| text.parse().unwrap())
+}
+
+/// Several waiting runs are killed at once, and the others start in order of arrival.
+#[test]
+fn killed_runs_do_not_change_the_order() {
+    let names: Vec<String> = (0..6).map(|number| number.to_string()).collect();
+    for round in 0..race_rounds() {
+        let machine = Machine::new(&two_gpus([GIB, GIB]));
+        make_claimable(&machine);
+        let mut holder = claim_and_log(&machine, &["--gpus", "2"], "holder");
+        wait_for_log(&machine, &["holder"]);
+        let mut waiting = Vec::new();
+        for (number, name) in names.iter().enumerate() {
+            let options: &[&str] = if round % 3 == 0 { &["--gpus", "2"] } else { &["--gpu", "1"] };
+            waiting.push(claim_and_log(&machine, options, name));
+            wait_until("the run is in line", || queue(&machine, 1).len() == number + 1);
+        }
+        let killed = |number: usize| (round.wrapping_mul(0x9e37_79b9) >> (8 + number)) & 1 == 1;
+        for (_, process) in waiting.iter().enumerate().filter(|(number, _)| killed(*number)) {
+            send(process.running.pid(), Signal::KILL);
+        }
+        holder.say("end");
+        let mut expected = vec!["holder"];
+        for (number, process) in waiting.iter_mut().enumerate() {
+            if !killed(number) {
+                expected.push(&names[number]);
+                wait_for_log(&machine, &expected);
+                process.say("end");
+            }
+        }
+    }
+}
+
+/// Runs that claim the same GPU, two of them nested, are killed, stopped and continued at random times. The GPU is
+/// never claimed twice, and is always released.
 #[test]
 fn racing_claims_have_one_winner() {
-    let rounds: u64 = std::env::var("GPUMEM_TEST_RACES").map_or(10, |text| text.parse().unwrap());
     let machine = Machine::new(&one_gpu(&[]));
     make_claimable(&machine);
     let (taken, both) = (machine.path("taken"), machine.path("both"));
     let script =
         format!("mkdir {0} || touch {1}; rmdir {0}; echo done", taken.display(), both.display());
-    for round in 0..rounds {
-        let start = || {
+    let inner = format!("{} sh -c '{script}'", nested(&machine, "--claim"));
+    let twice = format!("{inner} & {inner}; wait");
+    for round in 0..race_rounds() {
+        let start = |script: &str| {
             let options = ["-q", "--claim", "--interval", "1ms"];
-            let mut command = run(&machine, &options, &["sh", "-c", &script]);
+            let mut command = run(&machine, &options, &["sh", "-c", script]);
             let child = command.stdin(Stdio::null()).stderr(Stdio::null());
             child.stdout(Stdio::piped()).spawn().unwrap()
         };
-        let [mut killed, mut other] = [start(), start()];
-        // Kill at a different time in each round.
-        std::thread::sleep(std::time::Duration::from_micros(round.wrapping_mul(7919) % 60_000));
+        let pause = |factor: u64| {
+            let micros = round.wrapping_mul(factor) % 60_000;
+            std::thread::sleep(std::time::Duration::from_micros(micros));
+        };
+        let mut killed = start(&script);
+        let mut others = [
+            (start(&script), "done\n"),
+            (start(&twice), "done\ndone\n"),
+            (start(&script), "done\n"),
+        ];
+        // Kill and stop at different times in each round.
+        pause(7919);
+        send(others[0].0.id(), Signal::STOP);
         killed.kill().unwrap();
         killed.wait().unwrap();
-        let mut text = String::new();
-        other.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), other.wait().unwrap().code()), ("done\n", Some(0)), "{round}");
+        pause(104_729);
+        send(others[0].0.id(), Signal::CONT);
+        for (other, output) in &mut others {
+            let mut text = String::new();
+            other.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!((&*text, other.wait().unwrap().code()), (*output, Some(0)), "{round}");
+        }
         assert!(!both.exists(), "{round}");
         // The command of the killed run still owns the GPU.
         wait_until("the command has ended", || !taken.exists());

@@ -59,6 +59,8 @@ pub struct RunArgs {
     pub timeout: Span,
 
     /// Reserve the GPUs against other `gpumem run`s until COMMAND exits (first come, first served)
+    ///
+    /// A `gpumem run` inside COMMAND chooses among these GPUs only.
     #[arg(long)]
     pub claim: bool,
 

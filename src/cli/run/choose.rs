@@ -2,11 +2,10 @@
 //!
 //! A GPU is ready if no other run has claimed it and new programs can use it. If an amount of memory was requested,
 //! the GPU must have that amount free. Otherwise, no other user's process may use the GPU. With `--claim`, a run
-//! first waits in a queue for each GPU, so that earlier runs choose first.
+//! waits in a queue for each GPU, so that earlier runs choose first.
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,11 +33,6 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of processes that a progress message lists per GPU.
 const HOLDERS: usize = 2;
 const NAME_COLUMNS: usize = 16;
-
-/// Time limit for the queue thread to pass empty queues. If it takes longer, the user sees a progress message.
-const EMPTY_QUEUE_TIME: Duration = Duration::from_millis(50);
-
-type Places = Result<Vec<OwnedFd>, CannotClaim>;
 
 type ClaimedDevice<'a> = (ComputeDevice<'a>, Option<OwnedFd>);
 
@@ -79,20 +73,18 @@ pub(super) fn choose(
     if args.claim {
         set = claimable(&set, count, &snapshot, (live.claims(), args.quiet))?;
     }
-    let first: Vec<Gpu> = in_set(&set, &snapshot).map(|device| device.gpu.clone()).collect();
-    let queue = args.claim.then(|| wait_in_line(live.claims().clone(), first)).transpose()?;
-    // Queues are usually empty, so wait briefly before the first progress message.
-    let mut places = None;
-    if let Some(queue) = &queue {
-        places = receive_places(queue, EMPTY_QUEUE_TIME)?;
+    let mut queue = None;
+    if args.claim {
+        let gpus: Vec<&Gpu> = in_set(&set, &snapshot).map(|device| device.gpu).collect();
+        queue = Some(live.claims().enter_queues(&gpus)?);
+        live.mark_claims(&mut snapshot.gpus);
     }
     let mut waiting: Option<Waiting> = None;
     loop {
-        let is_first = queue.is_none() || places.is_some();
         let mut ready: Vec<ComputeDevice<'_>> = in_set(&set, &snapshot).collect();
         ready.retain(|device| is_ready(device, args, &snapshot));
         ready.sort_by_key(|device| Reverse(device.free_bytes()));
-        if is_first && let Some(locks) = take(&ready, count, args.claim.then(|| live.claims()))? {
+        if let Some(locks) = take(&ready, count, args.claim.then(|| live.claims()))? {
             let (chosen, locks): (Vec<ComputeDevice<'_>>, Vec<Option<OwnedFd>>) =
                 locks.into_iter().unzip();
             // CUDA numbers the devices in the order of CUDA_VISIBLE_DEVICES.
@@ -111,22 +103,22 @@ pub(super) fn choose(
             }
             return Ok(Some(Chosen { visible, locks, waited: begun.elapsed() }));
         }
-        // Another process may have locked a GPU since the sample.
+        // Other processes may have locked a GPU since the sample.
         live.mark_claims(&mut snapshot.gpus);
         let waiting = match &mut waiting {
             Some(waiting) => waiting,
             none => none.insert(Waiting::new(args, global, live, rules.clone())?),
         };
         waiting.engine.observe(&snapshot);
-        waiting.show_progress(&snapshot, &set, (begun.elapsed(), count), is_first);
+        waiting.show_progress(&snapshot, &set, (begun.elapsed(), count));
         if begun.elapsed() >= args.timeout.0 {
             waiting.finish();
             return Ok(None);
         }
         let pause = interval.min(args.timeout.0.saturating_sub(begun.elapsed()));
         match &queue {
-            Some(queue) if places.is_none() => places = receive_places(queue, pause)?,
-            _ => thread::sleep(pause),
+            Some(queue) => queue.wait(pause),
+            None => thread::sleep(pause),
         }
         snapshot = live.sample();
     }
@@ -177,31 +169,6 @@ fn take<'a>(
     Ok((taken.len() == count).then_some(taken))
 }
 
-/// Returns the locks on all queues, or `None` after a timeout.
-fn receive_places(
-    queue: &Receiver<Places>,
-    patience: Duration,
-) -> anyhow::Result<Option<Vec<OwnedFd>>> {
-    match queue.recv_timeout(patience) {
-        Ok(places) => Ok(Some(places?)),
-        Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => {
-            anyhow::bail!("the thread that waits for claims has ended")
-        }
-    }
-}
-
-/// Starts a thread that locks the GPUs' queues, one after the other, and then sends the locks.
-fn wait_in_line(claims: Claims, gpus: Vec<Gpu>) -> anyhow::Result<Receiver<Places>> {
-    let (sender, receiver) = channel();
-    let wait = move || {
-        let _ = sender.send(gpus.iter().map(|gpu| claims.wait_in_queue(gpu)).collect());
-    };
-    let spawned = thread::Builder::new().name("queue".to_owned()).spawn(wait);
-    spawned.context("cannot start a thread that waits for claims")?;
-    Ok(receiver)
-}
-
 /// Returns the processes on the device, except those that only use it to draw.
 fn computing<'a>(device: &ComputeDevice<'a>) -> impl Iterator<Item = &'a GpuProcess> {
     let rows = device.processes().into_iter().flatten();
@@ -226,7 +193,8 @@ fn is_ready(device: &ComputeDevice<'_>, args: &RunArgs, snapshot: &Snapshot) -> 
                 && (args.allow_others || !computing(device).any(|row| is_of_others(row, snapshot)))
         }
     };
-    is_enough && device.gpu.claim.is_none() && device.refusal().is_none()
+    let is_first = !args.claim || device.gpu.queue.is_empty();
+    is_enough && is_first && device.gpu.claim.is_none() && device.refusal().is_none()
 }
 
 /// Returns the devices of `set` that the snapshot contains, in the order of `set`.
@@ -327,7 +295,6 @@ impl Waiting {
         snapshot: &Snapshot,
         set: &[DeviceKey],
         (waited, count): (Duration, usize),
-        is_first: bool,
     ) {
         let is_terminal = io::stderr().is_terminal();
         let is_due = self
@@ -337,9 +304,8 @@ impl Waiting {
             return;
         }
         self.shown_at = Some(Instant::now());
-        let line = if is_first { "" } else { " in line" };
         let waited = Span(Duration::from_secs(waited.as_secs()));
-        let mut text = format!("waiting{line}, {waited} of {}", self.timeout);
+        let mut text = format!("waiting, {waited} of {}", self.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
         // List the devices with the most free memory first, because the terminal can be too narrow for all devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
@@ -384,8 +350,7 @@ fn describe_device(
 ) -> String {
     let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
     let mut text = format!("{}: {free} free", device.name());
-    let claim = device.gpu.claim.as_ref().map(ToString::to_string);
-    for note in claim.into_iter().chain(device.refusal()) {
+    for note in device.gpu.claim_text().into_iter().chain(device.refusal()) {
         text.push_str(&format!(", {note}"));
     }
     let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();

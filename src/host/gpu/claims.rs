@@ -1,7 +1,7 @@
 //! Claims GPUs for `gpumem run --claim` and detects claimed GPUs.
 //!
-//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue by locking a file in that
-//! folder. Root owns the folder and the file, and every user can open them, so users cannot create, remove or replace
+//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue (`claim_queue`) by locking a
+//! file in that folder. Root owns the folder and the file, and every user can open them, so users cannot create, remove or replace
 //! a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last process that has it
 //! open exits, even after a crash.
 //!
@@ -19,6 +19,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -27,21 +28,23 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use crate::host::Roots;
+use crate::host::gpu::claim_queue::{Place, Queue, read_places, take_place};
+use crate::host::machine::clocks::read_clocks;
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::guarded::read_ancestors;
 use crate::host::proc::small_file::read_start;
 use crate::host::proc::stat::read_start_ticks;
-use crate::model::snapshot::{Claim, Gpu};
+use crate::model::snapshot::{Claim, Gpu, Waiter};
 
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// What claims lock, and the file on which claimers queue, for each level of nested claims. Both are relative to the
-/// GPU's folder.
+/// GPU's folder. The driver's library must not open a queue's file (see `claim_queue`).
 const LEVELS: [(&str, &str); 3] =
-    [(".", "vendor"), ("device", "class"), ("subsystem_device", "subsystem_vendor")];
+    [(".", "dma_mask_bits"), ("device", "consistent_dma_mask_bits"), ("vendor", "msi_bus")];
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
@@ -65,10 +68,10 @@ pub struct CannotClaim {
 }
 
 impl CannotClaim {
-    fn new(gpu: &Gpu, path: &Path, errno: Errno) -> Self {
+    fn new(gpu: &Gpu, path: &Path, error: impl Into<io::Error>) -> Self {
         let reason = match gpu.pci_bus_id {
             Some(_) => {
-                let (path, error) = (path.display(), io::Error::from(errno));
+                let (path, error) = (path.display(), error.into());
                 format!("{path}: {error}; claims need the GPUs' folders in sysfs, or {VARIABLE}")
             }
             None => "its bus address is unknown".to_owned(),
@@ -107,6 +110,10 @@ pub struct Claims {
     claimed: Vec<u32>,
     /// Indices of the GPUs on which a shared lock was found.
     shared: Vec<u32>,
+    /// Since when this process waits in queues.
+    arrived_ns: Option<u64>,
+    /// The files of these queues, by the GPU's index.
+    queues: Vec<(u32, Arc<OwnedFd>)>,
 }
 
 impl Claims {
@@ -125,6 +132,8 @@ impl Claims {
             searched_ns: None,
             claimed: Vec::new(),
             shared: Vec::new(),
+            arrived_ns: None,
+            queues: Vec::new(),
         }
     }
 
@@ -150,15 +159,46 @@ impl Claims {
         inherited.map(|(index, _)| index).collect()
     }
 
-    /// Waits without a timeout until this process is first in the GPU's queue. Dropping the returned descriptor
-    /// leaves the queue. The kernel wakes waiters in order of arrival. Fails if the GPU has no folder in sysfs.
-    pub fn wait_in_queue(&self, gpu: &Gpu) -> Result<OwnedFd, CannotClaim> {
-        let path = self.path(gpu).join(LEVELS[self.level].1);
-        let failed = |errno| CannotClaim::new(gpu, &path, errno);
-        let file = open_file(&path).map_err(failed)?;
-        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
-            .map_err(failed)?;
-        Ok(file)
+    /// Enters the queues of these GPUs. From then on, [`Self::mark`] lists only the processes that are ahead.
+    pub fn enter_queues(&mut self, gpus: &[&Gpu]) -> Result<Queue, CannotClaim> {
+        let arrived_ns = read_clocks().boottime_ns;
+        let mut files = Vec::new();
+        for gpu in gpus {
+            let path = self.queue_path(gpu);
+            let file = open_file(&path).map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
+            take_place(&file, arrived_ns, arrived_ns)
+                .map_err(|error| CannotClaim::new(gpu, &path, error))?;
+            let file = Arc::new(file);
+            self.queues.push((gpu.index, Arc::clone(&file)));
+            files.push((self.lock_path(gpu), file));
+        }
+        self.arrived_ns = Some(arrived_ns);
+        Queue::hold(files, arrived_ns).map_err(|error| CannotClaim {
+            gpu: gpus.first().map_or(0, |gpu| gpu.index),
+            reason: format!("cannot start a thread: {error}"),
+        })
+    }
+
+    fn read_waiters(
+        &self,
+        gpu: &Gpu,
+        roots: &Roots,
+        (users, now_ns): (&mut Users, u64),
+    ) -> Vec<Waiter> {
+        let kept = self.queues.iter().find(|(index, _)| *index == gpu.index);
+        let opened = kept.map(|(_, file)| Arc::clone(file));
+        let opened = opened.or_else(|| open_file(&self.queue_path(gpu)).ok().map(Arc::new));
+        let places = opened.map(|file| read_places(&file, self.arrived_ns, now_ns));
+        let waiter = |place: Place| {
+            let uid = place.pid.and_then(|pid| Folder::open(&roots.proc, pid).ok()?.owner().ok());
+            Waiter {
+                pid: place.pid,
+                uid,
+                user: uid.and_then(|uid| users.name(uid, now_ns)),
+                seconds: now_ns.saturating_sub(place.arrived_ns) as f64 / 1e9,
+            }
+        };
+        places.into_iter().flatten().map(waiter).collect()
     }
 
     /// Fails if the GPU cannot be claimed because it has no folder in sysfs.
@@ -199,7 +239,11 @@ impl Claims {
         self.path(gpu).join(LEVELS[self.level].0)
     }
 
-    /// Sets `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every [`HOLDERS_NS`].
+    fn queue_path(&self, gpu: &Gpu) -> PathBuf {
+        self.path(gpu).join(LEVELS[self.level].1)
+    }
+
+    /// Sets `queue`, and `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every [`HOLDERS_NS`].
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
         let is_gone = |holder: &Holder| {
             let pid = holder.claim.pid.unwrap_or_default();
@@ -215,6 +259,7 @@ impl Claims {
             self.claimed = self.locked(gpus);
         }
         for gpu in gpus.iter_mut() {
+            gpu.queue = self.read_waiters(gpu, roots, (users, now_ns));
             let holder = self.holders.iter().find(|holder| holder.gpu == gpu.index);
             let claim = || holder.map(|holder| holder.claim.clone()).unwrap_or_default();
             gpu.claim = self.claimed.contains(&gpu.index).then(claim);
@@ -305,7 +350,7 @@ fn file_id(path: &Path) -> Option<FileId> {
 }
 
 /// Tries to take a lock that conflicts with exclusive locks, or also with shared ones.
-fn is_locked(path: &Path, or_shared: bool) -> bool {
+pub(super) fn is_locked(path: &Path, or_shared: bool) -> bool {
     let Ok(file) = open_file(path) else { return false };
     let locked = flock(
         &file,
@@ -430,7 +475,7 @@ mod tests {
         assert!(first.is_some() && claims.claim(&gpu).unwrap().is_none());
         drop(first);
         assert!(claims.claim(&gpu).unwrap().is_some());
-        assert!(claims.wait_in_queue(&gpu).is_err());
+        assert!(claims.enter_queues(&[&gpu]).is_err());
     }
 
     /// Before the claim, `/proc/locks` lists 100,000 locks of a user, so that a read ends before the line of the

@@ -1,0 +1,190 @@
+//! Queues of processes that wait to claim GPUs.
+//!
+//! A waiting process holds a shared record lock (fcntl(2)) on a file in the GPU's folder. The start of the locked range
+//! is the time of arrival, and the length is the time until which the place is valid. The process prolongs the lock as
+//! long as it runs, so a stopped process does not delay others. The kernel removes the lock when the process exits.
+//!
+//! Other processes read the ranges, even from other pid namespaces, where the lock has no pid. Shared locks do not
+//! conflict, so they cannot be refused, and the order does not depend on when the kernel wakes a process. Nothing is
+//! written.
+//!
+//! A process loses its record locks when it closes any descriptor of the file. So a waiting process keeps the files
+//! open, and nothing else in gpumem may open them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+use std::{io, thread};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fd::OwnedFd;
+
+use crate::host::gpu::claims::is_locked;
+use crate::host::machine::clocks::read_clocks;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long a place is valid without being prolonged. Long enough for a busy machine.
+const VALID_NS: u64 = 5 * SECOND_NS;
+/// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for ten years after boot.
+const TICK_NS: u64 = 100_000;
+/// Number of low bits of a range's start that are zero, so that ranges do not overlap. The length is in seconds.
+const LENGTH_BITS: u32 = 21;
+/// Interval between looks at the claims and queues, which do not involve the driver.
+const POLL: Duration = Duration::from_millis(20);
+/// Maximum number of locks read for each GPU. Any user can take record locks.
+const MAX_LOCKS: usize = 1000;
+
+/// The place of another process in a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) arrived_ns: u64,
+    /// Absent for a process in another pid namespace.
+    pub(super) pid: Option<u32>,
+}
+
+/// This process's place in the queues of GPUs. Dropping it leaves the queues.
+#[derive(Debug)]
+pub struct Queue {
+    changes: Receiver<()>,
+    _stop: Sender<()>,
+}
+
+impl Queue {
+    /// Keeps a place in these queues until dropped. `gpus` has each GPU's lock and queue file.
+    pub(super) fn hold(gpus: Vec<(PathBuf, Arc<OwnedFd>)>, arrived_ns: u64) -> io::Result<Self> {
+        let (changed, changes) = sync_channel(1);
+        let (stop, stopped) = channel();
+        let watch = move || watch(&gpus, arrived_ns, &changed, &stopped);
+        thread::Builder::new().name("queue".to_owned()).spawn(watch)?;
+        Ok(Self { changes, _stop: stop })
+    }
+
+    /// Waits until a claim on one of the GPUs or a queue changes, or until `pause` has passed.
+    pub fn wait(&self, pause: Duration) {
+        if self.changes.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
+            thread::sleep(pause);
+        }
+    }
+}
+
+fn watch(
+    gpus: &[(PathBuf, Arc<OwnedFd>)],
+    arrived_ns: u64,
+    changed: &SyncSender<()>,
+    stopped: &Receiver<()>,
+) {
+    let mut before = Vec::new();
+    while stopped.recv_timeout(POLL) == Err(RecvTimeoutError::Timeout) {
+        let now_ns = read_clocks().boottime_ns;
+        let look = |(lock, file): &(PathBuf, Arc<OwnedFd>)| {
+            let _ = take_place(file, arrived_ns, now_ns);
+            (is_locked(lock, false), read_places(file, Some(arrived_ns), now_ns).len())
+        };
+        let now = gpus.iter().map(look).collect();
+        if before != now {
+            before = now;
+            // If it is full, the receiver has not yet seen the previous change.
+            let _ = changed.try_send(());
+        }
+    }
+    for (_, file) in gpus {
+        let _ = fcntl(file, FcntlArg::F_SETLK(&range(libc::F_UNLCK, 0, 0)));
+    }
+}
+
+/// Takes or prolongs a place.
+pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> io::Result<()> {
+    let length = length(arrived_ns, now_ns);
+    fcntl(file, FcntlArg::F_SETLK(&range(libc::F_RDLCK, start_of(arrived_ns), length)))?;
+    Ok(())
+}
+
+/// Returns the valid places of other processes in order of arrival, or only those that arrived earlier.
+pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut unread = vec![(0, before_ns.map_or(i64::MAX, start_of))];
+    for _ in 0..MAX_LOCKS {
+        let Some((start, end)) = unread.pop() else { break };
+        if start >= end {
+            continue;
+        }
+        // The kernel returns one of the locks that conflict with a write lock on this range.
+        let mut lock = range(libc::F_WRLCK, start, end - start);
+        let read = fcntl(file, FcntlArg::F_GETLK(&mut lock));
+        if read.is_err() || i32::from(lock.l_type) == libc::F_UNLCK {
+            continue;
+        }
+        let lock_end = if lock.l_len == 0 { i64::MAX } else { lock.l_start + lock.l_len };
+        unread.extend([(start, lock.l_start), (lock_end, end)]);
+        places.extend(place(&lock, now_ns));
+    }
+    places.sort_by_key(|place| place.arrived_ns);
+    places
+}
+
+/// Returns `None` for a place that is no longer valid, and for other programs' locks.
+fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
+    let ticks = u64::try_from(lock.l_start).ok()? >> LENGTH_BITS;
+    let arrived_ns = ticks * TICK_NS;
+    let valid_ns = arrived_ns + u64::try_from(lock.l_len).ok()?.checked_mul(SECOND_NS)?;
+    let is_place = lock.l_start == start_of(arrived_ns)
+        && arrived_ns <= now_ns
+        && (now_ns..now_ns + VALID_NS + 2 * SECOND_NS).contains(&valid_ns);
+    let pid = u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0);
+    is_place.then_some(Place { arrived_ns, pid })
+}
+
+/// Returns the number of whole seconds after the arrival for which the place is valid.
+fn length(arrived_ns: u64, now_ns: u64) -> i64 {
+    let seconds = (now_ns + VALID_NS).saturating_sub(arrived_ns).div_ceil(SECOND_NS);
+    i64::try_from(seconds).unwrap_or(i64::MAX).min(1 << LENGTH_BITS)
+}
+
+fn start_of(arrived_ns: u64) -> i64 {
+    i64::try_from((arrived_ns / TICK_NS) << LENGTH_BITS).unwrap_or(i64::MAX)
+}
+
+fn range(kind: i32, start: i64, length: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_valid_for_five_seconds_after_it_was_prolonged() {
+        let now = 1_000_000 * SECOND_NS;
+        let lock = |start, length| libc::flock { l_pid: 7, ..range(libc::F_RDLCK, start, length) };
+        let valid = |lock: &libc::flock, now_ns| place(lock, now_ns).map(|place| place.pid);
+        for arrived in [now, now - SECOND_NS, now - 20 * 24 * 3600 * SECOND_NS] {
+            let held = lock(start_of(arrived), length(arrived, now));
+            assert_eq!(place(&held, now).unwrap().arrived_ns, arrived);
+            assert_eq!(valid(&held, now + VALID_NS), Some(Some(7)));
+            assert_eq!(valid(&held, now + VALID_NS + SECOND_NS + 1), None);
+            let abroad = libc::flock { l_pid: 0, ..held };
+            assert_eq!(valid(&abroad, now), Some(None));
+        }
+        // Other programs' locks: a whole file, a position that is no time, a time to come, a place for ever.
+        let arrived = start_of(now);
+        for other in [
+            lock(0, 0),
+            lock(arrived, 0),
+            lock(arrived + 1, 6),
+            lock(start_of(now + SECOND_NS), 6),
+            lock(arrived, 9),
+            lock(arrived, i64::MAX - arrived),
+            lock(-1, 6),
+        ] {
+            assert_eq!(valid(&other, now), None, "{other:?}");
+        }
+    }
+}
