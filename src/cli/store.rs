@@ -159,7 +159,7 @@ pub(super) struct Ask<'a> {
     /// Maximum number of compressed bytes to read, newest first.
     pub(super) most_bytes: u64,
     pub(super) quiet: bool,
-    /// End of the requested history, or `None` for now.
+    /// End of the requested history. `None` means the current time.
     pub(super) until: Option<Time>,
 }
 

@@ -192,7 +192,7 @@ impl PowerHistory {
         self.works.push(work);
     }
 
-    /// Adds a phase that ended to the process's work: it was lighter work, which may recur.
+    /// Counts a finished low-power phase as part of the normal work of the process: the work was only lighter.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
             work.gpu_percent.add(phase.gpu_percent);

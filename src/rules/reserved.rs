@@ -1,6 +1,6 @@
 //! `reserved`: a GPU is allocated to a Slurm job or container that runs nothing on it.
 //!
-//! No process may use the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole duration,
+//! The GPU must have been unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)) for the whole duration,
 //! which starts no earlier than the job. The mean interval between samples must not exceed 75 s. A job that has just
 //! begun, a job between two steps, and an interactive shell that used its GPU recently are therefore not reported.
 //!

@@ -133,7 +133,8 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         return;
     }
     let Some(evidence) = evidence(input.snapshot, gpu, stretch.samples) else {
-        // While the value is unknown, an earlier finding stays until the gap becomes too long.
+        // The value is unknown in this sample, so an earlier finding stays. The history resets `device.unattributed`
+        // if the value remains unknown for too long.
         output.findings.extend(active.cloned());
         return;
     };

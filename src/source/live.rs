@@ -111,7 +111,8 @@ impl Live {
         &mut self.claims
     }
 
-    /// Makes samples contain only what NVML reports, including pids. /proc is not read.
+    /// Leaves processes and reservations out of samples: the pids that NVML lists are not looked up in /proc. Claims are
+    /// still detected.
     pub fn of_gpus_only(mut self) -> Self {
         self.gpus_only = true;
         self

@@ -8,7 +8,7 @@
 //! - [`layout`]: panel positions, for the mouse and for drawing
 //! - [`view`]: draws the state, one file per panel, in the styles of [`theme`]
 //! - [`gpus`], [`charts`], [`findings`]: one panel each, with its mouse handling and drawing
-//! - [`keys`]: key bindings; [`mod@column`]: table columns; [`text`]: their text
+//! - [`keys`]: key bindings; [`mod@column`]: table columns; [`text`]: measures, truncates and wraps text
 //! - [`view_model`]: a judged snapshot as rows; [`listing`]: which rows are shown, and their order;
 //!   [`memory_shares`]: a GPU's memory, divided by use
 //! - [`reaping`]: ends processes through the [worker](crate::reclaim::worker); [`page`]: explains a process or a

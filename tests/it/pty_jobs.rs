@@ -171,7 +171,8 @@ fn a_background_job_leaves_the_terminal_alone() {
 #[test]
 fn unread_input_for_the_shell_does_not_block_a_kill() {
     let (mut terminal, at_prompt) = or_skip!(start_stopped_job());
-    // The second line waits in the terminal while gpumem runs in the background.
+    // `sleep 1` keeps the shell busy, so that the kill command stays unread in the terminal while gpumem runs in the
+    // background.
     assert_killed(&mut terminal, "bg; sleep 1\n", &at_prompt);
 }
 

@@ -5,7 +5,8 @@
 //! ([`parse_value`]). `recipe.py` imports only modules that are loaded or built in, creates no CUDA context, reports
 //! no values of variables, and does nothing after the deadline.
 //!
-//! The process controls the report, so this module limits the report's size, and writers escape the report's texts.
+//! The process controls the report. This module limits its size, and code that prints the report must escape its
+//! strings.
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ fn slot(time: u32, start: u32, end: u32, slots: usize) -> usize {
     (slot as usize).min(slots - 1)
 }
 
-/// Returns the cap with which no slot contributes more than a quarter of the total, or 0 if fewer than four slots
+/// Returns a cap for the rises that limits each slot to a quarter of the capped total, or 0 if fewer than four slots
 /// rise.
 fn cap(rises: &[f64; SLOTS]) -> f64 {
     let mut sorted = *rises;

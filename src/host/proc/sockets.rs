@@ -240,7 +240,7 @@ impl Listening {
     /// Returns those of the TCP addresses in `addresses` that have a client, which is a process outside the job that
     /// is or recently was connected. `folder` belongs to the process that listens at the addresses, and `job`
     /// contains the sockets of all processes of the job. Uses the tables read by [`read`](Self::read). Returns `None`
-    /// if this is unknown because there are too many connections.
+    /// without these tables, or if no client was found and there are too many connections to know.
     pub(in crate::host) fn clients(
         &self,
         folder: &Folder,

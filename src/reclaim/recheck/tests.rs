@@ -48,7 +48,8 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     snapshot
 }
 
-/// Checks the findings on process 7, which had one, and on process 8, a member without a finding.
+/// Rechecks a target with two members: process 7, which is a target because of a finding, and process 8, which had
+/// none. `found` contains the current findings.
 fn recheck_both(found: &[Finding], snapshot: &Snapshot) -> Recheck {
     let (seven, eight) = (member(7), member(8));
     let found: Vec<&Finding> = found.iter().collect();

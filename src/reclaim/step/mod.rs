@@ -320,7 +320,8 @@ fn advise(
     Some(Step::Advise { command })
 }
 
-/// Returns advice for a worker that its pool would restart, or `None` if the pool is ended, too.
+/// Returns advice for a worker that its pool would replace or stop itself. Returns `None` for other processes, and if
+/// the parent of the worker is among `processes`.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);

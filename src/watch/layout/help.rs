@@ -47,7 +47,7 @@ const COLUMNS_MAX: u16 = 4;
 
 #[derive(Debug)]
 pub struct HelpLine {
-    /// A key or a mark, or the title of a heading.
+    /// Left column: a heading, or what is explained, such as a key. Empty on continuation and blank lines.
     pub label: String,
     /// `None` for a heading.
     pub text: Option<String>,

@@ -322,8 +322,8 @@ fn an_exiting_process_keeps_its_values() {
     let before = only_process(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
-    // The kernel first removes the memory map and the files of an exiting process, then the links to its executable
-    // and working directory.
+    // An exiting process loses its memory map, and with it the link to its executable, then its open files, then its
+    // working directory.
     for name in ["cmdline", "maps"] {
         fake.put(70, name, "");
     }
