@@ -3,7 +3,7 @@
 //! This module performs no I/O. A metric whose value is unknown has no series. Labels contain the
 //! name of a process's program but never its arguments, which can contain secrets.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
 /// Maximum number of processes with their own series. Processes with the most memory take
-/// precedence. A process on two GPUs counts twice.
+/// precedence. A process on two GPUs counts twice. Also the maximum number of series that sum the
+/// memory of the remaining processes by user and job.
 pub const PROCESSES_MAX: usize = 512;
 /// Maximum number of findings with series. Severe findings take precedence, then findings about more memory.
 const FINDINGS_MAX: usize = 512;
 /// Maximum length in bytes of a program's name in a label.
 const NAME_BYTES_MAX: usize = 64;
-/// Value of the `user` label in the series that sum the remaining processes.
+/// Value of the `user` label in the series that sum the processes beyond both limits, by GPU.
 const OTHERS: &str = "(others)";
 
 /// Definition of a metric, for the page and the manual.
@@ -44,6 +45,7 @@ const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'stat
 }
 
 const GPU: &[&str] = &["gpu", "uuid"];
+const LEAK: &[&str] = &["gpu", "uuid", "mig", "pid", "user", "command"];
 const PROCESS: &[&str] =
     &["gpu", "uuid", "mig", "pid", "user", "command", "slurm_job", "pod", "namespace", "container"];
 const FINDING: &[&str] = &[
@@ -52,6 +54,7 @@ const FINDING: &[&str] = &[
     "rule",
     "gpu",
     "uuid",
+    "mig",
     "pid",
     "user",
     "command",
@@ -85,6 +88,38 @@ const UTILIZATION: Metric =
     gauge("gpumem_gpu_utilization_ratio", GPU, "Share of time in which a kernel ran on a GPU");
 const POWER: Metric = gauge("gpumem_gpu_power_watts", GPU, "Power draw of a GPU");
 const TEMPERATURE: Metric = gauge("gpumem_gpu_temperature_celsius", GPU, "Temperature of a GPU");
+const CLOCK: Metric =
+    gauge("gpumem_gpu_clock_hertz", &["gpu", "uuid", "clock"], "Clock of a GPU: sm, memory");
+const THROTTLED: Metric = gauge(
+    "gpumem_gpu_throttled",
+    &["gpu", "uuid", "reason"],
+    "1 for each reason why the driver limits a GPU's clocks, by its NVML name, including gpu idle",
+);
+const ECC: Metric = Metric {
+    is_counter: true,
+    ..gauge(
+        "gpumem_gpu_ecc_uncorrected_errors",
+        GPU,
+        "Uncorrected memory errors (ECC) of a GPU since its driver was loaded",
+    )
+};
+const PCIE: Metric = gauge(
+    "gpumem_gpu_pcie_bytes_per_second",
+    &["gpu", "uuid", "direction"],
+    "PCIe throughput of a GPU by direction, received or sent, measured over about 20 ms",
+);
+const MIG_INFO: Metric = gauge(
+    "gpumem_mig_info",
+    &["gpu", "uuid", "mig", "mig_uuid", "profile"],
+    "A MIG device, its UUID and profile",
+);
+const MIG_MEMORY: Metric = gauge(
+    "gpumem_mig_memory_bytes",
+    &["gpu", "uuid", "mig", "part"],
+    "Memory of a MIG device by part: free, reserved, used; devices of one GPU instance share it",
+);
+const MIG_TOTAL: Metric =
+    gauge("gpumem_mig_memory_total_bytes", &["gpu", "uuid", "mig"], "Total memory of a MIG device");
 const HELD: Metric =
     gauge("gpumem_process_memory_bytes", PROCESS, "Memory that a process holds on a GPU");
 const SM: Metric =
@@ -97,7 +132,7 @@ const IDLE: Metric = gauge(
 const DROPPED: Metric = gauge(
     "gpumem_process_series_dropped",
     &[],
-    "Processes without their own series, whose memory is summed as user (others)",
+    "Processes without their own series, whose memory is summed by user and Slurm job, without pid",
 );
 const ACTIVE: Metric = gauge("gpumem_finding_active", FINDING, "1 while a finding is active");
 const FOUND: Metric =
@@ -111,12 +146,12 @@ const UNLISTED: Metric = gauge(
 );
 const GROWTH: Metric = gauge(
     "gpumem_leak_bytes_per_second",
-    &["gpu", "uuid", "pid", "user", "command"],
+    LEAK,
     "Growth rate of the memory that a process leaks; absent if it leaks on several GPUs",
 );
 const FULL: Metric = gauge(
     "gpumem_oom_eta_seconds",
-    &["gpu", "uuid", "pid", "user", "command"],
+    LEAK,
     "Time until a leak fills its GPU; absent if it leaks on several GPUs",
 );
 const UNDECIDED: Metric = gauge(
@@ -161,7 +196,7 @@ const RECLAIMS: Metric = Metric {
     )
 };
 
-pub const METRICS: [&Metric; 26] = [
+pub const METRICS: [&Metric; 33] = [
     &BUILD,
     &SAMPLED,
     &ERRORS,
@@ -172,6 +207,13 @@ pub const METRICS: [&Metric; 26] = [
     &UTILIZATION,
     &POWER,
     &TEMPERATURE,
+    &CLOCK,
+    &THROTTLED,
+    &ECC,
+    &PCIE,
+    &MIG_INFO,
+    &MIG_MEMORY,
+    &MIG_TOTAL,
     &HELD,
     &SM,
     &IDLE,
@@ -358,6 +400,39 @@ impl Page {
         );
         self.put_known(&POWER, &labels, gpu.power_watts);
         self.put_known(&TEMPERATURE, &labels, gpu.temperature_celsius.map(f64::from));
+        self.put_known(&ECC, &labels, gpu.ecc_uncorrected_errors.map(|count| count as f64));
+        let [index, uuid] = labels;
+        let part = |name: &str| [index.clone(), uuid.clone(), name.to_owned()];
+        for (clock, megahertz) in [("sm", gpu.sm_clock_mhz), ("memory", gpu.memory_clock_mhz)] {
+            self.put_known(&CLOCK, &part(clock), megahertz.map(|clock| f64::from(clock) * 1e6));
+        }
+        for reason in gpu.throttle_reasons.iter().flat_map(|reasons| reasons.iter()) {
+            self.put(&THROTTLED, part(reason), 1.0);
+        }
+        for (direction, rate) in [
+            ("received", gpu.pcie_received_bytes_per_second),
+            ("sent", gpu.pcie_sent_bytes_per_second),
+        ] {
+            self.put_known(&PCIE, &part(direction), rate.map(|rate| rate as f64));
+        }
+        for device in &gpu.mig_devices {
+            let labels = part(&device.name_on(gpu.index));
+            let [index, uuid, mig] = labels.clone();
+            let (mig_uuid, profile) = (device.uuid.as_ref(), device.profile.as_ref());
+            self.put(&MIG_INFO, [index, uuid, mig, text_of(mig_uuid), text_of(profile)], 1.0);
+            let memory = device.memory.as_ref();
+            let total = memory.map(|memory| memory.total_bytes as f64);
+            self.put_known(&MIG_TOTAL, &labels, total);
+            for (part, bytes) in [
+                ("free", memory.map(|memory| memory.free_bytes)),
+                ("reserved", memory.and_then(|memory| memory.reserved_bytes)),
+                ("used", memory.map(|memory| memory.used_bytes)),
+            ] {
+                let [index, uuid, mig] = labels.clone();
+                let labels = [index, uuid, mig, part.to_owned()];
+                self.put_known(&MIG_MEMORY, &labels, bytes.map(|bytes| bytes as f64));
+            }
+        }
     }
 
     fn put_processes(&mut self, input: &MetricsInput<'_>) {
@@ -371,41 +446,33 @@ impl Page {
         rows.sort_by_key(|row| std::cmp::Reverse(row.used_bytes()));
         let others = rows.split_off(rows.len().min(PROCESSES_MAX));
         for row in &rows {
-            let (Some(gpu), Some(pid)) = (row.gpu, row.pid()) else {
+            let Some(labels) = process_labels(row) else {
                 continue;
             };
-            let process = row.process.ok();
-            let job = process.and_then(|process| process.slurm.as_ref()?.job_id.clone());
-            let [pod, namespace, container] = pod_labels(process);
-            let labels = [
-                gpu.index.to_string(),
-                text_of(gpu.uuid.as_ref()),
-                row.entry.and_then(mig).unwrap_or_default(),
-                pid.to_string(),
-                user_label(row.user(), process),
-                process.map(program).unwrap_or_default(),
-                text_of(job.as_ref()),
-                pod,
-                namespace,
-                container,
-            ];
             self.put_known(&HELD, &labels, row.used_bytes().map(|bytes| bytes as f64));
             let sm = row.entry.and_then(|entry| entry.sm_percent);
             self.put_known(&SM, &labels, sm.map(|percent| f64::from(percent) / 100.0));
             self.put_known(&IDLE, &labels, row.idle_seconds);
         }
         self.put(&DROPPED, [], others.len() as f64);
-        for gpu in &snapshot.gpus {
-            let on_gpu =
-                others.iter().filter(|row| row.gpu.is_some_and(|other| other.index == gpu.index));
-            let bytes: Vec<u64> = on_gpu.filter_map(ProcessRow::used_bytes).collect();
-            if !bytes.is_empty() {
-                let mut labels = [const { String::new() }; PROCESS.len()];
-                labels[0] = gpu.index.to_string();
-                labels[1] = text_of(gpu.uuid.as_ref());
-                labels[4] = OTHERS.to_owned();
-                self.put(&HELD, labels, bytes.iter().sum::<u64>() as f64);
+        let none = String::new;
+        let mut sums: BTreeMap<[String; 5], u64> = BTreeMap::new();
+        for row in &others {
+            let (Some(labels), Some(bytes)) = (process_labels(row), row.used_bytes()) else {
+                continue;
+            };
+            let [gpu, uuid, mig, _, user, _, job, ..] = labels;
+            let mut key = [gpu, uuid, mig, user, job];
+            if sums.len() >= PROCESSES_MAX && !sums.contains_key(&key) {
+                let [gpu, uuid, ..] = key;
+                key = [gpu, uuid, none(), OTHERS.to_owned(), none()];
             }
+            let sum = sums.entry(key).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        for ([gpu, uuid, mig, user, job], bytes) in sums {
+            let labels = [gpu, uuid, mig, none(), user, none(), job, none(), none(), none()];
+            self.put(&HELD, labels, bytes as f64);
         }
     }
 
@@ -429,6 +496,7 @@ impl Page {
             [
                 gpu.index.to_string(),
                 text_of(gpu.uuid.as_ref()),
+                process.map(|process| mig_devices(snapshot, gpu, process.pid)).unwrap_or_default(),
                 process.map(|process| process.pid.to_string()).unwrap_or_default(),
                 user_label(process.and_then(|process| process.user.as_ref()), observed),
                 observed.map(program).unwrap_or_default(),
@@ -436,7 +504,7 @@ impl Page {
         };
         let growth = || serde_json::to_value(&finding.evidence).ok()?["bytes_per_second"].as_f64();
         for finding_gpu in &finding.gpus {
-            let [gpu, uuid, pid, user, command] = process_labels(finding_gpu);
+            let [gpu, uuid, mig, pid, user, command] = process_labels(finding_gpu);
             let [pod, namespace, container] = pod_labels(observed);
             let labels = [
                 finding.kind.name().to_owned(),
@@ -444,6 +512,7 @@ impl Page {
                 finding.rule.to_string(),
                 gpu,
                 uuid,
+                mig,
                 pid,
                 user,
                 command,
@@ -484,11 +553,38 @@ fn pod_labels(process: Option<&Process>) -> [String; 3] {
     [text(|pod| &pod.pod_name), text(|pod| &pod.namespace), text(|pod| &pod.container_name)]
 }
 
-/// Returns the IDs of the GPU instance and the compute instance, such as `1/0`. A process can run in several
-/// instances of a GPU.
-fn mig(row: &GpuProcess) -> Option<String> {
-    let compute = row.compute_instance_id.map(|id| format!("/{id}"));
-    Some(format!("{}{}", row.gpu_instance_id?, compute.unwrap_or_default()))
+/// Returns the values of the labels [`PROCESS`].
+fn process_labels(row: &ProcessRow<'_>) -> Option<[String; PROCESS.len()]> {
+    let gpu = row.gpu?;
+    let process = row.process.ok();
+    let job = process.and_then(|process| process.slurm.as_ref()?.job_id.clone());
+    let [pod, namespace, container] = pod_labels(process);
+    Some([
+        gpu.index.to_string(),
+        text_of(gpu.uuid.as_ref()),
+        row.entry.and_then(|entry| mig_device(gpu, entry)).unwrap_or_default(),
+        row.pid()?.to_string(),
+        user_label(row.user(), process),
+        process.map(program).unwrap_or_default(),
+        text_of(job.as_ref()),
+        pod,
+        namespace,
+        container,
+    ])
+}
+
+fn mig_device(gpu: &Gpu, entry: &GpuProcess) -> Option<String> {
+    Some(gpu.part_name(Some(entry.gpu_instance_id?), entry.compute_instance_id))
+}
+
+/// Returns the names of the MIG devices of a GPU that a process uses, separated by commas.
+fn mig_devices(snapshot: &Snapshot, on: &FindingGpu, pid: u32) -> String {
+    let gpus = snapshot.gpus.iter().filter(|gpu| gpu.index == on.index);
+    let names = gpus.flat_map(|gpu| {
+        let entries = gpu.processes.iter().flatten().filter(|entry| entry.pid == pid);
+        entries.filter_map(|entry| mig_device(gpu, entry))
+    });
+    Vec::from_iter(BTreeSet::from_iter(names)).join(",")
 }
 
 /// Returns the truncated name of a process's executable, or its `comm` if the executable is unknown.

@@ -132,6 +132,23 @@ fn mig_devices_have_memory_and_a_row_per_instance() {
                           "used_bytes": 5 * GIB, "free_bytes": 5 * GIB - (40 << 20)}})
     );
 
+    // Metrics and tables use the same names.
+    let page = machine.run(&["metrics"]).exits(0).stdout;
+    let series = |start: &str| page.lines().any(|line| line.starts_with(start));
+    let held = |mig: &str, pid: u32| {
+        let uuid = gpu["uuid"].as_str().unwrap();
+        let labels = format!("gpu=\"0\",uuid=\"{uuid}\",mig=\"{mig}\",pid=\"{pid}\"");
+        series(&format!("gpumem_process_memory_bytes{{{labels}"))
+    };
+    assert!(held("0:0", first) && held("0:2", second) && held("0:0", both), "{page}");
+    let table = machine.run(&["ps"]).exits(0).stdout;
+    assert!(table.contains("\n0:0 ") && table.contains("\n0:2 "), "{table}");
+    for line in page.lines().filter(|line| line.starts_with("gpumem_mig_memory_bytes")) {
+        assert!(line.contains("mig=\"0:0\"") || line.contains("mig=\"0:2\""), "{line}");
+    }
+    let used = page.lines().filter(|line| line.contains(",part=\"used\"}"));
+    assert_eq!(used.count(), 2, "{page}");
+
     // Some values of the whole GPU require root. gpumem uses the lists of the MIG devices, and reports no error.
     let driver = Driver { privileged: false, ..Driver::default() };
     machine.play(&scene.clone().driver(driver));

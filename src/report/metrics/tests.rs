@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
+use crate::model::snapshot::Slurm;
 use crate::reclaim::testing;
 use crate::rules::leak::LeakEvidence;
 
@@ -101,12 +102,37 @@ fn process_series_are_limited_and_the_rest_is_summed() {
         row
     });
     snapshot.gpus[0].processes = Some(rows.collect());
+    let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    let all = (10_000.0 * 10_001.0) / 2.0;
+    // The sums of each user and job are exact, although only the largest processes have their own series.
+    let owned = |pid: u32| Process {
+        pid,
+        start_ticks: Some(1),
+        user: Some(["ann", "ben", "chen"][pid as usize % 3].into()),
+        slurm: pid
+            .is_multiple_of(2)
+            .then(|| Slurm { job_id: Some("812".into()), ..Slurm::default() }.into()),
+        ..Process::default()
+    };
+    snapshot.processes = (1..=10_000).map(owned).collect();
+    let grouped = page(&snapshot);
+    let held = samples(&grouped, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), PROCESSES_MAX + 6);
+    assert_eq!(samples(&grouped, "gpumem_process_series_dropped"), [" 9488.0"]);
+    let sum_of = |label: &str| {
+        held.iter().filter(|line| line.contains(label)).map(|line| value(line)).sum::<f64>()
+    };
+    let users = ["ann", "ben", "chen"].map(|user| sum_of(&format!("user=\"{user}\"")));
+    assert_eq!(users, [3, 1, 2].map(|first| f64::from((first..=10_000).step_by(3).sum::<u32>())));
+    assert_eq!(sum_of("slurm_job=\"812\""), 5_000.0 * 5_001.0);
+    // A user of each process's own cannot have more series either.
+    for process in &mut snapshot.processes {
+        process.user = Some(format!("u{}", process.pid).into());
+    }
     let page = page(&snapshot);
     let held = samples(&page, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), PROCESSES_MAX + 1);
-    assert_eq!(samples(&page, "gpumem_process_series_dropped"), [" 9488.0"]);
-    let value = |line: &&str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
-    assert_eq!(held.iter().map(value).sum::<f64>(), (10_000.0 * 10_001.0) / 2.0);
+    assert_eq!(held.len(), 2 * PROCESSES_MAX + 1);
+    assert_eq!(held.iter().map(|line| value(line)).sum::<f64>(), all);
     assert!(held.iter().any(|line| line.contains("user=\"(others)\"")));
 }
 
@@ -114,14 +140,47 @@ fn process_series_are_limited_and_the_rest_is_summed() {
 fn a_process_in_two_mig_instances_has_two_series() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
-        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"mig_devices":[{"index":3,"gpu_instance_id":1,
+        "compute_instance_id":0,"uuid":"MIG-1","profile":"1g.5gb","memory":{"total_bytes":50,"used_bytes":6}}],
+        "processes":[
         {"pid":7,"type":"compute","used_bytes":5,"gpu_instance_id":1,"compute_instance_id":0},
         {"pid":7,"type":"compute","used_bytes":6,"gpu_instance_id":2,"compute_instance_id":0}]}]}"#,
     );
-    let page = page(&snapshot);
+    let mut finding = testing::finding(Kind::Idle, &Process { pid: 7, ..Process::default() });
+    finding.gpus = vec![FindingGpu { index: 0, uuid: None, used_bytes: Some(11) }];
+    let page = page_with(&snapshot, &[finding]);
     let held = samples(&page, "gpumem_process_memory_bytes");
     assert_eq!(held.len(), 2);
-    assert!(held[0].contains("mig=\"2/0\"") && held[1].contains("mig=\"1/0\""), "{held:?}");
+    assert!(held[0].contains("mig=\"0:gi2/ci0\"") && held[1].contains("mig=\"0:3\""), "{held:?}");
+    let active = samples(&page, "gpumem_finding_active");
+    assert!(active[0].contains("mig=\"0:3,0:gi2/ci0\""), "{active:?}");
+    let device = r#"gpu="0",uuid="",mig="0:3""#;
+    let info = format!("{{{device},mig_uuid=\"MIG-1\",profile=\"1g.5gb\"}} 1.0");
+    assert_eq!(samples(&page, "gpumem_mig_info"), [info]);
+    assert_eq!(samples(&page, "gpumem_mig_memory_total_bytes"), [format!("{{{device}}} 50.0")]);
+    let parts = [("free", 44), ("used", 6)]
+        .map(|(part, bytes)| format!("{{{device},part=\"{part}\"}} {bytes}.0"));
+    assert_eq!(samples(&page, "gpumem_mig_memory_bytes"), parts);
+}
+
+#[test]
+fn clocks_errors_and_throughput_have_base_units() {
+    let snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,"processes":[],
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"sm_clock_mhz":1980,"ecc_uncorrected_errors":2,
+        "throttle_reasons":["sw power cap"],"pcie_sent_bytes_per_second":3000},
+        {"index":1,"processes":[],"memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60}}]}"#,
+    );
+    let page = page(&snapshot);
+    for (metric, expected) in [
+        ("gpumem_gpu_clock_hertz", r#",clock="sm"} 1980000000.0"#),
+        ("gpumem_gpu_throttled", r#",reason="sw power cap"} 1.0"#),
+        ("gpumem_gpu_ecc_uncorrected_errors_total", "} 2.0"),
+        ("gpumem_gpu_pcie_bytes_per_second", r#",direction="sent"} 3000.0"#),
+    ] {
+        let expected = format!(r#"{{gpu="0",uuid=""{expected}"#);
+        assert_eq!(samples(&page, metric), [expected]);
+    }
 }
 
 #[test]
