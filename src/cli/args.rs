@@ -751,7 +751,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<Span>,
 
-    /// Source of snapshots. For a recording, the last snapshot is served.
+    /// Source of snapshots. For a recording, the last snapshot is served; the demo is played.
     #[command(flatten)]
     pub recorded: Recorded,
 

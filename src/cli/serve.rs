@@ -6,7 +6,7 @@
 mod server;
 
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,8 +20,9 @@ use crate::config::Config;
 use crate::model::Snapshot;
 use crate::model::waste::Waste;
 use crate::rules::RuleSet;
-use crate::source::Source as _;
 use crate::source::live::Live;
+use crate::source::replay::Replay;
+use crate::source::{NextSnapshot, Source as _};
 use crate::units::Span;
 
 /// Default interval between samples, shorter than common scrape intervals such as 15 s.
@@ -86,6 +87,17 @@ impl Service {
         self.waste.observe(snapshot, self.publisher.findings());
     }
 
+    /// Plays a recording to its end, and serves the snapshots that are not overdue.
+    fn play(&mut self, mut replay: Replay) -> anyhow::Result<()> {
+        while let Some(snapshot) = replay.next()? {
+            self.observe(&snapshot);
+            if replay.due(Instant::now())? != NextSnapshot::In(Duration::ZERO) {
+                self.publish(&snapshot)?;
+            }
+        }
+        Ok(())
+    }
+
     fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         self.server.publish(self.publisher.publish(snapshot, &self.waste)?, self.fresh_for);
         Ok(())
@@ -99,6 +111,15 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
     let end_by_signals =
         || signals::on_thread(&[SIGINT, SIGTERM, SIGHUP], |_| std::process::exit(0));
     if let Some(replay) = recorded(&args.recorded)? {
+        if args.recorded.demo {
+            end_by_signals()?;
+            // The counters restart at 0 with each repetition, as after a restart of the service.
+            loop {
+                (service.publisher, service.waste) =
+                    (Publisher::new(&config, &args.recorded, args.stored)?, Waste::default());
+                service.play(Replay::demo()?.at_speed(1.0))?;
+            }
+        }
         let last = session::last(replay, |snapshot| service.observe(snapshot))?;
         service.publish(&last)?;
         end_by_signals()?;

@@ -1,5 +1,4 @@
-//! `gpumem serve` and `record --serve` over real sockets: metrics, hanging clients, limits, and files written by
-//! `metrics --output`.
+//! `gpumem serve` and `record --serve` over real sockets: metrics, hanging scrapers, limits, and the written page.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +13,7 @@ use crate::place::{in_namespace, unshare};
 use crate::procs::send;
 use crate::support::{self, wait_until};
 
-/// A running server of a machine or of the demo.
+/// A server of a machine, or of the demo.
 struct Served {
     gpumem: Running,
     address: SocketAddr,
@@ -39,6 +38,7 @@ impl Served {
         Ok(stream)
     }
 
+    /// Sends a request. Returns the head and the body.
     fn ask(&self, request: &str) -> std::io::Result<(String, String)> {
         support::http(self.address.port(), request)
     }
@@ -56,10 +56,12 @@ impl Served {
 #[test]
 fn only_metrics_the_verdict_and_health_are_served() {
     let machine = Machine::new(&one_gpu(&[]));
-    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    // With --demo, values change, so serve the end of the recording.
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/demo.jsonl.zst");
+    let served = Served::start(&machine, &["serve", "--replay", demo, "--listen"]);
     let (head, page) = served.get("/metrics", "");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
-    // Only a running server counts waste.
+    // Only a running server counts waste; `gpumem metrics` does not.
     let is_waste = |line: &&str| line.contains("gpumem_waste_byte_seconds_total");
     assert!(page.lines().filter(is_waste).count() > 2, "{page}");
     let others: Vec<&str> = page.lines().filter(|line| !is_waste(line)).collect();
@@ -84,7 +86,7 @@ fn only_metrics_the_verdict_and_health_are_served() {
     assert!(head.starts_with("HTTP/1.1 405"), "{head}");
     let (head, body) = served.ask("HEAD /metrics HTTP/1.1\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
-    // A web page that uses DNS rebinding sends a foreign Host header, which the server rejects.
+    // A Host header of a foreign web page is rejected (DNS rebinding).
     for (host, status) in [
         ("127.0.0.1", 200),
         ("[::1]:9836", 200),
@@ -97,7 +99,7 @@ fn only_metrics_the_verdict_and_health_are_served() {
         let (head, _) = served.ask(&request).unwrap();
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {head}");
     }
-    // The server survives invalid requests.
+    // Noise is rejected, and the server survives.
     let _ = served.ask(&"\0\u{7f}\r\n".repeat(9000));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));
     assert!(!served.ask(&long).unwrap_or_default().0.starts_with("HTTP/1.1 200"));
@@ -146,10 +148,25 @@ fn an_answer_is_compressed_on_request() {
 }
 
 #[test]
+fn the_demos_values_change() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
+    let values = |metric: &str| {
+        let (_, page) = served.get("/metrics", "");
+        page.lines().filter(|line| line.starts_with(metric)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for metric in ["gpumem_gpu_power_watts", "gpumem_waste_byte_seconds_total"] {
+        let before = values(metric);
+        assert!(!before.is_empty());
+        wait_until(metric, || values(metric) != before);
+    }
+}
+
+#[test]
 fn a_scrape_does_not_sample() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--no-store", "--interval", "1h", "--listen"]);
-    // Count only calls that belong to a sample, because gpumem also reads utilization between samples.
+    // Utilization is read every few seconds; these calls are made once per sample.
     let counts = || {
         let calls = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"];
         calls.map(|call| machine.counts().get(&(call.to_owned(), Some(0))).copied())
@@ -168,7 +185,7 @@ fn a_scrape_does_not_sample() {
 fn hanging_scrapers_are_limited_in_number_and_time() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
-    // Two thousand clients are silent, send an unfinished header, or never read the answer.
+    // Two thousand clients: silent, with an unfinished header, or never reading the answer.
     let mut hanging = Vec::new();
     for number in 0..2000 {
         let Ok(mut stream) = served.connect() else {
@@ -188,7 +205,7 @@ fn hanging_scrapers_are_limited_in_number_and_time() {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", served.gpumem.pid())).unwrap();
         tasks.count()
     };
-    // The server has at most 16 connections, and the threads of closed connections exit.
+    // At most sixteen are served at a time. The threads of the others end.
     wait_until("few threads are left", || threads() < 40);
     assert!(served.status("/metrics").starts_with("HTTP/1.1 200"));
     drop(hanging);
@@ -199,12 +216,12 @@ fn idle_connections_do_not_block_a_scrape() {
     let machine = Machine::new(&one_gpu(&[]));
     let served = Served::start(&machine, &["serve", "--demo", "--listen"]);
     let idle: Vec<TcpStream> = (0..40).map(|_| served.connect().unwrap()).collect();
-    // The server answers requests while idle connections are open.
+    // The idle connections stay open, and each request is answered.
     for _ in 0..3 {
         let head = served.status("/metrics");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
-    // The server has closed the oldest connections, and has kept the newest.
+    // The oldest connections were closed, the newest were not.
     let is_closed = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         matches!(stream.read(&mut [0]), Ok(0))
@@ -232,7 +249,7 @@ fn a_recorder_serves_metrics() {
     assert!(gpumem.0.wait().unwrap().success());
     assert!(!machine.path("state/waste.json").exists());
     assert!(machine.path("state/store").is_dir());
-    // A second server prints a hint that the recorder can also serve.
+    // A second server hints that the recorder could serve.
     let mut second = machine.command(&["serve", "--listen", "127.0.0.1:0"]);
     let stderr = machine.path("stderr");
     second.env("STATE_DIRECTORY", machine.path("state"));
@@ -243,7 +260,7 @@ fn a_recorder_serves_metrics() {
         stderr.contains("a recorder already samples this machine")
     });
     drop(second);
-    // The page contains the totals of the audit log.
+    // The totals of the audit log are on the page as well.
     let act = r#"{"schema":"gpumem.ledger/1","time":"2026-11-20T12:00:00Z","act":"a","#;
     let deed = r#""event":"intended","deed":"shut_kernel","kernel_id":"k"}"#;
     let end = r#""event":"ended","outcome":"freed","bytes":1073741824,"ms":9}"#;
@@ -282,8 +299,7 @@ fn on_a_full_or_read_only_disk_the_old_page_stays() {
     let machine = Machine::new(&one_gpu(&[]));
     let folder = machine.path("pages");
     std::fs::create_dir(&folder).unwrap();
-    // The file system has two pages. The old file uses the first page, and the first half of the new file uses the
-    // second page.
+    // Two pages of memory: the old file has one, and half of the new file fills the other.
     let script = format!(
         "cd {} && mount -t tmpfs -o size=8k none . && cd $PWD && echo old >page.prom || exit 99
         write() {{ \"$@\" metrics --demo --output page.prom; echo $? $(cat page.prom) $(ls -A); }}
