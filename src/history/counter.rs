@@ -92,8 +92,8 @@ impl Counter {
     }
 
     /// Returns the mean use over the `seconds` before the last known value, or `None` if no earlier value is known.
-    /// The window begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, it
-    /// is wrong by at most 10 s within the last hour, and by at most 4 minutes otherwise.
+    /// The window begins at the nearest stored point, preferably an earlier one. If samples are frequent enough, its
+    /// length is wrong by at most 10 s within the last hour, and by at most 4 minutes otherwise.
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
@@ -124,8 +124,8 @@ impl Counter {
         self.mean(seconds).map(|mean| mean.percent / 100.0)
     }
 
-    /// Returns the start of the latest period in which no six minutes used more than `percent` of a core, up to six
-    /// minutes late. Returns `None` if nothing is known.
+    /// Returns since when no six minutes have used more than `percent` of a core on average. The result can be six
+    /// minutes late. Returns `None` if no value is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
         let (mut since, mut total) = (self.known_at?, self.total);
         for point in self.coarse.iter().rev() {

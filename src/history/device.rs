@@ -7,8 +7,8 @@ use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
-/// Maximum time, in milliseconds, since a sample showed that a process used the GPU, for which use without a process
-/// sample is considered explained. The driver takes about seven process samples per second, each of a single process.
+/// Time, in milliseconds, for which a process sample explains the use of the GPU. The driver takes about seven
+/// process samples per second, each of a single process.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 #[derive(Clone, Debug)]
@@ -148,9 +148,9 @@ impl Device {
     }
 }
 
-// `Floors` finds the current period in which a number has been at least N, for any N, because rules use different
-// values of N, even for different GPUs. A floor consists of a time and the lowest value since then, so earlier floors
-// are lower. The period for N starts at the first floor that is at least N.
+// Rules ask for the current period in which a number has been at least N, with a different N for each rule and GPU.
+// `Floors` answers this for any N. A floor is a time and the lowest value since then, so earlier floors are lower.
+// The period for N starts at the first floor that is at least N.
 
 /// Maximum number of floors. If there are more, the floor whose neighbours are closest to each other is removed. For
 /// values between them, the reported period is then too short, but never too long.

@@ -9,7 +9,7 @@
 //!   of the batch size, and up to three steps of any size. The fewer twelfths rise, the longer the window must be;
 //! - lasting: the last third rises nearly as fast as the whole window;
 //! - new: most of the rise is above the level that was held for minutes before;
-//! - larger than what samples can miss of the valleys (`series`);
+//! - larger than the depth of the valleys that samples can miss (`series`);
 //! - steady: the rises of the twelfths do not decline (`window`);
 //! - not a high-water mark or a filling cache: if memory is never freed, it grows evenly, or its steps do not become
 //!   rarer (`window`);
@@ -86,7 +86,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     last: Option<Time>,
-    /// Observed time, in milliseconds, up to the last sample, without gaps.
+    /// Time observed up to the last sample, in milliseconds, without gaps.
     observed: i64,
     still: Option<Bucket>,
     moved: Option<Box<GrowthDetector>>,
@@ -138,7 +138,7 @@ impl Growth {
         match detector.steady {
             Some(steady) => {
                 let (trend, has_stopped) = (steady.trend, steady.has_stopped());
-                // Only the time up to the last rise is considered.
+                // The duration of growth is measured up to its last rise.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
                     if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {

@@ -80,7 +80,7 @@ impl Bucket {
 }
 
 /// Returns the buckets that begin at or before `end`. A paused screen, or one that shows the past, must not show
-/// later ones.
+/// later buckets.
 pub fn seen_until(buckets: &[Bucket], end: Time) -> &[Bucket] {
     if buckets.last().is_none_or(|last| last.since <= end) {
         return buckets;

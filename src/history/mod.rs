@@ -89,7 +89,7 @@ impl Resets {
     }
 }
 
-/// Where the snapshot contains a row whose process is uncertain.
+/// The position of a row in the last snapshot. The process of the row is uncertain.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
     gpu: usize,
@@ -228,7 +228,7 @@ impl History {
                 self.devices[device].observe(gpu, sample, false, None);
                 continue;
             };
-            // A new row has just appeared if the previous list was read. Otherwise, it can be older.
+            // If the previous list was read, a row that is new has just appeared. Otherwise, it can be older.
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
@@ -258,7 +258,7 @@ impl History {
         }
     }
 
-    /// Records which GPUs are unused, or that this is unknown if no job or container has an allocation.
+    /// Records which GPUs are unused. If no job or container has an allocation, records that this is unknown.
     fn observe_unused(&mut self, snapshot: &Snapshot, sample: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {

@@ -100,7 +100,7 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// Returns the row of the process that works on a GPU, or `None` if no process works, several do, or it is unknown.
+/// Returns a row of the only process that may be working on a GPU, or `None` if no process or several may be.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,

@@ -76,7 +76,7 @@ impl KnownNames {
     }
 }
 
-/// Facts about all rows with which rules can dismiss most processes quickly.
+/// Summary of a process's rows. It lets rules dismiss most processes quickly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsSummary {
     pub uses_all: bool,
@@ -92,7 +92,7 @@ struct CpuIdle {
     total: f64,
 }
 
-/// CPU time, in seconds, that gpumem's own release requests took.
+/// CPU time, in seconds, that the process spent on gpumem's release requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct AskedCpu {
     last: Option<f64>,
@@ -192,7 +192,7 @@ impl ProcessHistory {
         };
         let counts_descendants = process.descendants.is_some();
         if counts_descendants != self.counts_descendants {
-            // A sum cannot be compared with one of its parts, so start over.
+            // A total that includes descendants cannot be compared with one that does not, so start over.
             self.cpu = Counter::default();
             self.counts_descendants = counts_descendants;
             self.asked_cpu = AskedCpu::default();
@@ -290,7 +290,7 @@ impl ProcessHistory {
         self.rows[index].observe(gpu, row, sample, cpu_total, marks);
     }
 
-    /// Returns the index of a row, which is added if it is new, or `None` if there are too many rows.
+    /// Returns the index of a row and adds the row if it is new. Returns `None` if there are too many rows.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, sample: SampleTime) -> Option<usize> {
         let device = shown.device;
         let index = self.rows.iter().position(|history| history.is(device, row));
@@ -424,7 +424,7 @@ impl ProcessHistory {
 //
 // A worker that was forked from a trainer keeps the memory of the trainer's context alive. NVML lists this memory
 // under the trainer's pid or not at all. A worker is therefore watched if its parent and its group leader are gone,
-// but only on GPUs with memory that the list does not explain. Whether this worker holds the memory is not certain.
+// but only on GPUs with memory that the list does not explain. It is not certain that this worker holds the memory.
 
 /// Minimum amount of unexplained memory. Contexts and rounding explain less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
@@ -473,7 +473,8 @@ pub(super) fn observe(
     all[index].clause.observe(holds, sample);
 }
 
-/// Returns whether more memory of a GPU is in use than its list explains, or `None` if that is unknown.
+/// Returns whether at least [`LEAST_UNEXPLAINED_BYTES`] more of a GPU's memory is in use than its process list
+/// explains. Returns `None` if that is unknown, or if the GPU is divided into MIG instances.
 pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     if gpu.is_divided() || gpu.stale_seconds.is_some() {
         return None;
@@ -488,7 +489,7 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
 }
 
 /// Returns whether an unlisted process does not use the GPU: the GPU is unused, or a listed process uses it while the
-/// unlisted one is inactive (`is_still`).
+/// unlisted one is inactive (`is_still`). Returns `None` if the GPU's list or utilization is unknown.
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

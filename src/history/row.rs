@@ -68,7 +68,8 @@ impl Use {
 }
 
 /// Returns whether a GPU was used although no process sample explains it. In this case, process samples are missing
-/// or late, so zeros prove nothing. A compositor uses a few percent, which its samples round to 0.
+/// or late, so zeros prove nothing. On a GPU with a desktop, a few percent are ignored, because a compositor's
+/// samples round them to 0.
 pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
     let is_desktop = |row: &GpuProcess| {
         use ProcessType::{ComputeGraphics, Graphics};
@@ -110,7 +111,7 @@ pub(super) struct Shown {
 pub enum Began {
     /// The run began after observed use, or with a row that had just appeared, so it is not longer than observed.
     Witnessed,
-    /// The run began after the GPU was used by a process that the driver does not report.
+    /// The run began after the GPU was used, but the driver did not report by which process.
     AfterDeviceUse,
     /// The run began with the history or after a gap, so it may be longer than observed.
     Unwitnessed,
@@ -159,7 +160,8 @@ pub struct RowHistory {
     kind: ProcessType,
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// The memory of the row when it last changed noticeably. `moved_at` is the time of that change.
+    /// Memory, in bytes, after the last change of at least [`MOVEMENT_BYTES`]. `moved_at` is the time of the last
+    /// such change that gpumem did not request.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,
@@ -279,7 +281,7 @@ impl RowHistory {
         self.longest_pause
     }
 
-    /// Returns after how many pauses the process used the GPU again.
+    /// Returns how many times the process used the GPU again after a pause.
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
@@ -288,7 +290,8 @@ impl RowHistory {
         self.has_been_used
     }
 
-    /// Discards facts that are older than the allowed gap.
+    /// Ends the run if its last sample is older than the allowed gap, unless the process has hardly used the CPU
+    /// since.
     fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         let gap = sample.time - self.known_at;
         let is_bridged = self.run.is_some()

@@ -4,7 +4,7 @@ use crate::model::Time;
 
 /// Time, in milliseconds, for which the driver keeps process samples.
 const KEPT_BY_DRIVER_MILLISECONDS: i64 = 10_000;
-/// Interval, in milliseconds, between snapshots from which the driver's samples cover less than a quarter of the
+/// If snapshots are further apart than this, in milliseconds, the driver's samples cover less than a quarter of the
 /// time.
 const FAR_APART_MILLISECONDS: i64 = 45_000;
 /// Maximum gap, in milliseconds, that other evidence can bridge, such as an unchanged CPU time.
@@ -47,7 +47,8 @@ impl SampleTime {
     }
 }
 
-// The usual time between two snapshots is a median, which does not change if a single snapshot is late or additional.
+// The usual interval is the median of the last [`KEPT`] intervals, so a single late or additional snapshot hardly
+// changes it.
 
 /// Number of intervals of which the median is taken.
 const KEPT: usize = 15;

@@ -65,7 +65,7 @@ impl GrowthSeries {
         }
     }
 
-    /// Records which level was held when the last bucket ends. Merging loses this information.
+    /// Records the level that was held at `end`, the end of the last bucket. Merging buckets would lose this level.
     fn note_held(&mut self, end: u32) {
         if end < BAND_SECONDS {
             return;
@@ -105,7 +105,7 @@ impl GrowthSeries {
     }
 }
 
-/// Returns the lowest value in the last `seconds` before `end`, where the last of the buckets ends.
+/// Returns the lowest value in the last `seconds` before `end`, which is the end of the last bucket.
 pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     let mut until = end;
     let mut least = u32::MAX;
@@ -119,9 +119,9 @@ pub(super) fn held_at(buckets: &[Bucket], end: u32, seconds: u32) -> u32 {
     least
 }
 
-/// Estimated depth of valleys between samples, from the differences between a low and its neighbouring samples. If
-/// the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum can rise without
-/// growth, but at most by this depth.
+/// Estimated depth of the valleys that samples can miss: the mean difference between a low and its neighbouring
+/// samples. If the period of a sawtooth is close to a multiple of the sampling interval, the observed minimum can
+/// rise without growth, but at most by this depth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
     before: Option<u32>,

@@ -9,17 +9,16 @@ use crate::model::Time;
 
 /// Minimum growth, as a multiple of the mean depth of the valleys that samples can miss.
 const MISSED_VALLEYS: f64 = 1.5;
-/// Time, in seconds, for which growth must slow down before it ends.
+/// Time, in seconds, for which growth that slows down continues after the last window passed.
 const SLOW_FOR_SECONDS: u32 = 90;
-/// Time, in seconds, that applies instead of [`SLOW_FOR_SECONDS`] to irregular growth, whose rises can be rare by
-/// chance.
+/// Replaces [`SLOW_FOR_SECONDS`] for irregular growth, whose rises can be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 struct Passing {
     since: u32,
     trend: Trend,
-    /// Seconds for which windows must pass before growth is reported. Memory that jumps up and down resembles growth
-    /// only briefly.
+    /// Seconds for which windows must pass before growth is reported. This excludes memory that jumps up and down,
+    /// which resembles growth only briefly.
     probation: u32,
 }
 
@@ -63,7 +62,7 @@ impl GrowthDetector {
                     }
                 } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady::of(&self.series, passing.since, passing.trend);
-                    // The window passes although most of its growth is past and has ended.
+                    // A window can pass although its growth has already stopped.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
             }
@@ -106,7 +105,7 @@ impl GrowthDetector {
         if view.slows(since, window.end, &thresholds.slower) {
             return None;
         }
-        // The memory falls by more than half as much as it rises.
+        // Put memory on probation if it falls by more than half as much as it rises.
         let (up, down) = view.ups_and_downs(window.start);
         let probation = if down > up / 2.0 { (window.end - window.start) / 12 } else { 0 };
         Some(Passing { since, trend, probation })
@@ -128,23 +127,22 @@ impl GrowthDetector {
     }
 }
 
-// Growth that has ended still fills most of a long window. To detect its end, [`Steady`] records when the highest
-// value last rose. Because peaks are short, it also records when the highest value that was held for a few minutes
-// last rose. Movement within an earlier band is not a rise. The longest earlier pause determines how long growth can
-// pause.
+// A long window still passes after the growth in it has stopped. [`Steady`] therefore records when the highest value
+// last rose and, to ignore short peaks, when the highest value that was held for a few minutes last rose. Variation
+// below these values is not a rise. The longest earlier pause determines how long growth can pause.
 
 /// Growth without earlier pauses has stopped after this many seconds without a rise.
 const QUIET_SECONDS: u32 = 300;
 /// Time, in seconds since the last rise, for which stopped growth is reported. The time is longer if earlier pauses
 /// were longer.
 const TOLD_SECONDS: u32 = 2700;
-/// Factor by which the longest earlier pause is multiplied to get the longest usual pause. A minute is then added.
+/// The longest usual pause is the longest earlier pause, multiplied by this factor, plus one minute.
 const PATIENCE: f64 = 1.5;
 /// Minimum size of a rise, as a share of the rise expected from the rate.
 const LEAST_SHARE: f64 = 0.15;
-/// Minimum share that applies instead of [`LEAST_SHARE`] after growth has stopped.
+/// Replaces [`LEAST_SHARE`] after growth has stopped.
 const LEAST_SHARE_ANEW: f64 = 0.6;
-/// Maximum period, in seconds, for the expected rise after growth has stopped.
+/// After growth has stopped, the expected rise is computed over at most this many seconds.
 const MOST_SECONDS_ANEW: u32 = 600;
 /// Minimum size of a rise in any case: 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
@@ -158,14 +156,14 @@ const STALL_SHARE: f64 = 0.4;
 /// Minimum rise of the mean of lows and highs, as a share of the expected rise. Random variation affects this mean
 /// less than the lows.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// Minimum share of the growth that must be freed for the growth to end.
+/// Growth ends only if at least this share of it is freed.
 const CAME_BACK: f64 = 0.1;
-/// Minimum fall below the level held for [`LEVEL_SECONDS`], as a share of the growth.
+/// Growth ends only if memory falls below the level held for [`LEVEL_SECONDS`] by at least this share of the growth.
 const CAME_BACK_BENEATH: f64 = 0.02;
-/// Time, in seconds, for which a level must be held. An evaluation is shorter, so its end is not a fall below the
-/// level.
+/// Time, in seconds, for which a level must be held. The evaluation phase of a training run is shorter, so memory at
+/// its end does not fall below the level.
 const LEVEL_SECONDS: u32 = 600;
-/// The fall that ends growth must be this many times as deep as any earlier fall.
+/// Growth ends only with a fall that is at least this many times as deep as any earlier fall.
 const MORE_THAN_EVER: f64 = 2.0;
 
 /// When a value last rose, and the longest time between two of its rises.
@@ -191,11 +189,11 @@ pub(super) struct Steady {
     passed_at: u32,
     pub(super) trend: Trend,
     at: u32,
-    /// Rises of the highest value, or of the highest value that was held for a few minutes.
+    /// Rises of `high` or `held`.
     either: Rises,
-    /// Rises of the highest value that was held for a few minutes.
+    /// Rises of `held` alone.
     held_alone: Rises,
-    /// The highest value so far. `held` is the highest value that was held for a few minutes.
+    /// The highest value so far, and the highest value that was held for [`HELD_SECONDS`].
     high: u32,
     held: u32,
     /// Values of `high` and `held` at the last rise.
@@ -239,7 +237,7 @@ impl Steady {
     pub(super) fn follow(&mut self, series: &GrowthSeries) {
         let rate = self.trend.bytes_per_second / UNIT as f64;
         let (share, most) = match self.stopped {
-            // After a long pause, growth need not make up for the pause.
+            // Growth that resumes does not make up for a long pause.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
             None => (LEAST_SHARE, u32::MAX),
         };
@@ -282,8 +280,8 @@ impl Steady {
         self.trend.longest_pause_seconds = f64::from(self.either.longest_pause);
     }
 
-    /// Returns whether the growth was freed. Returns `false` at the end of a peak, because memory then does not fall
-    /// below the level.
+    /// Returns whether enough of the growth was freed to end it. The end of a peak is not enough, because memory then
+    /// does not fall below the level.
     fn came_back(&self, sample: &Bucket) -> bool {
         let deepest = f64::from(self.deepest_fall);
         let grown = self.trend.grown_bytes as f64 / UNIT as f64;
@@ -301,7 +299,8 @@ impl Steady {
         (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Returns whether growth has paused for too long. Once it has stopped, it resumes only after another rise.
+    /// Returns whether growth has paused for longer than usual or, if it has already stopped, whether it has not
+    /// risen since.
     fn is_still(&self) -> bool {
         match self.stopped {
             Some(stop) => self.either.last <= stop.at,
@@ -326,7 +325,7 @@ impl Steady {
             return false;
         }
         let mut lows = [u32::MAX; 2];
-        // For each of the two periods, the sum and the number of the means of the buckets' low and high.
+        // Sum and number of the buckets' midpoints between low and high, for each of the two periods.
         let mut middles = [(0.0, 0.0); 2];
         let mut end = now;
         for bucket in series.buckets.iter().rev() {

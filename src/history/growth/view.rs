@@ -5,7 +5,7 @@ use super::{MOST_BUCKETS, UNIT};
 use crate::model::Time;
 
 pub(super) const SLOTS: usize = 12;
-/// No slot can contribute more than one divided by this to the counted growth.
+/// A slot's share of the counted growth is at most the reciprocal of this number.
 const LEAST_STEPS: f64 = 4.0;
 
 /// A window in which the floor rises steadily. Its times are observed seconds since the first sample.
@@ -24,7 +24,7 @@ pub(super) struct Rise {
 
 pub(super) struct View<'a> {
     pub(super) series: &'a GrowthSeries,
-    /// The lowest value from each bucket on.
+    /// For each bucket, the lowest value in it and in all later buckets.
     floor: [u32; MOST_BUCKETS],
 }
 
@@ -189,7 +189,7 @@ pub struct Trend {
     /// When the growth began, not when it was detected.
     pub since: Time,
     pub bytes_per_second: f64,
-    /// Lower bound of the rate, which may be exceeded.
+    /// Conservative estimate of the rate: the tenth percentile of the slopes.
     pub bytes_per_second_low: f64,
     /// Seconds from `since` to the last sample.
     pub span_seconds: f64,
@@ -202,7 +202,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Returns whether memory has not risen for `seconds`, and for longer than in any earlier pause.
+    /// Returns whether memory has not risen for at least `seconds` and at least 1.5 times the longest earlier pause.
     pub fn is_quiet_for(&self, seconds: f64) -> bool {
         self.quiet_seconds >= seconds && self.quiet_seconds >= 1.5 * self.longest_pause_seconds
     }
@@ -228,7 +228,7 @@ impl View<'_> {
                 .map(|bucket| u64::from(bucket.samples))
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
-            // `steady` sets these.
+            // `Steady::follow` computes these.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
             longest_pause_seconds: 0.0,

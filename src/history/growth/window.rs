@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use super::view::{Line, Rise, SLOTS, View, Window, slopes};
 use super::{BUCKET_SECONDS, LEAST_RISE, SHORTEST_SECONDS};
 
-/// Growth is even if the standard deviation of the twelfths' rises, as a share of their mean, is below this value.
+/// Growth is even if its [`View::unevenness`] is below this value.
 pub(super) const EVEN: f64 = 0.2;
 /// Maximum ratio of falls to rises for memory that is almost never freed.
 const CALM: f64 = 0.1;
@@ -16,7 +16,7 @@ const PARALLEL: RangeInclusive<f64> = 0.6..=1.6;
 pub(super) struct Thresholds {
     last_third: f64,
     /// Minimum product of the window's length, as a multiple of the shortest window, and its effective number of
-    /// rising slots. If the highs rise as fast as the floor, half of it is enough.
+    /// rising slots. If the highs rise as fast as the floor, half of this product is enough.
     patience: f64,
     /// Growth that slows down this much is approaching a level.
     pub(super) slower: Slower,
@@ -67,7 +67,7 @@ impl View<'_> {
     }
 
     /// Returns whether the growth is neither a high-water mark, nor a filling cache, nor a band that fills up. The
-    /// first two are possible only if memory is almost never freed, and the third only if it is.
+    /// first two are possible only if memory is almost never freed, and the third only if it is freed often.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false
@@ -116,8 +116,8 @@ impl View<'_> {
         self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
-    /// Returns whether the growth may be random: the lows moved as far before it began, or they do not follow a line
-    /// now.
+    /// Returns whether the growth may be random: the lows had moved more than half as far before it began, or they do
+    /// not follow a line now.
     fn wanders(&self, start: u32, end: u32, counted: f64) -> bool {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().map(|it| it.low);
@@ -142,8 +142,8 @@ impl View<'_> {
     }
 }
 
-// Growth that slows down steadily is not a leak. It is recognised by a line through the rises in equal parts of the
-// growth: the line must fall enough.
+// Growth that slows down steadily is not a leak. To detect it, a line is fitted to the rises in the twelfths of the
+// growth. Growth slows down if this line falls steeply enough.
 
 pub(super) struct Slower {
     /// Maximum ratio of the last rise to the first, both on the line.
@@ -206,7 +206,8 @@ const ODDS: f64 = 4.0;
 /// Number of seconds at the start that are ignored, because memory allocated then is not a high-water mark.
 const BEGINNING_SECONDS: u32 = 120;
 const FEWEST: usize = 4;
-/// Maximum ratio of the longest to the shortest time between steps, before the width of old buckets is allowed for.
+/// Maximum ratio of the longest to the shortest time between steps, apart from a tolerance for the width of old
+/// buckets.
 const LONGEST_GAP: f64 = 1.4;
 const WIDTH_SHARE: u32 = 16;
 /// Maximum ratio of the largest step to the smallest.
