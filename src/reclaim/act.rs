@@ -397,7 +397,7 @@ impl Act {
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(index, outcome),
         }
-        // Activity cancels a step that ends processes. A release request continues.
+        // If the finding no longer holds, a step that ends processes is cancelled. A release request continues.
         if step.ends_processes()
             && input.recheck == Recheck::NoLonger
             && let Some(next) = self.recheck_finding(input, control)
@@ -481,8 +481,9 @@ impl Act {
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Returns the next move if all members have exited, or if the step ends processes and the memory is freed. New
-    /// children without a GPU can keep running, for example to save a checkpoint.
+    /// Returns the next move if all members have exited or, in a step that ends processes, if the memory is freed.
+    /// The step itself evaluates an exit during a request to a kernel or server. New children without a GPU can keep
+    /// running, for example to save a checkpoint.
     fn is_done(
         &mut self,
         step: Option<&Step>,

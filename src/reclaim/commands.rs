@@ -58,9 +58,9 @@ impl Typist {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NextSteps {
     pub commands: Vec<String>,
-    /// Advice to ask the owner, if gpumem only lacks the permission to act.
+    /// Advice to ask the owner, if only a missing permission prevents gpumem from acting.
     ask_owner: Option<String>,
-    /// Whether the plan only shows the command of the owner, such as a scheduler.
+    /// Whether the plan leaves the target to its owner, such as a scheduler, and only shows the owner's command.
     is_left_to_owner: bool,
 }
 
@@ -187,8 +187,8 @@ impl CommandSource {
     }
 }
 
-/// Returns the command that ends a target, whose processes with findings are `pids`. Returns `None` if no single
-/// command ends the target.
+/// Returns the command that ends a target, whose processes with findings are `pids`. Returns `None` if there is no
+/// such command.
 fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,

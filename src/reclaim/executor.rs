@@ -78,7 +78,7 @@ impl Tools {
         Self { unattended, ..self }
     }
 
-    /// Returns when an unattended act may start at this pace, which is not before `now`.
+    /// Returns the earliest time, not before `now`, at which this pace allows an unattended act.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }

@@ -20,7 +20,7 @@ use crate::model::{self, Snapshot, Time};
 /// has its parent's environment and open files.
 const MIN_AGE_SECONDS: f64 = 1.0;
 
-/// Maximum number of added processes. Otherwise, only the user's process limit would bound a fork bomb.
+/// Maximum number of added processes. Without this limit, only the user's process limit would stop a fork bomb.
 const MAX_ADOPTED: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct HeldProcess {
     pub is_member: bool,
     /// Whether the process started after the plan and was added by [`Handles::adopt`].
     is_adopted: bool,
-    /// Path of the process's program when the path could last be read.
+    /// Path of the program, from the last successful read.
     pub executable: Option<Arc<str>>,
 }
 
@@ -155,7 +155,7 @@ impl Handles {
         alive
     }
 
-    /// Opens handles on new children of the members that hold a GPU.
+    /// Opens handles on the members' new children, if they hold a GPU.
     pub fn adopt(
         &mut self,
         call: Call,

@@ -26,7 +26,7 @@ pub struct PastRelease {
     pub since: Time,
     /// End of the release, if known.
     until: Option<Time>,
-    /// A kernel's last activity before the request.
+    /// For a kernel, its last activity before the request, if known.
     last_activity: Option<Time>,
 }
 

@@ -457,7 +457,7 @@ fn target_process(
     })
 }
 
-/// Returns whether a process uses the CPU. If that is unknown, returns true.
+/// Returns whether a process uses at least [`WORKING_CPU_PERCENT`] of a core. Returns true if its CPU use is unknown.
 fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }

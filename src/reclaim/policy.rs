@@ -47,7 +47,8 @@ pub struct Policy {
     /// Maximum time for which `GPUMEM_KEEP` protects a process, or `None` if unlimited.
     pub longest_keep: Option<Span>,
     pub kept: Vec<Exempt>,
-    /// Checks the exemptions for processes that start after the plan; `kept` lists the earlier ones.
+    /// Decides whether a process that starts after the plan is exempt. `kept` lists the exemptions of earlier
+    /// processes.
     pub keeps: Keeps,
     pub serves: Serves,
 }

@@ -211,7 +211,7 @@ fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanM
             Some(why) => why.to_string().into(),
         }
     };
-    // Memory of the targets' processes without a finding. Each target is added to only one of its findings.
+    // Memory of each target that its findings do not account for, by the pid of one of its processes with a finding.
     let mut more: BTreeMap<u32, u64> = BTreeMap::new();
     for target in &plan.targets {
         let of_it = offered().filter(|finding| target.is_for(finding));

@@ -1,17 +1,17 @@
-//! Finds the process that replaced an ended process. A parent, notebook server, service or container may have started
-//! it.
+//! Finds the process that replaced an ended process: its successor. A parent, notebook server, service or container
+//! may have started the successor. Successors are never signalled, because they are not part of the plan.
 //!
-//! Only processes that did not exist before the first signal are candidates. A candidate with the command of the
-//! ended process is its successor. A candidate with another command must have the same parent, service or container,
-//! and NVML must list it on one of the target's GPUs. A successor is not part of the plan, so it is never signalled.
+//! Only processes that did not exist before the first signal can be successors. A new process is a successor if
 //!
-//! A process with the same user and command that allocates memory on one of the target's GPUs is also a successor,
-//! regardless of its parent, because the ended process may have forked on SIGTERM or restarted itself in a new
-//! session.
+//! - it has the same command and the same parent, or the command identifies a particular notebook kernel;
+//! - it has the same command and user, and NVML lists it on one of the target's GPUs. Its parent does not matter,
+//!   because the ended process may have forked on SIGTERM or restarted itself in a new session; or
+//! - it has a different command but the same parent, service or container, and NVML lists it on one of the target's
+//!   GPUs.
 //!
-//! A parent that adopts orphans can have unrelated children. A child of such a parent must have the same user, and
-//! must lead a session or be in the session of the ended process. Leftovers of a login are in the session of the
-//! login instead.
+//! A parent that only adopts orphans can have unrelated children. A child of such a parent must have the same command
+//! and user, and must lead a session or be in the session of the ended process. Leftovers of a login are in the
+//! session of the login instead.
 
 use std::sync::Arc;
 

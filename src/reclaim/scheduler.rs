@@ -88,7 +88,7 @@ struct RunningReap {
     executor: Executor,
     findings: Vec<Arc<str>>,
     response: Response,
-    /// Whether the configuration changed during the act so that it would no longer end the target.
+    /// Whether the configuration changed during the act and would no longer end the target.
     is_revoked: bool,
 }
 
@@ -109,14 +109,13 @@ pub struct ReapScheduler {
     not_before: Option<Time>,
     pending_notices: HashSet<Arc<str>>,
     undelivered: HashMap<Arc<str>, PendingRetry>,
-    /// When to ask for a release again, by finding. `None` means never.
+    /// For each finding, when to ask for a release again, or `None` for never.
     asked: HashMap<Arc<str>, Option<Time>>,
     /// When a process may be asked again. Contains only processes that were asked while they were working.
     cleaned: HashMap<Identity, Time>,
-    /// Resource usage of each warned target's job when the job was last known to be idle, by the target's first
-    /// member.
+    /// For the first member of each warned target, the job's resource usage when it was last known to be idle.
     used_when_idle: HashMap<Identity, Arc<JobUsage>>,
-    /// Findings whose reason for being skipped was logged.
+    /// Findings for which the log already says why they are skipped.
     skip_logged: HashSet<Arc<str>>,
     /// The last logged error that prevented acts.
     last_error: Option<String>,
@@ -403,7 +402,7 @@ impl ReapScheduler {
             && asked.is_some_and(|asked| asked.since >= finding.since)
     }
 
-    /// Returns whether all warnings were sent, the act was not tried yet, and the snapshot shows the finding's
+    /// Returns whether all warnings were sent, the act has not been tried yet, and the snapshot shows the finding's
     /// subject.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
         let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
@@ -484,8 +483,8 @@ impl ReapScheduler {
         let Some(acting) = &mut self.acting else {
             return;
         };
-        // If the act was revoked, pass unknown findings, which cancel any act. The end of a finding does not cancel
-        // the act on a process that gpumem resumed with SIGCONT.
+        // Pass unknown findings to a revoked act, because they cancel every act. An empty list would not cancel the
+        // act on a process that gpumem resumed with SIGCONT.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
         let sample = FreshSample { now, snapshot: &self.snapshot, found };
         let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {

@@ -115,7 +115,7 @@ pub fn called<'a>(
     let has_prefix = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
     let findings: Vec<&Finding> = findings.iter().filter(has_prefix).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
-    // If several findings have this prefix, it selects none of them.
+    // A prefix that several findings share selects none of them.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
     let about = finding.and_then(|finding| finding.process.as_ref());
     let process = about.and_then(|about| {
@@ -228,7 +228,7 @@ pub(super) fn select_found<'a>(
 }
 
 /// Returns false if the process is a placeholder and placeholders were not requested. A request for other findings on
-/// it, such as idle, is not enough.
+/// the process, such as idle, is not enough.
 fn is_asked_for_as_placeholder(
     input: &PlanInput<'_>,
     selector: &FindingSelector,

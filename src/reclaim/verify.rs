@@ -268,8 +268,8 @@ impl ReleaseMeter {
         self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
     }
 
-    /// Returns how many bytes were free in all of the last three samples, and the time of the first sample in which
-    /// at least as many were free.
+    /// Returns how many bytes were released in each of the last three samples, at least, and the time of the first
+    /// sample in which that many were released. Returns `None` if that is unknown.
     pub fn released(&self) -> Option<(u64, Time)> {
         let before = self.before.filter(|_| self.is_known())?;
         let last = self.after.iter().rev().take(RELEASE_SAMPLES);
@@ -279,7 +279,8 @@ impl ReleaseMeter {
     }
 }
 
-/// Returns how many bytes NVML lists for the members, or `None` if a value is unknown.
+/// Returns how many bytes NVML lists for the members, or `None` if a value is unknown or the snapshot contains none
+/// of their GPUs.
 fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let is_on_gpu = |gpu: &&Gpu| {
         let mut of_members = target.members.iter().flat_map(|member| &member.gpus);
@@ -460,8 +461,8 @@ pub(super) fn members_hold_memory(target: &Target, snapshot: &Snapshot) -> Optio
         match files {
             Some(Some([])) => {}
             Some(Some(_)) => return Some(true),
-            // Once a process is missing from the snapshot, it holds nothing. The exception is a process that NVML
-            // never listed, because then nothing shows its memory.
+            // If a process is gone or its open files are unknown, only NVML's lists show whether it holds memory.
+            // They prove nothing about a process that NVML never listed.
             Some(None) | None => is_known &= member.is_listed,
         }
     }

@@ -147,8 +147,9 @@ impl Warnings {
     }
 
     /// Updates the warnings. `found` contains all current findings and whether each of them leads to the end of the
-    /// process. Drops a warning if its finding is gone, if its time is in the future, or if it is from an earlier run
-    /// and the finding began later. Returns an error if the file cannot be written.
+    /// process. Drops a warning if its finding is gone (a warning from an earlier run only after [`EXPIRY_SECONDS`]),
+    /// if its time is in the future, or if it is from an earlier run and the finding began later. Returns an error if
+    /// the file cannot be written.
     pub fn update(&mut self, found: &[(&Finding, bool)], now: Time) -> Result<(), WarningsError> {
         let before = self.warnings.len();
         let boot_id = &self.boot_id;

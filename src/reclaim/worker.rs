@@ -39,7 +39,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(5);
 /// Time limit for reading a process's environment.
 const ENVIRONMENT_TIME: Duration = Duration::from_millis(500);
-/// Time for which a confirmation is valid. If the action came later, it would surprise the user.
+/// Time for which a confirmation is valid. A later action would surprise the user.
 const CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Debug)]
@@ -317,8 +317,8 @@ impl ReclaimWorker {
         Some(format!("left at {leader}: nothing more is sent{sent}"))
     }
 
-    /// Handles a request sent that long ago, or continues the running plan, and reports the results. Returns how long
-    /// to wait for the next request, or `None` to wait forever. May block.
+    /// Handles a request and the time since it was sent, or continues the running plan, and reports the results.
+    /// Returns how long to wait for the next request, or `None` to wait forever. May block.
     pub fn handle(
         &mut self,
         request: Option<(ReclaimRequest, Duration)>,

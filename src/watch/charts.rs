@@ -35,8 +35,9 @@ const PAGE_ROWS_MIN: u16 = 16;
 const PAGE_CELL_ROWS: u16 = 9;
 /// Minimum width of a page that places four charts in one row.
 const PAGE_BESIDE: u16 = 118;
-/// Returns the process to chart below the table: the selected process, or else the first. Returns `None` unless the
-/// GPU panel shows cards, which already contain the charts of the GPUs.
+/// Returns the process to chart below the table: the selected process or, if NVML does not list it, the first listed
+/// process in the table. Returns `None` if there is no such process, or if the GPU panel shows no cards. The GPUs are
+/// charted then.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));

@@ -169,7 +169,7 @@ impl GpuColumns {
         let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
         columns.extend(judged.into_iter().map(figure));
         columns.push((Part::Name, name));
-        // The bar already shows the current memory, so utilization gets room first.
+        // The bar already shows the current memory, so the utilization chart gets room before the memory chart.
         columns.push((Part::Chart(ChartColor::Work), chart));
         columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
         let faint = faint.into_iter().filter(|field| width >= field.from_columns);

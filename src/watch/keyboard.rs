@@ -32,7 +32,7 @@ impl Pausing {
         let (keys, changed) = &*self.0;
         let lock = || keys.lock().unwrap_or_else(PoisonError::into_inner);
         *lock() = KeysFor::Wanted;
-        // Without the timeout, gpumem would wait forever if the reading thread has ended.
+        // Without the timeout, gpumem would wait forever if the reading thread had ended.
         drop(changed.wait_timeout_while(lock(), POLL * 5, |keys| *keys == KeysFor::Wanted));
         work();
         *lock() = KeysFor::Screen;

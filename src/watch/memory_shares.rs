@@ -81,8 +81,8 @@ impl MemoryShare {
     }
 }
 
-/// Minimum width of a bar in which every share gets a cell. In a shorter bar, only memory that processes hold gets a
-/// cell even if its share rounds to none.
+/// In a bar of at least this width, every share that is not empty gets a cell. In a shorter bar, a share that rounds
+/// to no cell gets one only if processes hold its memory.
 const ROOMY_CELLS: u16 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

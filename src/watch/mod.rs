@@ -394,7 +394,7 @@ fn run_on_host(host: Option<&RemoteHost>, command: &str, signals: &SignalWatch) 
     }
 }
 
-/// Inserts a tick before each key: two digits form one number only in quick succession.
+/// Inserts a tick with the current time before each key, because two digits form one number only in quick succession.
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));

@@ -25,7 +25,8 @@ impl Act {
         }
     }
 
-    /// Returns the final outcome of the act. If a release ended the finding, the outcome is the release.
+    /// Returns the final outcome of the act. If a release ended the finding, the result is the outcome of the
+    /// release.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
@@ -53,7 +54,7 @@ impl Act {
                 self.unknown_since = None;
                 None
             }
-            // The process is no longer stopped because gpumem sent SIGCONT, which alone does not cancel the act.
+            // gpumem's own SIGCONT ended the finding, so the act continues unless the process uses a GPU again.
             Recheck::NoLonger if self.was_stopped() && !self.uses_gpu(input.snapshot) => None,
             Recheck::NoLonger => Some(NextMove::End(Outcome::RuleNoLongerTrue)),
             Recheck::Unknown => {

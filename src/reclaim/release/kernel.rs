@@ -25,8 +25,8 @@ use crate::model::{Process, Snapshot};
 /// Time limit for the first answer. An idle kernel answers within about 5 ms, or later if the machine is busy.
 const PROBE_TIME: Duration = Duration::from_millis(800);
 
-/// Divisor that yields the last part of the time limit, which is reserved for the answer. The recipe must start
-/// before that part begins.
+/// The last part of the time limit, one divided by this number, is reserved for the answer. The recipe must start
+/// earlier.
 const ANSWER_SHARE: u32 = 4;
 
 /// Returns the release request if the process is a kernel, or the reason why the kernel cannot be asked.

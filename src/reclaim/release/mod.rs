@@ -92,7 +92,7 @@ impl ProbedTarget {
         Self { target, proved, outcome }
     }
 
-    /// Returns whether to ask the target, because the probe has not determined the outcome already.
+    /// Returns whether the target must still be asked: the probe did not determine the outcome.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }

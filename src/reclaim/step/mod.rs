@@ -121,8 +121,8 @@ impl Step {
         }
     }
 
-    /// Returns whether the step ends processes. It may then end dependent processes, too, and the act succeeds when
-    /// the memory is free. For a release, the freed memory is measured differently.
+    /// Returns whether the step ends processes. Such a step can also end dependent processes, and the act succeeds
+    /// once the memory is free. The effect of a release is measured with [`ReleaseMeter`] instead.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
     }
@@ -232,8 +232,9 @@ pub(super) struct StepContext<'a> {
 }
 
 impl StepContext<'_> {
-    /// Returns how many seconds ago the process was last asked to release memory, or `None` if that was not recently.
-    /// If the clock was set back, a request in the future is treated as one that was just sent.
+    /// Returns how many seconds ago the process was last asked to release memory, or `None` if it was not asked
+    /// within the last [`release::AGAIN_SECONDS`]. If the clock was set back, a request in the future is treated as
+    /// one that was just sent.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
         let process = LedgerProcess::of(way);
         let past = self.releases.iter().filter(|release| release.process == process);
@@ -320,8 +321,8 @@ fn advise(
     Some(Step::Advise { command })
 }
 
-/// Returns advice for a worker that its pool would replace or stop itself. Returns `None` for other processes, and if
-/// the parent of the worker is among `processes`.
+/// Returns advice for a worker that its pool keeps for the next task or would start again. Returns `None` for other
+/// processes, and if the worker's parent is among `processes`.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |parent: &&Process| process.ppid == Some(parent.pid);

@@ -17,7 +17,7 @@ use crate::units::Bytes;
 
 /// Time, in seconds, for which NVML is watched after the process reports success.
 const SETTLE_SECONDS: f64 = 5.0;
-/// Time, in seconds, by which the step waits longer than the requesting thread, whose time limit expires first.
+/// The step waits this many seconds longer than the requesting thread, so that the thread's time limit expires first.
 const SLACK_SECONDS: f64 = 2.0;
 /// Minimum interval, in seconds, between requests to the same process. A repeated request would hardly free more
 /// memory and would delay the process.

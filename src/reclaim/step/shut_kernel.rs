@@ -92,7 +92,7 @@ fn through_server(kernel: &Jupyter) -> Arc<str> {
 }
 
 /// Returns whether a notebook server may restart the kernel. Editors and programs that run a notebook as a batch job
-/// do not.
+/// do not restart kernels.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_deref().is_some_and(|jupyter| {
         let application = jupyter.application.as_deref();

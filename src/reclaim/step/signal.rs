@@ -56,7 +56,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// Returns whether stopped processes also get SIGCONT, because they would not handle the signal otherwise.
+/// Returns whether stopped processes also need SIGCONT in order to handle the signal.
 fn resumes(signal: Signal) -> bool {
     !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }

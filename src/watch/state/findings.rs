@@ -48,8 +48,8 @@ pub fn lines_wanted(screenful: &Screenful, alarms: usize) -> usize {
     screenful.findings.len() + notes + alarms
 }
 
-/// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes.
-/// `is_memory_explained` omits the reasons that the GPU panel shows.
+/// Lists the reasons for unavailable figures and, if memory is unattributed, unreadable processes. Omits the reasons
+/// for unavailable GPU memory if `is_memory_explained`, because the GPU panel then shows them.
 pub fn unavailable(snapshot: &Snapshot, is_memory_explained: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {

@@ -166,7 +166,8 @@ pub struct App {
     pub next_commands: NextCommands,
     pub reaping: Reaping,
     pub playback: Playback,
-    /// Why the last key had no effect, or an effect that is not visible. The next key clears the note.
+    /// Explains why the last key had no effect, or describes an effect that is not visible. The next key clears the
+    /// note.
     pub note: Option<String>,
     /// Samples for stepping back.
     pub timeline: Timeline,

@@ -154,7 +154,8 @@ impl Timeline {
     }
 
     /// Returns the earliest sample that a leap back from `number` to `time` reaches. The leap stops where the clock
-    /// was set back, but covers at least one sample. The flag is false if the sample might have been dropped.
+    /// was set back, but covers at least one sample. The flag is false if the timeline does not reach back far enough
+    /// to tell.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
         let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut later): (Option<FrameRef>, Time) = (None, from);

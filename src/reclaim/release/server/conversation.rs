@@ -215,7 +215,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let answer = self.ask(&pause, QUERY_TIME)?;
             let held = answer.success().map_err(|verdict| self.to_error(verdict, Some(&pause)));
             if let Err(error) = held.and_then(|()| self.read_idle_answers()) {
-                // The server is not idle. Until it is resumed, it holds back new requests.
+                // Resume the server, because it is not idle and would hold back new requests.
                 let _ = self.channel.ask(&hold.resume.request(""), QUERY_TIME);
                 return Err(error);
             }
