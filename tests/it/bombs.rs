@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::support;
 
 const MIB: u64 = 1 << 20;
-/// Memory limit for reading a recording. Several lines of 16 MiB and a zstd window of 128 MiB are below the limit, but
-/// the decompressed 10 GiB are above it.
+/// Memory limit for reading a recording. The reader's zstd window of 128 MiB and several lines of 16 MiB fit within
+/// the limit, but the decompressed 10 GiB do not.
 const MAX_MEMORY_KIB: u64 = 400 << 10;
 /// An optimized build needs a second. The limit allows for an unoptimized build on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 sys.exit(code)";
 
-/// Runs gpumem. Returns the exit code, the messages and the peak memory in KiB.
+/// Runs gpumem. Returns the exit code, the messages and the peak memory in KiB, or `None` if Python is not installed.
 fn measure(arguments: &[&str], replay: &Path, input: Stdio) -> Option<(i32, String, u64)> {
     let python = support::find("python3", "python3")?;
     let mut command = Command::new(python);
@@ -52,7 +52,7 @@ fn assert_refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str
     assert!(start.elapsed() < TIME_LIMIT, "{context}");
 }
 
-/// Returns a line that `gpumem record` has written.
+/// Returns the first line of a recording in the corpus.
 fn good_line() -> String {
     let data = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -129,7 +129,7 @@ fn a_long_recording_is_read_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("long.jsonl");
     let mut file = io::BufWriter::new(File::create(&path).unwrap());
-    // Leading blanks enlarge the file, so that 100 lines are enough.
+    // Leading blanks make each line 1 MiB long.
     let line = format!("{}{}", " ".repeat(MIB as usize), good_line());
     for _ in 0..100 {
         file.write_all(line.as_bytes()).unwrap();

@@ -154,7 +154,7 @@ fn ps_selects_and_sorts() {
     assert!(position("svc-llm") < position("gdm"), "{sorted}");
 }
 
-/// Checks a recording of an idle notebook with a configuration.
+/// Runs `check` with a configuration on the recording of an idle notebook.
 fn idle_notebook_under(toml: &str) -> Output {
     let (_folder, path) = file(toml.as_bytes());
     let recording = corpus("idle_notebook_after_training-101");

@@ -1,4 +1,4 @@
-//! Each finding's command works when a user types it.
+//! A user can run the command that a finding suggests.
 
 use rustix::process::Signal;
 use serde_json::json;

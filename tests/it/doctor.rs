@@ -183,7 +183,7 @@ fn doctor_warns_about_pids_in_a_pid_namespace() {
 fn doctor_tells_a_plain_user_what_is_hidden() {
     const NOBODY: u32 = 65_534;
     or_skip!(support::root("root"));
-    // No user but the owner can enter the directory.
+    // By default, only root can enter the temporary directory.
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     open(folder.path());

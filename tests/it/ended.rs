@@ -1,4 +1,4 @@
-//! A process that has exited, and that NVML still lists, keeps its last known name.
+//! After a process has exited, gpumem shows the last known name while NVML still lists the process.
 
 use std::process::Stdio;
 

@@ -325,7 +325,7 @@ fn every_failure_with_json_is_one_json_document() {
     }
 }
 
-/// Starts a check, and waits until it has taken two samples.
+/// Starts a check, and waits until it has taken several samples.
 fn start_sampling(machine: &Machine, arguments: &[&str]) -> Child {
     // The first call creates the file with the counts.
     machine.snapshot(0);

@@ -67,7 +67,8 @@ fn the_drivers_values_are_shown() {
     let text = machine.run(&["ps"]);
     assert_eq!((text.code, text.stderr.as_str()), (0, ""));
     assert!(text.stdout.contains("NVIDIA A100-SXM4-40GB") && text.stdout.contains("sleep 600"));
-    // In a container, NVML lists only visible processes, so the rest of the memory can belong to others.
+    // In a container, NVML lists only visible processes, so the rest of the memory can belong to processes outside
+    // the container.
     let is_host = snapshot.0["host"]["pid_namespace"] == "host";
     let rest = "GPU 0: 3.0 GiB are unattributed: no listed process holds them";
     assert_eq!(text.stdout.contains(rest), is_host, "{text:?}");
@@ -102,7 +103,7 @@ fn programs_and_notebooks_are_named() {
         is_answering(&connection)
     });
     machine.play(&one_gpu(&[train.pid(), kernel.pid()]));
-    // gpumem does not read the memory map of a process that waits for the disk. Wait until both processes run.
+    // gpumem does not read the memory of a process that waits for the disk, so wait until it reads both processes.
     let mut snapshot = machine.snapshot(0);
     wait_until("both processes have loaded their modules", || {
         snapshot = machine.snapshot(0);
@@ -507,11 +508,11 @@ fn a_sample_makes_only_the_necessary_calls() {
         "nvmlDeviceGetOfaUtilization",
     ];
     for name in each_sample {
-        // Twice a minute, gpumem reads the memory clock with the function for the SM clock.
+        // Twice a minute, gpumem also calls `nvmlDeviceGetClockInfo` for the memory clock.
         let more = u64::from(name == "nvmlDeviceGetClockInfo");
         assert!((samples..=samples + more).contains(&count(name)), "{name}: {counts:?}");
     }
-    // Some functions return two values and are called once for each.
+    // gpumem calls some functions twice, once for each of two values.
     let mut others = counts.iter().filter(|((name, _), _)| !each_sample.contains(&name.as_str()));
     assert!(others.all(|(_, &count)| count <= 2), "constant values are read once: {counts:?}");
 }

@@ -187,8 +187,8 @@ impl Recording {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a program without input and output. As in a shell, the program gets its own process group, so that gpumem
-    /// does not take the program for a part of the test's job.
+    /// Starts a program without input and output. As in a shell, the program gets its own process group, so that
+    /// gpumem does not mistake the program for part of the test's job.
     pub fn start(command: &mut Command) -> Self {
         // setsid forks if it is a process group leader.
         if command.get_program() != "setsid" {

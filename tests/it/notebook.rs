@@ -198,8 +198,8 @@ fn later_facts(machine: &Machine, pid: u32) -> Value {
     facts_of(&serde_json::from_str(last).unwrap(), pid)
 }
 
-/// Returns the data that gpumem reports about a kernel in one sample. Asserts that the sample was fast and that no
-/// secret was printed.
+/// Returns the data that gpumem reports about a kernel in one sample. Asserts that gpumem did not hang and printed no
+/// secret.
 fn first_facts(machine: &Machine, pid: u32) -> Value {
     let start = Instant::now();
     let output = machine.run(&["ps", "--json"]);
@@ -269,7 +269,7 @@ impl Server {
     pub fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let mut token = format!("Authorization: token {TOKEN}\r\n");
         if self.file["token"] == "" {
-            // As in a browser, the cookie and the header must be equal (tornado, `check_xsrf_cookie`).
+            // Without a token, tornado requires a cookie and a header with the same value (`check_xsrf_cookie`).
             token = "Cookie: _xsrf=0a1b\r\nX-XSRFToken: 0a1b\r\n".to_owned();
         }
         let answer = self.answer(method, path, body, &token);
@@ -420,7 +420,7 @@ fn assert_only_the_idle_notebook_is_found(server: &Server) {
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
     let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
     let mut output = machine.run(&check);
-    // The rule finds the kernel idle only some time after the last activity.
+    // The finding appears only when the kernel has been idle for the rule's duration.
     wait_until("the other kernel is idle for long enough", || {
         output = machine.run(&check);
         output.code == 1
@@ -499,7 +499,7 @@ fn assert_a_stale_server_file_is_not_trusted(server: &mut Server) {
     wait_until("the kernel's files are read", || {
         jupyter(&machine, kernel.pid)["notebook_path"] == "a.ipynb"
     });
-    // Stop the kernel, so that it does not notice the death of its parent.
+    // Stop the kernel with SIGSTOP, because it would exit when it notices that its parent has died.
     procs::send(kernel.pid, Signal::STOP);
     let port = server.port();
     server.running.0.kill().unwrap();

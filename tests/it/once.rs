@@ -58,7 +58,7 @@ fn once_takes_two_samples_of_a_machine() {
         .total(40 * GIB)
         .process(Process::compute(child.pid(), 5 * GIB).sm(87));
     let machine = Machine::new(&Scene::new().gpu(gpu));
-    // During an interval of 1 s, the mock driver collects utilization samples.
+    // In 1 s, the mock driver collects several utilization samples of the process.
     let watch = ["watch", "--once", "--interval", "1s", "--no-store"];
     let text = machine.run(&[&watch[..], &["--size", "120x30"]].concat());
     assert_eq!((text.code, text.stderr.as_str()), (0, ""), "{text:?}");

@@ -15,7 +15,8 @@ const ATTACKER: u32 = 65534;
 const NAME: &str = "page.xml";
 const ROOTS_CONTENT: &str = "root's own";
 
-/// A directory of root with a file, a directory of the attacker, and a directory that all users can write to.
+/// A directory with a file that belongs to root, the attacker's directory, and a directory that every user can write
+/// to.
 struct Directories {
     folder: tempfile::TempDir,
     machine: Machine,
@@ -119,7 +120,7 @@ fn root_does_not_write_through_another_users_files() {
             let clean = "rm -rf page.xml d e f";
             finish(&mut directories.attacker(&folder, "sh", &["-c", clean])).exits(0);
         }
-        // With fs.protected_hardlinks=0, the kernel lets every user create hard links to root's file.
+        // With fs.protected_hardlinks=0, the attacker could create this hard link to root's file.
         fs::hard_link(directories.path("roots").join(NAME), folder.join(NAME)).unwrap();
         for (way, output) in directories.write(&folder.join(NAME)) {
             assert!(output.code != 0 && output.stderr.contains("hard links"), "{way}: {output:?}");

@@ -108,8 +108,8 @@ fn in_a_namespace_without_listed_processes_memory_is_still_in_use() {
     assert!(output.stdout.contains("No process holds GPU memory."), "{output:?}");
 }
 
-/// Starts two processes, and opens a device file only for the second process. Puts the pids into the scene. The caller
-/// appends the arguments of gpumem.
+/// Starts two processes, of which only the second has a device file open, puts their pids into the scene, and runs
+/// gpumem. The caller appends gpumem's arguments.
 const TWO_LOCAL_PROCESSES: &str = r#"
     mount -t tmpfs none /dev || exit 99
     : >/dev/null; : >/dev/nvidia0

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::machine::{GIB, Machine, Running, Snapshot};
 use crate::support;
 
-/// Returns a GPU with two instances. One process uses the first instance, one the second, and one both.
+/// Returns a GPU with two MIG devices, and with one process on the first, one on the second, and one on both.
 fn mig_gpu(first: u32, second: u32, both: u32) -> Gpu {
     let process = |pid, gib: u64| Process::compute(pid, gib * GIB);
     Gpu::new("NVIDIA H100 80GB HBM3")
@@ -65,14 +65,14 @@ fn a_cgroups_limit_is_not_the_gpus_memory() {
     assert!(snapshot.gpu(1).get("memory_limit_bytes").is_none());
     assert_eq!(snapshot.gpu(1)["memory"]["reserved_bytes"], reserved);
 
-    // The free memory is limited by the GPU and by the cgroup.
+    // The cgroup has only 100 MiB left, although the GPU has more free memory.
     let wait = "check --gpu 0 --timeout 1s --wait-free";
     machine.run_line(&format!("{wait} 99MiB")).exits(0);
     assert_ne!(machine.run_line(&format!("{wait} 1GiB")).code, 0);
     // In a limited cgroup, the driver does not report reserved memory, so unattributed memory is unknown.
     machine.run_line("check --window 0s --gpu 0 --max-unattributed 1GiB").exits(3);
 
-    // The cgroup has only 100 MiB left, but the GPU is not nearly full, and all of its memory is attributed.
+    // A nearly full cgroup does not make the GPU nearly full. All of the GPU's memory is attributed.
     let toml = "rules.pressure.duration = \"1s\"\nrules.unattributed.duration = \"1s\"\n";
     machine.configure(toml);
     let check =

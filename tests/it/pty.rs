@@ -45,7 +45,8 @@ fn unfinished_length(bytes: &[u8]) -> usize {
 pub struct Terminal {
     child: Child,
     master: File,
-    /// An open terminal keeps its modes after the program has exited, so that tests can check them.
+    /// Kept open, because the terminal then keeps its modes after the program has exited, so that tests can check
+    /// them.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
     /// All output so far.
@@ -84,7 +85,7 @@ impl Terminal {
         let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
         let mut before = tcgetattr(&slave).unwrap();
-        // By default, an interrupt discards unread output, which can happen on a busy machine.
+        // By default, Ctrl-C discards output that the test has not read yet. On a busy machine, that happens.
         before.local_modes |= LocalModes::NOFLSH;
         tcsetattr(&slave, OptionalActions::Now, &before).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());
@@ -202,8 +203,8 @@ impl Terminal {
         text
     }
 
-    /// Waits until the terminal shows `text` and the end of the line. Keys pressed earlier would be echoed within the
-    /// line.
+    /// Waits until the program has written `text` and has then ended a line. Keys that are pressed earlier are echoed
+    /// into the line.
     pub fn wait_for_line(&self, text: &str) {
         self.wait_until(text, || {
             let written = self.output.lock().unwrap();
@@ -238,7 +239,7 @@ impl Terminal {
         let mut lines = screen.lines().enumerate();
         let position = lines.find_map(|(row, line)| Some((row, line.find(text)?, line)));
         let (row, offset, line) = position.unwrap_or_else(|| panic!("no {text} in\n{screen}"));
-        // The tests do not click to the right of a wide character.
+        // The column is correct only if no wide character precedes the text.
         let column = line[..offset].chars().count();
         let (x, y) = (column + 1, row + 1);
         self.press(&format!("\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"));
@@ -503,7 +504,7 @@ fn the_order_of_the_table_is_restored_at_the_next_start() {
 
 #[test]
 fn bytes_that_are_not_keys_are_harmless() {
-    // Unrequested replies, a bracketed paste, invalid UTF-8, unknown and unterminated sequences, and clicks off the
+    // Unsolicited replies, a bracketed paste, invalid UTF-8, unknown and unterminated sequences, and clicks off the
     // screen.
     const STRANGE: [&[u8]; 10] = [
         b"\x1b[?62;22c\x1b[24;80R\x1b[I\x1b[O",

@@ -144,8 +144,8 @@ fn start_stopped_job() -> Option<(Terminal, String)> {
     Some((terminal, at_prompt))
 }
 
-/// Types `first` and a line that kills the job. Asserts that the job ends and the terminal is restored. The second line
-/// polls, because bash's `wait` returns early if bash has not noticed that a stopped job continued.
+/// Types `first` and commands that kill the job and wait for its end. Asserts that the terminal is restored. The
+/// commands poll, because bash's `wait` returns early if bash has not noticed that a stopped job continued.
 fn assert_killed(terminal: &mut Terminal, first: &str, at_prompt: &str) {
     const KILL: &str =
         "p=$(jobs -p %1); kill %1; while kill -0 $p 2>/dev/null; do sleep 0.1; done; echo ended\n";
@@ -161,8 +161,8 @@ fn a_background_job_leaves_the_terminal_alone() {
     let (mut terminal, at_prompt) = or_skip!(start_stopped_job());
     terminal.press("bg\n");
     assert_eq!(wait_for_prompt(&terminal, 3), at_prompt);
-    // gpumem stops again, because a background job must not use the terminal. Until the shell has noticed the stop, it
-    // does not continue the job for the signal.
+    // gpumem stops again, because a background job must not use the terminal. bash's `kill` continues a job only if
+    // bash has noticed that the job stopped.
     terminal.press("until [[ $(jobs) == *Stopped* ]]; do sleep 0.1; done\n");
     wait_for_prompt(&terminal, 4);
     assert_killed(&mut terminal, "", &at_prompt);
@@ -180,7 +180,7 @@ fn unread_input_for_the_shell_does_not_block_a_kill() {
 fn a_job_continued_early_draws_its_screen() {
     let mut terminal = or_skip!(start_shell());
     let at_prompt = settled_modes(&terminal);
-    // The outer shell waits for the process that stops first, which is not gpumem.
+    // The outer shell waits only for the inner shell, so it can resume before gpumem has stopped.
     terminal.press("bash -c '\"$GPUMEM\" watch --demo; true'\n");
     let while_drawn = wait_for_screen(&terminal);
     for _ in 0..10 {

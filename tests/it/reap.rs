@@ -1,8 +1,8 @@
 //! `gpumem reap` and `gpumem kill` on the mock driver: plans, and actions on real processes.
 //!
-//! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, so that gpumem can match NVML's pid to a
-//! process even in another pid namespace. There, gpumem acts on a process that a person names. Rules end processes only
-//! in the host's pid namespace. In another namespace, the tests check that gpumem refuses.
+//! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, so that gpumem can match NVML's pid to
+//! a process even if the tests run outside the host's pid namespace. There, gpumem acts on a process that a person
+//! names, but not because of a rule, and the tests check that it refuses.
 
 mod acts;
 mod plans;
@@ -45,9 +45,10 @@ impl Stage {
         self.holder_by(&[], script)
     }
 
-    /// Starts the process with `starter`, a program and its arguments.
+    /// Starts a holder through `starter`, a program and its arguments.
     fn holder_by(&self, starter: &[&str], script: &str) -> Holder {
-        // The duration must be unique. gpumem takes a process with the same parent and command for a successor.
+        // Each holder sleeps for a different time, because gpumem takes a process with the same parent and command
+        // for a successor.
         static STARTED: AtomicU32 = AtomicU32::new(61_000);
         let seconds = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = format!("exec 3</dev/nvidia0; {script} echo ready; exec sleep {seconds}");
@@ -59,7 +60,7 @@ impl Stage {
         holder
     }
 
-    /// Removes the memory from the scene when `after` has passed since the holder's exit.
+    /// Removes the memory from the scene once `after` has passed since the holder's exit.
     pub fn release(&self, holder: &Holder, after: Duration) {
         let (child, path) = (Arc::clone(&holder.child), self.machine.path("scene.json"));
         thread::spawn(move || {

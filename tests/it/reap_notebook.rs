@@ -112,8 +112,7 @@ fn a_notebook_server_ends_its_kernels() {
     assert_a_kernel_without_its_server_is_signalled(&mut server);
 }
 
-/// Deletes a kernel that a check has left. The request is repeated, because a kernel that is restarting survives a
-/// request.
+/// Deletes a kernel after a check. Repeats the request, because a kernel that is restarting survives it.
 fn shut_down(server: &Server, kernel: &Kernel) {
     let authorization = format!("Authorization: token {TOKEN}\r\n");
     wait_until("the server has no kernel", || {
@@ -152,7 +151,8 @@ fn assert_reap_shuts_a_kernel_down(server: &Server) {
     assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
     let report = output.json();
     if machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
-        // In another pid namespace, the pid could belong to another process, because the kernel holds no GPU file here.
+        // In another pid namespace, only an open GPU file would confirm the kernel's pid, and the kernel has none
+        // open.
         let reason = &report["refused"][0]["why"]["protection"]["reason"];
         assert_eq!(reason, "other_namespace", "{output:?}");
         assert_eq!(state(server, &kernel), "idle");
@@ -279,8 +279,8 @@ fn a_kernel_of_a_password_server_is_left_to_its_server() {
     let login = support::finish(&mut login).exits(0);
     let kernel = server.kernel(login.stdout.trim());
     let mut stage = Stage::new(&[kernel.pid]);
-    // The server's file does not contain the password, so the plan includes a request to the server. The server
-    // refuses, and gpumem sends no signal.
+    // The server accepts only a password, which gpumem does not know. The shutdown request therefore fails, and
+    // gpumem sends no signal.
     let (outcome, past) = stage.end();
     let errors = shutdown_errors(&past).unwrap();
     assert!(errors[0].contains("password only"), "{errors:?}");
@@ -294,7 +294,7 @@ fn assert_a_kernel_without_its_server_is_signalled(server: &mut Server) {
     let kernel = idle_kernel(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let target = stage.target();
-    // Stop the kernel, so that it does not notice the death of its parent.
+    // Stop the kernel with SIGSTOP, because it would exit when it notices that its parent has died.
     procs::send(kernel.pid, OsSignal::STOP);
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();

@@ -34,7 +34,7 @@ pub const GIB: u64 = 1 << 30;
 
 const NOBODY: u32 = 65534;
 
-/// Real processes, and a GPU that lists them while they live.
+/// Real processes, and snapshots of a GPU that lists them while they exist.
 pub struct Stage {
     processes: Processes,
     pub guard: Guard,
@@ -304,7 +304,7 @@ while True: signal.pause()"
     leader.wait_for_session(20);
     stage.listed = vec![leader.pid()];
     stage.guard.policy.targets = Targets::named(vec![leader.pid()], Vec::new()).unwrap();
-    // A child becomes part of the target when it is a second old.
+    // gpumem adds a child to the target when the child is one second old, so the grace period must be longer.
     stage.guard.policy.grace = Some(Duration::from_secs(2));
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
@@ -319,8 +319,8 @@ while True: signal.pause()"
         })
         .sum();
     assert!(killed > 1, "no child was added");
-    // Processes born immediately before the end can survive, because they could still execute another program. None of
-    // them forks again.
+    // gpumem spares processes that were forked immediately before the end, because they could still execute another
+    // program. None of them forks again.
     let left = leader.wait_for_session(0).len();
     thread::sleep(Duration::from_millis(300));
     assert!(leader.wait_for_session(0).len() <= left, "a process still forks");
@@ -359,7 +359,7 @@ while True: signal.pause()"
     }
 }
 
-/// Holds a file that stands for a GPU. The argument selects the reaction to SIGTERM.
+/// Holds a file that stands for a GPU. The second argument selects the reaction to SIGTERM.
 const HOLD_FILE: &str = r#"
 import os, signal, sys, time
 path, manner, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -386,7 +386,7 @@ print("ready", flush=True)
 while True: signal.pause()
 "#;
 
-/// After the outcome "freed", no process of the target holds memory, however the target reacts.
+/// The outcome is "freed" exactly if no process of the target still holds the file, however the target reacts.
 #[test]
 fn freed_means_no_process_of_the_target_holds_memory() {
     let python = or_skip!(python_with(&["signal"]));
@@ -433,7 +433,7 @@ fn freed_means_no_process_of_the_target_holds_memory() {
 #[test]
 fn a_subreapers_adopted_worker_is_ended_alone() {
     let python = or_skip!(python_with(&["ctypes"]));
-    // 36 is PR_SET_CHILD_SUBREAPER. The trainer leads a session, and leaves a worker when it exits.
+    // 36 is PR_SET_CHILD_SUBREAPER. The trainer leads a session, and leaves a worker behind when it exits.
     let script = "import ctypes
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 trainer = os.fork()

@@ -1,5 +1,5 @@
-//! `gpumem release` on the mock driver: processes free memory on a signal that they announce, and continue. The tests
-//! change the driver's scene to simulate the freed memory.
+//! `gpumem release` on the mock driver: processes free memory on a signal that they announce, and continue to run.
+//! The tests change the driver's scene to simulate the freed memory.
 
 use std::fs;
 use std::path::Path;
@@ -138,7 +138,7 @@ fn a_process_without_a_way_to_release_gets_alternatives() {
     assert!(holder.is_alive());
 }
 
-/// As root, gpumem must not run the interpreter of a process, because every user can create a file named `python3.14`.
+/// As root, gpumem must not run the interpreter of a process, because any user can name a program `python3.14`.
 #[test]
 fn the_interpreter_of_a_process_is_never_run() {
     let stage = or_skip!(Stage::new());

@@ -164,7 +164,7 @@ impl Client {
 
     /// Returns the state that a release must not change.
     fn state(&mut self) -> Value {
-        // The first request makes Python import modules for the answer.
+        // The first request imports modules, which changes the state.
         self.ask(&json!({"state": true}));
         self.ask(&json!({"state": true}))
     }

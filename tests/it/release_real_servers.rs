@@ -166,7 +166,7 @@ fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
         let models: Value = serde_json::from_str(&models).unwrap();
         models["data"][0]["status"]["value"].clone()
     };
-    // If no model is loaded, gpumem must not make the router load one.
+    // If no model is loaded, gpumem must not make the router load a model.
     let way = server.way(router);
     for answer in [probe, perform].map(|request| request(&Roots::default(), &way, &options(60_000)))
     {

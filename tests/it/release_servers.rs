@@ -1,5 +1,5 @@
-//! Inference servers that unload on a request. Stand-ins implement the real routes, and gpumem finds their listening
-//! sockets in /proc. The mock driver shows the freed memory.
+//! Inference servers that unload their model on request. Stand-ins implement the real routes, and gpumem finds their
+//! listening sockets in /proc. The mock driver shows the freed memory.
 
 use std::fs;
 use std::io::Read as _;
@@ -349,7 +349,7 @@ fn a_busy_server_is_not_asked_to_unload() {
     });
 }
 
-/// The time of the slow answers counts toward the idle time of 20 s, so the proof takes 23 s, not 31 s.
+/// The time spent waiting for the slow answers counts toward the required idle time of 20 s.
 #[test]
 fn a_slow_server_is_unloaded() {
     let python = or_skip!(support::python_with(&["http.server"]));
@@ -379,7 +379,8 @@ fn a_server_with_recent_requests_is_not_asked_to_unload() {
     });
 }
 
-/// Some servers do not report recent requests, or abort running requests when they unload.
+/// These servers do not report recent requests, or abort running requests when they unload. Therefore, gpumem refuses
+/// while a client is connected.
 #[test]
 fn a_server_with_a_connected_client_is_not_asked_to_unload() {
     let gated = ["ollama", "llama.cpp"];
@@ -405,7 +406,7 @@ fn answers_unlike_the_servers_are_reported() {
         // The server claims success, but NVML shows that no memory was freed.
         ("lies", 30_000, "Ok(", "", 1),
         ("hangs", 12_000, "Err(TimedOut(", "it may still do so", 1),
-        // The user must supply the key. The answer contains the command.
+        // Only the user can supply the key. The answer contains the command for that.
         ("key", 30_000, "Err(Refused(", "needs a key", 0),
         ("garbage", 30_000, "Err(NoWayIn(", "", 0),
         ("redirect", 30_000, "Err(NoWayIn(", "", 0),
@@ -418,7 +419,7 @@ fn answers_unlike_the_servers_are_reported() {
             let answer = perform_way(&way, wait_ms);
             assert!(start.elapsed() < support::PATIENCE, "{:?}", start.elapsed());
             let (row, text) = (program.row, format!("{answer:?}"));
-            // A busy machine can exceed the timeout before the size limit.
+            // On a busy machine, the timeout can expire before the answer reaches the size limit.
             let is_slow = manner == "huge" && matches!(&answer, Err(NotReleased::TimedOut(_)));
             assert!(
                 text.starts_with(name) && text.contains(words) || is_slow,
@@ -495,8 +496,8 @@ fn unmet_requirements_of_a_server_are_refused() {
     let answer = perform_way(&way, 30_000);
     assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
     server.assert_untouched();
-    // Unloading can crash SGLang, so a rule must not unload it. For a person who names the server, the report contains
-    // a warning.
+    // Unloading can crash SGLang, so a rule must not unload it. If a person names the server, the report contains a
+    // warning.
     let server = StandIn::start(&python, program_of("sglang"), "idle");
     let way = server.way();
     let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };

@@ -12,7 +12,7 @@ use crate::support::{self, Output, clean_environment, finish, skip};
 
 const NOBODY: u32 = 65534;
 
-/// Creates a directory of root that all users can enter.
+/// Creates a directory that belongs to root and that every user can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     set_mode(folder.path(), 0o755);
@@ -202,8 +202,8 @@ fn a_privileged_program_loads_no_library_for_its_caller() {
     }
 }
 
-/// Runs a program with another cache of the loader. The loader ignores LD_LIBRARY_PATH for a privileged program, so
-/// that only the cache can name the mock driver.
+/// Runs a program with a different loader cache. The loader ignores LD_LIBRARY_PATH for a privileged program, so only
+/// the cache can make it load the mock driver.
 const WITH_CACHE: &str = "mount --bind \"$1\" /etc/ld.so.cache; shift; exec \"$@\"";
 
 #[test]
@@ -285,7 +285,7 @@ fn json_output_escapes_control_and_bidi_characters() {
     assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
 }
 
-/// Changes to another user in a user namespace that belongs to user 1000, as in rootless podman.
+/// Switches to another user in a user namespace that belongs to user 1000, as in rootless podman.
 const CONTAINED: &str = "import ctypes, os, sys
 to_child, to_parent = os.pipe(), os.pipe()
 pid = os.fork()
@@ -314,15 +314,15 @@ fn a_process_in_a_rootless_container_belongs_to_its_user() {
     assert!(status.contains("Uid:\t100004"), "{status}");
     let snapshot = Machine::new(&one_gpu(&[pid])).snapshot(0);
     assert_eq!(snapshot.process(pid)["uid"], 1000);
-    // The kernel allows user 1000 to kill the process, so gpumem must, too.
+    // The kernel allows user 1000 to kill the process, so gpumem must not refuse.
     let mut kill = Command::new("setpriv");
     kill.args(["--reuid=1000", "--clear-groups", "kill", "-KILL", &pid.to_string()]);
     assert!(kill.status().unwrap().success());
     parent.0.wait().unwrap();
 }
 
-/// Replaces files in /proc by pipes without a writer. Reading them blocks, as for a process that never releases its
-/// memory lock.
+/// Replaces files in /proc with FIFOs that have no writer. Reading them blocks, like reading the files of a process
+/// that never releases its memory lock.
 #[test]
 fn unreadable_proc_files_affect_only_their_process() {
     or_skip!(support::root("the right to mount"));

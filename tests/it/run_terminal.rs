@@ -1,4 +1,4 @@
-//! `gpumem run` on a terminal: the output is byte for byte the output without gpumem.
+//! With `gpumem run`, a program's output on a terminal is byte for byte the same as without gpumem.
 
 use std::process::Command;
 

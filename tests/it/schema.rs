@@ -184,7 +184,6 @@ fn every_recorded_snapshot_is_valid() {
     }
 }
 
-/// Covers documents that no other test prints in this form.
 #[test]
 fn every_commands_json_is_valid_even_on_failure() {
     let nowhere = ["--nvml-library", "/nonexistent/libnvidia-ml.so.1"];

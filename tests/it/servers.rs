@@ -15,8 +15,8 @@ use crate::support::{self, free_port as port, wait_until};
 /// Rules with short durations.
 const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\nduration = \"3s\"\n";
 
-/// A rule that counts 1 % of a core as activity. The threshold is low, because a busy machine gives a working process
-/// little CPU time.
+/// A rule that counts more than 1 % of a core as activity. The threshold is low, because a busy machine gives a
+/// working process little CPU time.
 const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
 
 /// A directory with scripts, and the Python interpreter for them.
@@ -58,7 +58,7 @@ impl ServerScripts {
     }
 }
 
-/// A program that leads a process group. The descendants of the program are killed on drop.
+/// A program that leads a process group. Its descendants are killed on drop.
 struct Program {
     running: Running,
     port: u16,
@@ -341,7 +341,7 @@ fn servers_are_exempt_and_listening_trainings_are_not() {
     }
 }
 
-/// Starts a process in another session that stays connected to these ports.
+/// Starts a process that is in another session and stays connected to these ports.
 fn connect(ports: &[u16]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("ready");
@@ -390,7 +390,7 @@ fn work_of_living_and_ended_children_counts() {
     assert_eq!(kinds(&checked, waiting.pid()), ["idle"], "{checked}");
 }
 
-/// Asserts that a pool's worker has an idle finding that contains advice about the pool, and no action on the worker.
+/// Asserts that a pool's worker has an idle finding with advice about the pool and with `notify` as its only action.
 #[track_caller]
 fn assert_advised(checked: &Value, pid: u32, words: &str) {
     let finding = finding(checked, pid);

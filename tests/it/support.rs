@@ -213,16 +213,16 @@ pub fn http(port: u16, request: &str) -> io::Result<(String, String)> {
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// Returns a port without a listener, which no other call returns. The following seven ports are also free, because
-/// some servers use several ports. All ports are below the kernel's ephemeral range. The function connects and does not
-/// listen, because this process is an ancestor of other tests' programs, and a listening ancestor would make them look
-/// like servers.
+/// Returns a port without a listener. Other calls in this process return different ports. The following seven ports
+/// are also free, because some servers use several ports. All ports are below the kernel's ephemeral range. The
+/// function connects and does not listen, because this process is an ancestor of other tests' programs, and a
+/// listening ancestor would make them look like servers.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const EACH: u16 = 8;
     const COUNT: u16 = 2700;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Other test runs start at other offsets.
+    // Concurrent test runs start at different offsets.
     let offset = (std::process::id().wrapping_mul(0x9e37_79b9) >> 20) as u16;
     (0..COUNT)
         .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)

@@ -50,7 +50,7 @@ fn a_suspect_changes_no_exit_code_and_is_not_reaped() {
     // gpumem does not kill the suspect, even if all users and all idle processes are selected.
     let reap = machine.run_line("reap --yes --json --all-users --kind idle --window 1s");
     assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
-    // The command in the suspect decides whether the process is idle.
+    // The command that the suspect suggests runs long enough to decide whether the process is idle.
     let command = suspect["command"].as_str().unwrap();
     assert_eq!(command, "gpumem check --kind idle --window 13s");
     let words: Vec<&str> = command.split(' ').skip(1).collect();
@@ -111,7 +111,7 @@ fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
     recordings
 }
 
-/// Returns the reason why a process must not be a suspect, if any.
+/// Returns the reason why a process must not be a suspect, or `None` if there is none.
 fn find_fault(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<String> {
     let pid = suspect.process.pid;
     let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());

@@ -97,7 +97,7 @@ fn every_command_resolves_a_target_equally() {
     for target in [&*pid, "gpu:0", "GPU:gpu-A", "GPU-aa"] {
         let explain = machine.run(&["explain", target]).exits(0);
         let kill = machine.run(&["kill", "-n", target]).exits(0);
-        // The process exists, but cannot release memory.
+        // The exit code is 1, because the process exists but cannot release memory.
         let release = machine.run(&["release", "--dry-run", target]).exits(1);
         for page in [explain, kill, release] {
             assert!(page.stdout.contains(&pid) && !page.stdout.contains(&others), "{page:?}");

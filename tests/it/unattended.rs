@@ -204,7 +204,7 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     let child = stopped_process();
     let service = Service::start(&one_gpu(&[child.pid()]), NOTIFY_ONLY);
     wait_until("the command was notified", || service.notices().exists());
-    // Enough time has passed for the process to be killed.
+    // With `action = "reap"`, the process would be killed within this time.
     service.wait_for_message("STATUS=1 GPU, 1 finding, 1 notified");
     service.wait_for_rounds(6);
     let text = fs::read_to_string(service.notices()).unwrap();
@@ -305,7 +305,7 @@ fn a_plan_skips_programs_that_are_never_killed() {
     assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
 }
 
-/// On a signal, releases memory and writes to a file. The test then changes the driver's scene.
+/// On a signal, writes to a file. The test then changes the driver's scene, as if the process had released memory.
 const TRAINER: &str = r#"
 import os, signal, sys
 def clean(*_):

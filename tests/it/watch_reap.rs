@@ -155,7 +155,7 @@ fn undo_during_the_grace_stops_and_shows_what_was_sent() {
     let text = terminal.wait_for("stop", |text| text.contains("stopped: nothing more is sent"));
     assert!(text.contains(&format!("done: SIGTERM to {}", holder.pid)), "{text}");
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
-    // gpumem has released the lock, so that other reapers can act.
+    // gpumem must have released the lock, so that other reapers can act.
     let lock = File::open(stage.machine.path("state/reap.lock")).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     quit(&mut terminal);

@@ -366,7 +366,7 @@ symbols! {
     device nvmlDeviceGetVirtualizationMode() unsupported;
 }
 
-/// The only function that returns no code. nvtop requires this function.
+/// The only function that does not return a return code. nvtop requires it.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
     c"an error of the mock driver".as_ptr()
@@ -408,7 +408,7 @@ pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     Ok(())
 }
 
-/// Returns the name of the GPU, with the profile of the MIG device, if any.
+/// Returns the name of the GPU or the MIG device.
 fn name(device: &Device<'_>) -> String {
     let gpu = &device.gpu.name;
     match device.mig {
@@ -439,7 +439,7 @@ fn by_index(scene: &Scene, index: u32) -> Result<u32, Code> {
     exists.then_some(index).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// Finds the first GPU for which `matches` returns `true`.
+/// Returns the index of the first GPU for which `matches` returns `true`.
 fn by_text(
     scene: &Scene,
     text: Out<c_char>,
@@ -487,7 +487,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
     Ok(Memory2 { version: Memory2::VERSION, total, reserved, free, used })
 }
 
-/// Returns memory info v2 for a caller in a limited cgroup: the limit and use of the cgroup.
+/// Applies the limit of the caller's cgroup, if it is lower than the GPU's memory, to memory info v2.
 fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
     let memory = device.gpu.memory.as_ref().filter(|_| device.mig.is_none());
     let Some(limit) = memory.and_then(|memory| memory.limit.as_ref()) else {

@@ -29,7 +29,8 @@ use crate::abi::Function;
 const MAGIC: &[u8; 8] = b"GMCOUNT1";
 const HEADER: usize = 16;
 const NAME: usize = 64;
-/// One column for calls without a GPU, and one for each of the GPUs 0 to 127. The first column also counts other GPUs.
+/// One column for calls without a GPU, and one for each of the GPUs 0 to 127. The first column also counts calls on
+/// GPUs with higher indices.
 const COLUMNS: usize = 129;
 
 /// Reads a file of counts in the format that the module's documentation describes.

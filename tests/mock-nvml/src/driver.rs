@@ -39,7 +39,6 @@ impl Handle {
         Self(HANDLE_TAG | gpu as usize)
     }
 
-    /// Returns the handle of a MIG device.
     pub(crate) fn for_mig_device(gpu: u32, index: u32) -> Self {
         Self(Self::for_gpu(gpu).0 | ((index as usize + 1) * GPUS_MAX))
     }
@@ -70,12 +69,12 @@ pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
-    /// The MIG device, or `None` if the handle is a GPU's.
+    /// The MIG device, or `None` if the handle is for a whole GPU.
     pub(crate) mig: Option<&'a MigDevice>,
     pub(crate) second: f64,
     /// The driver's clock at second 0 of the scene, in microseconds.
     pub(crate) origin_us: i64,
-    /// Number of calls for the compute list, if the scene makes the list grow.
+    /// Number of queries of the compute list, while the scene makes the list grow.
     pub(crate) list_calls: &'a AtomicU32,
 }
 
@@ -98,7 +97,7 @@ impl Device<'_> {
     }
 }
 
-/// Answers a call without a device.
+/// Answers a call that takes no device handle.
 pub(crate) fn answer(
     function: Function,
     needs: Needs,
@@ -113,7 +112,7 @@ pub(crate) fn answer(
     })
 }
 
-/// Answers a call on a device.
+/// Answers a call that takes a device handle.
 pub(crate) fn answer_on(
     function: Function,
     handle: Handle,
@@ -127,7 +126,8 @@ pub(crate) fn answer_on(
         let (index, mig) = target.ok_or(Code::INVALID_ARGUMENT)?;
         let played = &call.played;
         played.meet_faults(function, Some(index))?;
-        // The GPU existed when the caller got the handle, so the GPU has fallen off the bus.
+        // The caller got a handle, so the GPU was in an earlier scene. Its removal simulates a GPU that fell off the
+        // bus.
         let gpu = played.scene.gpus.get(index as usize);
         let (Some(gpu), Some(list_calls)) = (gpu, played.list_calls.get(index as usize)) else {
             return Err(Code::GPU_IS_LOST);
@@ -199,17 +199,16 @@ fn guarded(body: impl FnOnce() -> Answer) -> c_uint {
     }
 }
 
-/// The current scene and its state.
 struct Played {
     scene: Scene,
     file: Identity,
     faults: Vec<Armed>,
-    /// Set for each function that the driver lacks.
+    /// For each [`Function`], whether the driver lacks it.
     missing: Vec<bool>,
     list_calls: Vec<AtomicU32>,
 }
 
-/// A fault, and the number of calls that have matched.
+/// A fault, and the number of calls that have matched it so far.
 struct Armed {
     fault: Fault,
     matched: Arc<AtomicU64>,
@@ -253,7 +252,7 @@ impl Played {
         })
     }
 
-    /// Applies the faults in the scene: waits, hangs or fails.
+    /// Applies the faults that match a call: waits, hangs, or returns the error.
     fn meet_faults(&self, function: Function, gpu: Option<u32>) -> Answer {
         if self.missing[function as usize] {
             return Err(Code::FUNCTION_NOT_FOUND);
@@ -288,8 +287,8 @@ impl Played {
 struct Driver {
     path: Option<PathBuf>,
     counter: Option<Counter>,
-    /// Time of the first call in this process. The next fields contain the same time in seconds since 1970 and since
-    /// boot.
+    /// Time of the first call in this process. The next two fields contain the same time in seconds since 1970 and
+    /// since boot.
     start: Instant,
     start_unix: f64,
     start_boot: f64,
@@ -347,8 +346,8 @@ impl Driver {
         (origin * 1e6) as i64
     }
 
-    /// Returns the scene, after reading a changed file. If reading fails, returns the previous scene, or `None` without
-    /// one.
+    /// Returns the current scene, after reading the file again if it has changed. If the file cannot be read, returns
+    /// the previous scene, or `None` if there is none.
     fn scene_at(&self, elapsed: Duration) -> Option<Arc<Played>> {
         let now = (elapsed.as_nanos() as u64).max(1);
         let checked_at = self.checked_at.load(Ordering::Relaxed);

@@ -39,7 +39,8 @@ impl Address {
         Self { domain: index / 0x80, bus: 0x10 + index % 0x80, device: 0 }
     }
 
-    /// Parses an address such as `00000000:17:00.0`. The domain can also have four digits.
+    /// Parses an address such as `00000000:17:00.0`. The numbers can be shorter: sysfs writes the domain with four
+    /// digits.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_suffix(".0")?.split(':');
         let mut hex = |digits: usize| {

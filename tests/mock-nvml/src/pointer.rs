@@ -45,7 +45,7 @@ impl<T> Pointer<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Writes at most `room` values.
+    /// Writes all values, or returns `INSUFFICIENT_SIZE` if there are more than `room`.
     pub(crate) fn put_all(self, values: impl ExactSizeIterator<Item = T>, room: usize) -> Answer {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);

@@ -71,8 +71,8 @@ pub(crate) enum Version {
 /// `NVML_VALUE_NOT_AVAILABLE`.
 const NOT_AVAILABLE: u64 = u64::MAX;
 const NO_INSTANCE: u32 = u32::MAX;
-/// The first pid that is added to a growing list. It is near the maximum pid of Linux (4,194,304), and so probably
-/// unused.
+/// First pid that the driver adds to a growing list. The pid is close to the maximum on Linux (4,194,304), so it is
+/// probably unused.
 const FIRST_ADDED_PID: u32 = 4_180_000;
 
 /// Answers `nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses`.

@@ -27,8 +27,8 @@ pub struct Scene {
     pub driver: Driver,
     /// Return code of `nvmlInit*`: 4 (no permission), 9 (driver not loaded) or 18 (version mismatch).
     pub init_error: Option<u32>,
-    /// Speed of the scene's time relative to real time, 1 by default. The scene starts with the first call of a
-    /// process.
+    /// Speed of the scene's time relative to real time, 1 by default. In each process, the scene starts with the
+    /// first call.
     pub speed: Option<f64>,
     /// GPUs in the order of NVML's indices.
     pub gpus: Vec<Gpu>,
@@ -109,7 +109,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// Start of the clock for the utilization samples of processes, which is in microseconds.
+/// Epoch of the timestamps of processes' utilization samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UtilizationClock {
@@ -126,9 +126,9 @@ pub struct Gpu {
     pub name: String,
     /// Makes the name and the UUID invalid UTF-8.
     pub garbled: bool,
-    /// For example `"GPU-…"`. By default, derived from the index.
+    /// UUID, such as `"GPU-…"`. The default is derived from the index.
     pub uuid: Option<String>,
-    /// For example `"00000000:17:00.0"`. By default, derived from the index.
+    /// PCI address, such as `"00000000:17:00.0"`. The default is derived from the index.
     pub pci: Option<String>,
     pub memory: Option<Memory>,
     /// NUMA node of the GPU's memory, or `null` if the memory is not part of the system's memory.
@@ -205,7 +205,7 @@ impl Default for Gpu {
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     pub total: Value,
-    /// Memory of the driver and firmware. Memory info v1 reports it as used.
+    /// Memory reserved for the driver and firmware. Memory info v1 includes it in the used memory.
     pub reserved: Value,
     /// Allocated memory. By default, the sum of the memory of all processes and `unattributed`.
     pub used: Option<Value>,
@@ -240,9 +240,9 @@ impl Default for Memory {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Utilization {
-    /// Percentage of the time in which a kernel ran.
+    /// Percentage of the time during which a kernel ran.
     pub gpu: Value,
-    /// Percentage of the time in which memory was read or written.
+    /// Percentage of the time during which memory was read or written.
     pub memory: Value,
 }
 
@@ -297,8 +297,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Replaces the scene at `path` atomically. Then waits until new calls use the scene, unless another thread is just
-    /// reading the file.
+    /// Replaces the scene at `path` atomically. Then waits long enough for new calls to use the scene, unless another
+    /// thread is reading the file at that time.
     ///
     /// # Errors
     ///
@@ -312,7 +312,8 @@ impl Scene {
         beside.push(format!(".{}.{serial}", std::process::id()));
         let mut file = File::create(&beside)?;
         file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        // The kernel sets modification times with the resolution of its tick, so two scenes could get the same time.
+        // By default, the kernel sets the modification time with the resolution of its timer tick, so two scenes
+        // could get the same time.
         file.set_modified(SystemTime::now())?;
         drop(file);
         std::fs::rename(&beside, path)?;
@@ -379,7 +380,7 @@ impl Gpu {
         self
     }
 
-    /// Sets the memory in bytes that no listed process holds.
+    /// Sets the number of bytes that are allocated but not held by a listed process.
     #[must_use]
     pub fn unattributed(mut self, bytes: impl Into<Value>) -> Self {
         self.memory.get_or_insert_default().unattributed = bytes.into();

@@ -1,8 +1,8 @@
 //! Utilization samples of processes, as in the driver's ring buffer.
 //!
-//! The ring buffer covers the last 10 s with 7.2 samples per second. The mock driver has a sample of every busy process
-//! at each sampling time. The hardware samples only one process at a time, so the mock driver agrees with the hardware
-//! only if a single process is busy.
+//! The ring buffer covers the last 10 s with 7.2 samples per second. At each sampling time, the mock driver adds a
+//! sample of every busy process. The hardware samples only one process at a time, so the mock driver agrees with the
+//! hardware only if a single process is busy.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -42,7 +42,7 @@ pub(crate) fn answer(
     let room = count.get()? as usize;
     let found = samples(device.gpu, device.second, device.origin_us, last_seen);
     if out.is_null() {
-        // Include the next sampling time, which can pass before the second call of the caller.
+        // Reserve room for the next sampling time, which can pass before the caller's second call.
         let need = found.len() + device.gpu.processes.len();
         count.put(need.max(USUAL_ROOM) as c_uint)?;
         return Err(Code::INSUFFICIENT_SIZE);
@@ -63,7 +63,7 @@ fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample
     let mut samples = Vec::new();
     for instant in (newest - INSTANTS).max(last_instant) + 1..=newest {
         let at = (instant * PERIOD_US) as f64 / 1e6;
-        // The sampling time is before the boot of the machine.
+        // The driver's clock started after this sampling time.
         let Ok(timestamp) = u64::try_from(origin_us.saturating_add(instant * PERIOD_US)) else {
             continue;
         };

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[serde(untagged)]
 pub enum Value {
     Constant(f64),
-    /// `(second, value)` in the order of seconds. Each value applies until the next second in the list.
+    /// `(second, value)`, sorted by second. Each value applies until the next second in the list.
     Steps(Vec<(f64, f64)>),
     /// Points that are connected by steps or straight lines.
     Points {
-        /// `(second, value)` in the order of seconds.
+        /// `(second, value)`, sorted by second.
         points: Vec<(f64, f64)>,
         /// If set, straight lines connect the points.
         #[serde(default)]
@@ -29,7 +29,7 @@ impl Value {
         Self::Points { points: points.into(), interpolate: true }
     }
 
-    /// Returns the value at a time in seconds, or 0 without points.
+    /// Returns the value at a time in seconds, or 0 if there are no points.
     pub fn at(&self, second: f64) -> f64 {
         let (points, interpolate) = match self {
             Self::Constant(value) => return *value,
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// Returns whether there are points, and the points are in order.
+    /// Returns whether the value is a constant, or has at least one point and strictly increasing times.
     pub(crate) fn is_ordered(&self) -> bool {
         match self {
             Self::Constant(_) => true,
@@ -60,8 +60,9 @@ impl Value {
     }
 }
 
-/// Returns the number of points at or before `second`. Guesses the position first, because points are mostly evenly
-/// spaced. Monitors read thousands of values per second, and benchmarks attribute the time to the monitor.
+/// Returns the number of points at or before `second`. Tries the position that evenly spaced points would have,
+/// before it searches. Speed matters, because monitors read thousands of values per second and benchmarks attribute
+/// the time to the monitor.
 fn count_until(points: &[(f64, f64)], second: f64) -> usize {
     let is_next = |next: usize| {
         points[..next].last().is_none_or(|(from, _)| *from <= second)

@@ -78,7 +78,7 @@ pub(super) struct FieldValue {
 impl FieldValue {
     pub(super) const RECOVERY_ACTION: c_uint = 230;
 
-    /// Sets the value, or `NOT_SUPPORTED` without a value.
+    /// Sets the value, or the return code `NOT_SUPPORTED` if there is none.
     pub(super) fn with(self, value: Option<u32>) -> Self {
         let code = if value.is_none() { 3 } else { 0 };
         Self { value_type: 1, code, value: value.unwrap_or_default().into(), ..self }
@@ -121,7 +121,8 @@ impl AccountingStats {
     }
 }
 
-/// Returns the version field of a struct, which contains the size, and the version in the top byte.
+/// Returns the version field of a struct, which contains the struct's size in the low bytes and the version in the
+/// top byte.
 pub(crate) const fn version_of<T>(version: c_uint) -> c_uint {
     size_of::<T>() as c_uint | version << 24
 }

@@ -10,21 +10,21 @@ use super::{Gpu, Memory, Process, Value};
 pub struct MigDevice {
     /// Index on the GPU. Indices can have gaps.
     pub index: u32,
-    /// For example `"MIG-…"`. By default, derived from the indices.
+    /// UUID, such as `"MIG-…"`. The default is derived from the indices.
     pub uuid: Option<String>,
-    /// For example `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
+    /// Profile, such as `"1g.10gb"`, or `"1c.2g.20gb"` for a part of a GPU instance.
     pub profile: String,
-    /// By default, the name of the GPU and the profile.
+    /// Name. The default consists of the GPU's name and the profile.
     pub name: Option<String>,
     pub gpu_instance_id: u32,
     pub compute_instance_id: u32,
     pub memory: Memory,
-    /// Processes that hold memory of this MIG device. The lists of the whole GPU contain them, too.
+    /// Processes that hold memory of this MIG device. The lists of the whole GPU also contain these processes.
     pub processes: Vec<Process>,
 }
 
 impl MigDevice {
-    /// Returns a MIG device in a separate GPU instance, with `total` bytes of memory.
+    /// Returns a MIG device in its own GPU instance, with `total` bytes of memory.
     pub fn new(index: u32, profile: impl Into<String>, total: impl Into<Value>) -> Self {
         Self {
             index,

@@ -16,7 +16,7 @@ impl Gpu {
 }
 
 impl Scene {
-    /// Returns the integrated GPU of a Jetson, for which NVML reports little more than the name.
+    /// Returns a scene with the integrated GPU of a Jetson, for which NVML reports little more than the name.
     pub fn jetson() -> Self {
         let gpu = Gpu {
             memory: None,
@@ -43,8 +43,8 @@ impl Scene {
         })
     }
 
-    /// Returns a GPU in WSL. Windows manages the memory, so memory info v2 fails, and NVML neither lists nor samples
-    /// processes.
+    /// Returns a scene with a GPU in WSL, where memory info v2 fails, and NVML neither lists processes nor samples
+    /// their utilization.
     pub fn wsl() -> Self {
         let gpu = Gpu {
             process_utilization: false,

@@ -7,7 +7,7 @@ use crate::value::Value;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Pid, which need not exist.
+    /// Pid. No such process need exist.
     pub pid: u32,
     #[serde(rename = "type", default)]
     pub kind: ProcessKind,
@@ -20,7 +20,7 @@ pub struct Process {
     /// SM utilization in percent.
     #[serde(default)]
     pub sm: Value,
-    /// Accounting record, which NVML reports if accounting is on.
+    /// Accounting record, which NVML reports only while accounting mode is on.
     #[serde(default)]
     pub account: Option<Account>,
 }
@@ -44,8 +44,8 @@ impl Process {
         self
     }
 
-    /// Adds an accounting record of a process that started at `start_us` (Unix time), and was busy for `gpu` percent of
-    /// the time.
+    /// Adds the accounting record of a process that started at `start_us` (microseconds since 1970) and kept the GPU
+    /// busy for `gpu` percent of its lifetime.
     #[must_use]
     pub fn account(mut self, gpu: u32, start_us: u64) -> Self {
         self.account = Some(Account { gpu, start_us, has_ended: false });
@@ -57,12 +57,12 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Account {
-    /// Percentage of the process's lifetime in which the GPU was busy. Values above 100 are possible, to simulate a
-    /// faulty driver.
+    /// Percentage of the process's lifetime during which the GPU was busy. A value above 100 simulates a faulty
+    /// driver.
     pub gpu: u32,
     /// Start time in microseconds since 1970.
     pub start_us: u64,
-    /// Set if the record belongs to an earlier process with the same pid.
+    /// Set if the process has exited. A later process can have the same pid.
     pub has_ended: bool,
 }
 
@@ -79,11 +79,11 @@ pub enum ProcessKind {
     Mps,
 }
 
-/// A utilization sample with the time of the newest sample.
+/// An additional utilization sample. Its time is the driver's most recent sampling time.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sample {
-    /// Pid, which need not be listed.
+    /// Pid, which need not be in a process list.
     pub pid: u32,
     pub sm: u32,
 }
