@@ -124,7 +124,8 @@ fn a_worker_that_outlived_its_trainer_is_an_orphan() {
     // Even root cannot read a process that has more capabilities than the test.
     assert!(unread.is_u64(), "{unread}");
 
-    // A recording of the orphan must give the finding. The pids are valid here even if the test runs in a container.
+    // A recording of the orphan must produce the finding. The recorded pids are valid even if the test runs in a
+    // container, so the recording states that it was made on the host.
     let mut lines = vec![first];
     let mut since = None;
     loop {

@@ -11,8 +11,8 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs::{self, children};
 use crate::support::{self, wait_until};
 
-/// Returns an `unshare` command for these namespaces and a new pid 1, with a user namespace if needed. If the kernel or
-/// a sandbox refuses, prints the reason and returns `None`.
+/// Returns an `unshare` command that creates these namespaces, and a user namespace if needed. If the kernel or a
+/// sandbox refuses, prints the reason and returns `None`.
 pub fn unshare(namespaces: &str) -> Option<Vec<String>> {
     let unshare = support::find("unshare", "util-linux")?;
     for user in ["", "r"] {

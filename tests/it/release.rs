@@ -208,7 +208,8 @@ pub fn options(wait_ms: u64) -> ReleaseOptions {
 }
 
 /// In random order, the program sets and removes a handler, ignores and blocks the signal, and executes itself again.
-/// gpumem sends the signal exactly when the program handles it, and the process always survives.
+/// gpumem sends the signal exactly if the program handles the signal and does not block it, and the process always
+/// survives.
 #[test]
 fn a_signal_is_sent_only_while_it_is_handled() {
     or_skip!(find("python3", "python3"));

@@ -1,5 +1,5 @@
-//! llama.cpp unloads a model on request, as a router and with a single model. The tests check the server's state and
-//! the exit of the runner. The mock driver lists a process until it exits.
+//! A router of llama.cpp unloads a model on request, and gpumem leaves a server with a single model alone. The tests
+//! check the server's state and the exit of the runner. The mock driver lists a process until it exits.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

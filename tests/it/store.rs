@@ -119,7 +119,7 @@ fn a_stored_history_decides_immediately() {
     let samples = machine.counts()[&name] - before[&name];
     // In 30 s, `check` would take at least 30 samples, even on a busy machine.
     assert!((1..10).contains(&samples), "{samples}");
-    // `ps` and `watch` show the same headline. No page suggests starting a recorder while a recorder runs.
+    // `ps` and `watch` show the same headline. No page suggests starting a recorder if the store is fresh.
     let first = |page: &str| page.lines().next().unwrap().to_owned();
     let ps = machine.run(&["ps", "--store-dir", &folder]);
     assert_eq!(ps.stdout.lines().nth(1), check.stdout.lines().next(), "{ps:?}");

@@ -1,5 +1,5 @@
-//! A launcher, an idle rank on GPU 0 and a busy rank on GPU 1. If a process list is unreadable, gpumem neither accuses
-//! nor kills a process.
+//! A launcher, an idle rank on GPU 0 and a busy rank on GPU 1. If a process list cannot be read, gpumem reports no
+//! finding and kills no process of the family.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -50,7 +50,7 @@ impl Family {
         let mut line = || lines.next().unwrap().unwrap().parse().unwrap();
         let ranks = vec![line(), line()];
         let mut family = Self { launcher, ranks };
-        // The ranks print their pids in any order.
+        // The ranks can print their pids in either order.
         if family.holds(family.ranks[0], 1) {
             family.ranks.reverse();
         }
@@ -95,7 +95,7 @@ impl Stage<'_> {
         support::finish(&mut command)
     }
 
-    /// Fills the store with eleven minutes of history, in which the machine does not change.
+    /// Fills the store with eleven minutes of copies of the current snapshot.
     fn fill_store(&self) {
         let output = self.run(&["ps", "--json"]);
         let now: Snapshot = serde_json::from_str(&output.stdout).unwrap();

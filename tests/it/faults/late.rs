@@ -36,7 +36,7 @@ fn only_a_slow_gpu_is_stale_until_it_answers() {
     let scene = (0..8).fold(Scene::new(), |scene, _| scene.gpu(Gpu::default()));
     let machine = Machine::new(&scene);
     let mut recording = machine.record(&["--interval", "100ms", "--nvml-timeout", "2s"]);
-    // Returns the age of the first GPU's values. The values of the other GPUs are never stale.
+    // Returns the age of the first GPU's values. Asserts that the other GPUs' values are not stale.
     let age = |snapshot: &Snapshot| {
         let age_of = |index| snapshot.gpu(index)["stale_seconds"].as_f64();
         assert!((1..8).all(|index| age_of(index).is_none()), "{snapshot:?}");

@@ -10,8 +10,8 @@ use crate::machine::{GIB, Machine, Running, Snapshot};
 const QUICK: &str = "[rules.idle]\nduration = \"1s\"\n[rules.unattributed]\nduration = \"1s\"\n\
     [rules.dead]\nduration = \"60s\"\n";
 
-/// Runs `ps`, `check` and `reap` on a GPU. Returns the snapshot, after asserting that it contains `error` and that no
-/// finding occurred.
+/// Runs `ps`, `check` and `reap` on a GPU, and asserts that an error contains `error` and that there are no findings
+/// and targets. Returns the snapshot.
 fn assert_contained(gpu: Gpu, error: &str) -> Snapshot {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support;
 
-/// Tells the test binary to run a part of the matrix, for example `0/2`.
+/// Selects the part of the matrix that the test binary runs, for example `0/2`.
 const PART: &str = "GPUMEM_TEST_FAULTS_PART";
 /// `all` selects the whole matrix. By default, the test runs a sample that changes daily.
 const EXTENT: &str = "GPUMEM_TEST_FAULTS";
@@ -59,7 +59,7 @@ const OPTIONAL: [&str; 20] = [
     "reserved_bytes",
 ];
 
-/// Number of snapshots per run. They cover more time than the slowest rule needs.
+/// Number of snapshots per run. Together, they cover more time than the slowest rule needs.
 const SNAPSHOTS: usize = 8;
 /// Values that can differ between runs without a fault, because gpumem reads them rarely or measures them over time.
 const TIME_DEPENDENT: [&str; 10] = [
@@ -261,7 +261,7 @@ fn is_in_todays_sample(position: u64) -> bool {
     (number >> 33).is_multiple_of(SHARE)
 }
 
-/// Combines every call of the run without faults with every error, GPU and time.
+/// Returns every combination of a call in the run without faults with an error, GPUs and a time.
 fn combinations(counts: &Path) -> Vec<Combination> {
     let counts = Counts::read(counts).unwrap();
     let functions: BTreeSet<&String> = counts.keys().map(|(function, _)| function).collect();
@@ -291,7 +291,7 @@ fn combinations(counts: &Path) -> Vec<Combination> {
     all
 }
 
-/// Returns the wrong values in a run with a fault, and the missing values for which gpumem reported no error.
+/// Returns the differences to the run without faults, except for missing values and findings that the fault explains.
 fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> {
     let mut wrong = Vec::new();
     for finding in run.findings.difference(&baseline.findings) {
@@ -342,7 +342,7 @@ fn compare(combination: &Combination, baseline: &Run, run: &Run) -> Vec<String> 
                 let is_v1 = combination.code == UNKNOWN && name == "reserved_bytes";
                 is_v1 || (UNSUPPORTED.contains(&combination.code) && OPTIONAL.contains(&name))
             };
-            // NVML can lack the accounting record of a process.
+            // NVML can have no accounting record of a process.
             let is_account = |path: &String| {
                 combination.code == NOT_FOUND
                     && combination.function == "nvmlDeviceGetAccountingStats"

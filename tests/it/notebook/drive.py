@@ -6,7 +6,7 @@ from jupyter_client import BlockingKernelClient
 
 client = BlockingKernelClient(connection_file=sys.argv[1])
 client.load_connection_file()
-# Without the heartbeat, which would take a busy machine for a dead kernel.
+# Without the heartbeat, because it would mistake a kernel on a busy machine for a dead kernel.
 client.start_channels(hb=False)
 client.wait_for_ready(timeout=90)
 reply = client.execute_interactive(sys.argv[2], timeout=60)

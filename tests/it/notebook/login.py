@@ -19,7 +19,7 @@ request = urllib.request.Request(url + "login", form.encode())
 try:
     browser.open(request).read()
 except urllib.error.HTTPError as error:
-    # The server redirects to a page of a front end that is not installed.
+    # The server redirects to the page of a front end that is not installed.
     if error.code != 404:
         raise
 # The server can have sent another cookie after the login.

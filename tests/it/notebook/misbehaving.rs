@@ -38,8 +38,8 @@ fn a_port_not_held_by_the_server_gets_no_request() {
 #[test]
 fn a_socket_of_another_process_gets_no_request() {
     let home = JupyterHome::new();
-    // Use a name like NCCL's, so that gpumem does not take the socket for a server's socket. This process is an
-    // ancestor of other tests' children, which would otherwise look like servers.
+    // The name is like that of NCCL's sockets, so that gpumem does not mistake the socket for a server's. This
+    // process is an ancestor of other tests' children, which would otherwise look like servers.
     let sock = home.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));
@@ -171,7 +171,7 @@ fn a_server_that_hangs_does_not_delay_samples() {
 fn another_users_file_is_not_read_for_a_kernel() {
     or_skip!(support::root("root"));
     let home = JupyterHome::new();
-    // The kernel's user can enter the directory.
+    // The kernel's user must be able to enter the directory.
     fs::set_permissions(home.path(""), fs::Permissions::from_mode(0o777)).unwrap();
     fs::create_dir(home.path("runtime")).unwrap();
     // The user's process names root's file as its connection file.

@@ -12,8 +12,8 @@ use crate::machine::Running;
 use crate::procs::lives;
 use crate::support::{self, wait_until};
 
-/// The program of the containers. It handles SIGTERM, because the init process of a pid namespace receives only signals
-/// that it handles.
+/// The program of the containers. It traps SIGTERM, because the init process of a pid namespace receives only signals
+/// for which it has a handler.
 const PROGRAM: &str = "trap 'exit 0' TERM; sleep 600 & wait";
 
 /// Creates a root file system with busybox.
@@ -63,7 +63,7 @@ fn a_runc_container_is_stopped_by_its_id() {
     spec["process"]["terminal"] = json!(false);
     spec["process"]["args"] = json!(["sh", "-c", PROGRAM]);
     spec["root"]["path"] = json!(root);
-    // Some machines with cgroup v1 lack cgroup namespaces.
+    // Some machines with cgroup v1 do not support cgroup namespaces.
     let namespaces = spec["linux"]["namespaces"].as_array_mut().unwrap();
     namespaces
         .retain(|namespace| !matches!(namespace["type"].as_str(), Some("cgroup" | "network")));
@@ -119,8 +119,8 @@ fn a_containerd_container_is_stopped_in_its_namespace() {
         command.output().unwrap()
     };
     wait_until("containerd answers", || run("ctr version").status.success());
-    // Use the same id in two namespaces. The test's pid distinguishes the containers from leftovers of an interrupted
-    // run.
+    // Use the same id in two namespaces of containerd. The test's pid distinguishes the containers from leftovers of
+    // an interrupted run.
     let id = format!("job-{}", std::process::id());
     let mut pids = Vec::new();
     for space in ["lab", "other"] {

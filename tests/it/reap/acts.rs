@@ -117,7 +117,7 @@ fn a_full_disk_prevents_any_signal() {
     let state = stage.machine.path("state");
     fs::create_dir(&state).unwrap();
     let mut mount = stage.namespace.command("mount");
-    // The file system has a single page, which the lock file uses.
+    // The file system has a single page, which the lock file occupies.
     mount.args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"]).arg(&state);
     assert_eq!(support::finish(&mut mount).code, 0);
     let holder = stage.holder(OBEYS);

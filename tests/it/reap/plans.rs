@@ -149,7 +149,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
             });
         }
     });
-    // A refused target determines the exit code, whatever the outcome of the other target is.
+    // A refused target determines the exit code, regardless of the other target's outcome.
     let holder = stage.holder(OBEYS);
     let (pid, refused) = (holder.pid.to_string(), "4194300");
     for more in ["--dry-run", "--yes"] {
@@ -160,7 +160,7 @@ fn a_dry_run_exits_with_the_code_of_the_real_run() {
         assert_eq!(output.code, 1, "{more}: {output:?}");
     }
     assert!(!holder.is_alive());
-    // The GPU is unreadable. gpumem refuses the named process because of facts from /proc.
+    // The GPU is lost. gpumem refuses the named process because of facts from /proc.
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
     for more in ["--dry-run", "--yes"] {
         let output = lost.run(&["reap", "--pid", "1", more]);

@@ -7,7 +7,7 @@ use super::*;
 fn a_server_without_authentication_is_asked_with_its_cookie() {
     let server = or_skip!(Server::start(&["--IdentityProvider.token=", "--ServerApp.password="]));
     let kernel = idle_kernel(&server);
-    // The server refuses a request without the server's own cookie.
+    // Without a token, the server rejects a request that lacks its XSRF cookie.
     let path = format!("/api/kernels/{}", kernel.id);
     assert!(server.answer("DELETE", &path, &Value::Null, "").contains("403"));
     assert_shut_down(&server, &kernel);
@@ -46,7 +46,7 @@ fn a_server_with_its_own_certificate_is_asked() {
     assert_eq!(facts["execution_state"], "idle", "{facts}");
     assert_eq!(facts["server_error"], Value::Null, "{facts}");
     let mut stage = Stage::new(&[kernel.pid]);
-    // The plan is cancelled if the kernel has become busy.
+    // The action is cancelled if the kernel has become busy since the plan.
     let target = stage.target();
     let driver = start_busy_cell(&server, &kernel);
     let (outcome, _) = stage.act(as_found(target.clone()));
@@ -115,7 +115,7 @@ fn a_server_in_another_network_is_asked_from_within() {
     let kernel = home.pid_with(&format!("kernel-{id}.json"));
     let machine = Machine::new(&one_gpu(&[kernel]));
     let mut facts = Value::Null;
-    // The environment of a kernel is not readable immediately after exec.
+    // The kernel's environment cannot be read immediately after exec.
     wait_until("the server has answered", || {
         facts = jupyter(&machine, kernel);
         facts["server_error"].is_null()

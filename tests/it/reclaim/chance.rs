@@ -1,5 +1,5 @@
-//! Random families of processes. Every process that receives a signal must be in the plan, or must be a living
-//! descendant of a process whose pidfd is open, and must be younger than that pidfd.
+//! Acts on random families of processes. Every process that receives a signal must be in the plan, or descend from a
+//! process in the plan and be younger than the pidfd of its parent.
 //!
 //! A spawner starts real processes in a new pid namespace: ended logins, launchers and their ranks, data loaders,
 //! supervisors, daemons, and processes with a keep ([`people`]). The library makes plans for some of the processes and
@@ -42,7 +42,7 @@ use trace::{Call, Event, Trace};
 use truth::{Born, Truth};
 
 const NAME: &str = "reclaim::chance::signals_go_only_to_planned_processes_and_their_children";
-/// Contains the path of the shared directory in the process that acts.
+/// The process that acts receives the path of the shared directory in this environment variable.
 const INSIDE: &str = "GPUMEM_TEST_CHANCE";
 pub(super) const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
 const SEED: &str = "GPUMEM_CHANCE_SEED";
@@ -139,15 +139,15 @@ struct Acted {
     /// Start time of each step, in microseconds.
     calls: Vec<i64>,
     events: Vec<Event>,
-    /// Signals in the audit log, with strace's names.
+    /// Pids and signals in the audit log. The signals have strace's names.
     signalled: BTreeSet<(i64, String)>,
-    /// Set if the rechecks of the finding succeed.
+    /// Set if every recheck of the finding succeeds.
     is_free: bool,
     /// Activity between the plan and the action.
     work: TargetWork,
 }
 
-/// A process's relation to the target, if the process works between the plan and the action.
+/// Relation to the target of the process that worked between the plan and the action.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum TargetWork {
     None,
@@ -219,7 +219,7 @@ impl Machine {
             start.elapsed()
         );
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
-        // If few targets have ended, the test has checked too little.
+        // If few targets ended, the test checked too little.
         assert!(limit < 100 || self.ended * 2 > self.targets);
         assert!(limit < 100 || self.ended as u64 > count / 20);
     }
@@ -232,7 +232,7 @@ impl Machine {
         writeln!(self.request, "{line}").unwrap();
     }
 
-    /// Runs one population.
+    /// Starts families, makes a plan, acts, and checks the effects.
     fn run_population(&mut self, seed: u64) {
         let mut random = Random::new("chance", seed);
         let population = Population::new(&mut random, AT_ONCE);
@@ -259,7 +259,7 @@ impl Machine {
         let _ = fs::remove_file(&ledger);
         let mut complaints = String::new();
 
-        // CPU use is known from the second observation on.
+        // gpumem knows the CPU use from the second observation on.
         self.observe(&population);
         let snapshot = self.observe(&population);
         let (guard, plan) = self.plan(&mut random, &population, &snapshot);
@@ -334,7 +334,8 @@ impl Machine {
             has_executed |= truth.executed.contains_key(&next);
             next = born.parent;
         }
-        // gpumem cannot recognise a process that has left its parent and executed a program with another environment.
+        // gpumem cannot recognise a descendant that is no longer linked to the target by its parents and that has
+        // executed a program with another environment.
         let is_linked = truth::ancestors(pid).into_iter().any(is_member);
         if is_member(next) && (!has_executed || is_linked) {
             return TargetWork::Own;
@@ -374,8 +375,8 @@ impl Machine {
         snapshot
     }
 
-    /// Makes a plan for a random selection of processes or for a whole family. The processes are found by a rule or
-    /// named.
+    /// Makes a plan for random processes on the GPU and the processes of at most one whole family. Either a rule has
+    /// found the processes, or a person names them.
     fn plan(
         &mut self,
         random: &mut Random,
@@ -406,12 +407,12 @@ impl Machine {
             }
         }
         if is_named {
-            // Name an arbitrary process, for example a launcher, a data loader or a shell.
+            // Also name any other process, for example a launcher, a data loader or a shell.
             if random.chance(0.3) {
                 let everyone: Vec<i64> = truth.born.keys().copied().collect();
                 named.extend(u32::try_from(random.pick(&everyone)));
             }
-            // If no process is named, plan for the findings, of which there are none.
+            // If no process was selected, the plan is for the findings, which are then also absent.
             policy.targets = Targets::named(named.clone(), Vec::new()).unwrap_or(policy.targets);
         }
         let guard = Guard { policy, ourselves: self.ourselves.clone() };
@@ -452,7 +453,7 @@ impl Machine {
             calls.push(microseconds());
             let progress = act.advance(input, &mut control, &mut ledger).unwrap();
             let called = self.trace.until_now();
-            // Simulated time jumps, but the kernel needs real time to end killed processes.
+            // Simulated time can jump, but the kernel needs real time to end killed processes.
             let killed = called.iter().filter_map(|event| match &event.call {
                 Call::Sent { pid, signal } if signal == "SIGKILL" => Some(*pid),
                 _ => None,

@@ -1,8 +1,8 @@
-//! Thousands of races between a signal and the reuse of the target's pid. No signal reaches a wrong process.
+//! Thousands of races between a signal and the reuse of the target's pid. No signal may reach the wrong process.
 //!
 //! The test sets the next pid in a new pid namespace, kills processes, and starts other processes with the same pids.
-//! At the same time, another thread opens the old processes and signals them. A process that receives a wrong signal
-//! dies, which the test notices in the next round of the slot.
+//! At the same time, another thread opens the old processes and signals them. A signal to the wrong process kills
+//! that process, and the test finds it dead the next time it uses the slot.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -26,10 +26,10 @@ const NAME: &str = "reclaim::reuse::no_signal_goes_to_a_process_with_a_reused_pi
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 /// Default number of races. `GPUMEM_CHANCE_FAMILIES` overrides it.
 const RACES: u64 = 2_000;
-/// Number of processes that are used in turn. A process must be older than a clock tick when it is used again.
+/// Number of processes in rotation. Before a process is used again, it must be older than a clock tick.
 const SLOTS: usize = 64;
 const FIRST_PID: u32 = 1000;
-/// Time limit for a slow machine.
+/// The test makes fewer races if the machine is slow.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
@@ -114,7 +114,7 @@ fn race() {
         let order = [Order::Any, Order::OpenFirst, Order::ReuseFirst][rounds % 3];
         rounds += 1;
         let (child, first) = &mut slots[slot];
-        // This process has not received a signal, so it must be alive.
+        // No signal was meant for this process, so it must be alive.
         wrong += usize::from(child.try_wait().unwrap().is_some());
         sender.send((first.clone(), order, rounds)).unwrap();
         barrier.wait();

@@ -1,5 +1,5 @@
-//! Activity protects a family. Between the plan and the action, activity cancels what a rule found. After a signal,
-//! activity delays SIGKILL.
+//! Activity protects a family. If a process works between the plan and the action, gpumem does not act on a rule's
+//! finding. If it works after a signal, gpumem delays SIGKILL.
 
 use std::fs;
 use std::io::Read as _;
@@ -80,7 +80,7 @@ fn work_by_any_member_after_the_plan_cancels() {
                 let path = |name: &str| folder.path().join(name);
                 let mut command = Command::new(python);
                 command.args(["-c", WORKER]).arg(folder.path()).args([who, activity]);
-                // gpumem recognises helpers by this variable, which no other test sets.
+                // gpumem assigns the helpers to the job by this variable, which no other test sets.
                 command.env("GPUMEM_TEST_JOB", folder.path());
                 let mut leader = SessionLeader::new(command.process_group(0));
                 if who.starts_with("helper") {
@@ -128,7 +128,8 @@ fn a_named_process_that_begins_to_work_is_ended() {
     assert_eq!(signals_to(&past, leader.pid()), [Signal::Term]);
 }
 
-/// On SIGTERM, saves for three seconds, creates the file `saved`, and exits.
+/// On SIGTERM, ignores the signal, or works for about three seconds, creates the file `saved`, and exits. The second
+/// argument selects the behaviour.
 const SAVER: &str = r#"
 import os, signal, socket, sys, time, zlib
 folder, manner, port = sys.argv[1:4]

@@ -59,7 +59,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Starts a loop that restarts its job one second after the job's end. Returns the loop and the job's pid.
+/// Starts a loop that restarts its job one second after the job has ended. Returns the loop and the job's pid.
 fn start_supervisor() -> (SessionLeader, u32) {
     let script = "echo ready; while :; do sleep 660 & wait; sleep 1; done";
     let leader = SessionLeader::new(Command::new("setsid").args(["sh", "-c", script]));
@@ -94,10 +94,10 @@ fn freed_memory_is_reported_despite_a_successor() {
     assert_eq!(outcome.freed_bytes(), GIB, "{outcome:?}");
 }
 
-/// A process control in which the target exits without a signal, immediately after a check has found the target alive.
+/// A process control whose target exits without a signal, immediately after a check has found the target alive.
 struct DiesByItself {
     inner: PidfdControl,
-    /// The process that exits after the next check.
+    /// The process to kill after the next check.
     dies: Option<u32>,
 }
 
@@ -149,7 +149,7 @@ impl ProcessControl for DiesByItself {
     }
 }
 
-/// Acts on a process that exits in the step number `dies_in`. Time is simulated.
+/// Acts on a process that exits during step number `dies_in`. Time is simulated.
 fn act_on_a_dying_process(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
     let mut command = Command::new("sh");
     let leader = SessionLeader::new(command.args(["-c", "echo ready; exec sleep 670"]));

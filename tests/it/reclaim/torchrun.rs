@@ -14,7 +14,7 @@ os.rename(path + '.new', path)
 time.sleep(600)
 ";
 
-/// Debian installs `python3-torch` for the system's Python, which need not be the first on PATH.
+/// Debian installs `python3-torch` for the system's Python, which need not be the first Python on PATH.
 fn python_with_torch() -> Option<PathBuf> {
     let python = PathBuf::from("/usr/bin/python3");
     let import = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))";
@@ -34,7 +34,7 @@ fn one_idle_rank_ends_neither_the_launcher_nor_other_ranks() {
     fs::write(&train, TRAIN).unwrap();
     let mut command = Command::new(python);
     command.args(["-m", "torch.distributed.run", "--standalone"]);
-    // In Python 3.11, torch 1.13 fails without these two options.
+    // With Python 3.11, torch 1.13 fails without these two options.
     command.args(["--nproc_per_node=2", "-r", "1", "-t", "1"]);
     command.arg("--log_dir").arg(folder.path().join("logs"));
     command.arg(&train).arg(folder.path());

@@ -24,7 +24,7 @@ STATE = """(lambda g, ip, sys: __import__('json').dumps({
 
 client = BlockingKernelClient()
 client.load_connection_file(sys.argv[1])
-# Without the heartbeat, which would take a busy machine for a dead kernel.
+# Without the heartbeat, because it would mistake a kernel on a busy machine for a dead kernel.
 client.start_channels(hb=False)
 client.wait_for_ready(timeout=90)
 

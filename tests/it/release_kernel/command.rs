@@ -1,5 +1,4 @@
-//! `gpumem release` and `gpumem reap` on notebooks of a real server, from the command or finding to the freed memory.
-//! The kernels survive.
+//! `gpumem release` and `gpumem reap` free the memory of notebooks on a real server, and the kernels survive.
 
 use gpumem::api::model::Time;
 
@@ -12,10 +11,10 @@ use crate::support::Output;
 /// A rule with a short duration.
 const IDLE: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
-/// A cell that leaves 2 GiB of cache and a variable.
+/// A cell that leaves 2 GiB of cache and a variable behind.
 const CACHE: &str = "import torch\nkept = {'answer': 42}\n\
                      a = torch.empty(512 << 20, device='cuda'); del a";
-/// A cell that leaves 2 GiB of cache and 1.5 GiB of live tensors.
+/// A cell that leaves 2 GiB of cache and 1.5 GiB of live tensors behind.
 const LIVE: &str = "import torch\nkept = torch.empty(384 << 20, device='cuda')\n\
                     a = torch.empty(512 << 20, device='cuda'); del a";
 
@@ -209,7 +208,7 @@ fn assert_a_release_is_not_taken_for_activity(notebook: &Notebook) {
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
     assert!(active > before, "the server counts the release as activity");
     assert_eq!(notebook.idle_since(), before, "gpumem does not");
-    // Without the audit log, gpumem takes its own request for activity.
+    // Without the audit log, gpumem mistakes its own request for activity.
     fs::remove_file(notebook.ledger()).unwrap();
     assert!(notebook.idle_since() > before);
 }
@@ -226,8 +225,7 @@ fn assert_the_service_releases_once_and_kills_no_process(notebook: &Notebook) {
     let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(ended["outcome"], "released", "{lines:?}");
     assert_eq!(ended["bytes"], json!(2 * GIB), "{lines:?}");
-    // The remaining memory exceeds the minimum of the rule. Still, gpumem neither repeats the request nor kills the
-    // kernel.
+    // The remaining memory exceeds the rule's minimum, but gpumem neither repeats the request nor kills the kernel.
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert_eq!(notebook.deeds(), ["release"]);
     assert_eq!(notebook.used_bytes(), Some(1536 * MIB + 300 * MIB));

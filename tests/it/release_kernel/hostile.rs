@@ -1,4 +1,4 @@
-//! Kernels that are busy, stopped, hostile or impostors. gpumem reports each problem, and leaves the kernel alone.
+//! Kernels that are busy, stopped, hostile or not genuine. gpumem reports each problem, and leaves the kernel alone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,10 +49,10 @@ fn perform_until_answered(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
     answer
 }
 
-/// A mode, a check of the answer, and a part of the answer's text.
+/// The mode, a check of the answer, and a word that the answer must contain.
 type Case = (&'static str, fn(&ReleaseAnswer) -> bool, &'static str);
 
-/// Checks the answers in all modes in parallel, and whether gpumem contacted the kernels.
+/// Checks gpumem's answers for all modes in parallel, and whether gpumem contacted the kernels.
 fn assert_answers(modes: &[Case], is_contacted: bool) {
     thread::scope(|scope| {
         for (mode, expected, word) in modes {
@@ -63,7 +63,7 @@ fn assert_answers(modes: &[Case], is_contacted: bool) {
                 };
                 let start = Instant::now();
                 let mut answer = perform_with(hostile.running.pid(), &short_options());
-                // On a busy machine, the kernel starts slowly.
+                // Retry, because a kernel on a busy machine may not answer within the time limit.
                 while !is_right(&answer)
                     && is_busy(&answer)
                     && start.elapsed() < Duration::from_secs(60)
@@ -279,7 +279,7 @@ fn assert_a_fork_and_a_reused_pid_are_not_the_kernel(kernel: &RawKernel, client:
     assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 
-/// The directory is readable only with the owner's rights, as on a file server that does not trust root.
+/// Only the owner's rights give access to the directory, as on a file server that does not trust root.
 #[test]
 fn a_connection_file_is_read_with_its_owners_rights() {
     if !rustix::process::geteuid().is_root() {

@@ -14,7 +14,7 @@ import zmq
 
 mode, path = sys.argv[1], sys.argv[3]
 if 'HOSTILE_USER' in os.environ:
-    # Change the user after the imports, because the user need not have access to the directory of Python.
+    # Change the user only after the imports, because the user may not have access to Python's directory.
     os.setgid(int(os.environ['HOSTILE_USER']))
     os.setuid(int(os.environ['HOSTILE_USER']))
 KEY = 'k3y-k3y'

@@ -1,4 +1,4 @@
-//! The memory that each library frees, according to NVML, and the state of the notebook, which does not change.
+//! The memory that each library frees according to NVML, and the notebook's state, which does not change.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn pytorch_frees_its_cache_after_a_model_was_used() {
          x = torch.empty(25 * M, device='cuda', requires_grad=True)\ny = x * x",
     );
     let whole = kernel.used_bytes().unwrap();
-    // `detach` shares the storage, and `del` returns memory to the cache. NVML shows no change.
+    // `detach` shares the storage, and `del` returns memory only to the cache, so NVML shows no change.
     client.run("z = y.detach(); del y, model");
     assert_eq!(kernel.used_bytes(), Some(whole));
     assert_eq!(release(kernel.pid(), &options()).live_bytes, Some(200 * MIB));

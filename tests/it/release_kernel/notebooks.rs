@@ -55,7 +55,7 @@ fn assert_releases_change_no_state(
     assert!(held > 0);
 }
 
-/// The connection files have an arbitrary name, and names that VS Code uses.
+/// The connection files have an arbitrary name, or a name as VS Code chooses it.
 #[test]
 fn releases_do_not_change_a_kernel_without_a_server() {
     std::thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn releases_do_not_change_a_servers_kernel() {
         before == activity()
     });
     let mut before = activity();
-    // On a busy machine, the server can still process earlier messages, so repeat the probe.
+    // On a busy machine, the server can still be processing earlier messages, so repeat the probe.
     support::wait_until("a probe is not counted as activity", || {
         before = activity();
         support::wait_until("an answer to a probe", || probe(kernel.pid).is_ok());
@@ -149,7 +149,7 @@ fn a_kernel_in_another_network_namespace_is_asked_within_it() {
         .arg(&file);
     let _outer = Running::start(use_modules(&mut command, &machine));
     support::wait_until("the kernel has written its file", || file.exists());
-    // The command line of `unshare` contains the kernel's command line, so select by the inner pid.
+    // The command line of `unshare` contains the kernel's command line, so select the process by its inner pid.
     let inside = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let mut lines = status.lines();

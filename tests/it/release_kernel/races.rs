@@ -1,4 +1,4 @@
-//! Cells that start during a release. No cell is lost, and no cell waits longer than the release script runs.
+//! Cells that start during a release. No cell is lost, and a cell waits no longer than the release script runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -41,7 +41,7 @@ fn a_cell_that_begins_during_a_release_is_not_lost() {
         let (longest, counts) = releasing.join().unwrap();
         assert_eq!(answer["bad"], 0);
         let cell = Duration::from_secs_f64(answer["longest"].as_f64().unwrap());
-        // At most two requests run before a cell. The additional 20 s allow for a slow machine.
+        // At most two release requests run before a cell. The additional 20 s allow for a slow machine.
         assert!(cell < 2 * longest + Duration::from_secs(20), "{cell:?} {longest:?}");
         (longest, counts)
     });

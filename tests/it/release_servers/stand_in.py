@@ -250,7 +250,7 @@ if after("--ssl-certfile"):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(after("--ssl-certfile"), after("--ssl-keyfile"))
     for listener in listeners:
-        # The handshake takes place in the thread of the request, so that a hung client delays no other client.
+        # The handshake takes place in the request's thread, so a hung client does not delay other clients.
         listener.socket = context.wrap_socket(listener.socket, server_side=True, do_handshake_on_connect=False)
 for listener in listeners:
     threading.Thread(target=listener.serve_forever, daemon=True).start()

@@ -57,7 +57,7 @@ data = b""
 for name, shape in tensors.items():
     head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", 0, len(data))
     count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    # Every tensor has a multiple of 128 bytes, which satisfies the alignment of 32.
+    # The size of every tensor is a multiple of 128 bytes, which satisfies the alignment of 32 bytes.
     data += struct.pack(f"<{count}f", *(by_chance.gauss(0, 0.02) if len(shape) > 1 else 1.0 for _ in range(count)))
 with open(sys.argv[1], "wb") as file:
     file.write(head + b"\0" * (-len(head) % 32) + data)

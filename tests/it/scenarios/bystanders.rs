@@ -1,5 +1,5 @@
-//! Unrelated processes on the machine: services that every GPU host runs, and other users' jobs on other GPUs. No
-//! scenario may report a finding about them.
+//! Unrelated processes on the machine: services that GPU hosts often run, and other users' jobs on other GPUs.
+//! Findings about them are not allowed.
 
 use gpumem::api::model::ProcessType;
 

@@ -31,11 +31,11 @@ pub struct Activity {
     pub bytes: Option<u64>,
     /// State in /proc. `None` selects a state that matches the CPU use.
     pub state: Option<char>,
-    /// The process that adopted this process after the group leader's death: 1, or the pid of a subreaper.
+    /// The pid of the process that adopted this process after the group leader's death: 1, or a subreaper's pid.
     pub adopter: Option<u32>,
     /// Set if the leader of the process group is a running script.
     pub has_a_script: bool,
-    /// Execution state and last activity of a notebook. The time is in seconds since the start of the recording.
+    /// Execution state of a notebook, and the time of its last activity in seconds since the start of the recording.
     pub notebook: Option<(&'static str, f64)>,
 }
 
@@ -69,7 +69,7 @@ pub fn gone() -> Activity {
     Activity { presence: Presence::Gone, ..resting(0) }
 }
 
-/// Returns `before` until `time`, and `after` from then on.
+/// Returns a function that returns `before` until `time`, and `after` from then on.
 pub fn until(
     time: f64,
     before: Activity,
@@ -78,7 +78,7 @@ pub fn until(
     move |t, _| if t < time { before } else { after }
 }
 
-/// Returns `within` during `times`, and otherwise `outside`.
+/// Returns a function that returns `within` during `times`, and `outside` at other times.
 pub fn during(
     times: Range<f64>,
     within: Activity,
@@ -87,7 +87,7 @@ pub fn during(
     move |t, _| if times.contains(&t) { within } else { outside }
 }
 
-/// Returns each activity until its end, and then `last`.
+/// Returns a function that returns each activity until its end time, and then `last`.
 pub fn phases<const N: usize>(
     each: [(f64, Activity); N],
     last: Activity,
@@ -112,7 +112,7 @@ impl Activity {
         Self { traffic, ..self }
     }
 
-    /// Sets the state in /proc. A process that is stopped, dead or in uninterruptible sleep uses no CPU.
+    /// Sets the state in /proc. If the process is stopped, dead or in uninterruptible sleep, it uses no CPU.
     pub fn state(self, state: char) -> Self {
         let cpu = if matches!(state, 'T' | 't' | 'D' | 'Z') { 0.0 } else { self.cpu };
         Self { state: Some(state), cpu, ..self }
@@ -122,7 +122,7 @@ impl Activity {
         Self { adopter: Some(adopter), ..self }
     }
 
-    /// Marks the process as a child of a script's background job, in the process group of the script.
+    /// If set, marks the process as a child of a running script, in the script's process group.
     pub fn of_a_script(self, has_a_script: bool) -> Self {
         Self { has_a_script, ..self }
     }

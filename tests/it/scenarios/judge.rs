@@ -42,18 +42,18 @@ impl Found {
     }
 }
 
-/// Returns the unresolved findings after the last snapshot, and the flickers. A finding flickers if it ends and returns
-/// within `seconds`, or if its id changes.
+/// Returns the findings that are unresolved after the last snapshot, and a description of each flicker. A finding
+/// flickers if it ends and returns within `seconds`, or if its id changes.
 pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     let mut engine = Engine::new(RuleSet::default());
-    // Maps rule and subject to the id of the finding and the time when it was last active.
+    // Maps the rule and the subject to the finding's id and the time at which the finding was last active.
     let mut active: BTreeMap<String, (String, Time)> = BTreeMap::new();
     let mut flickers = Vec::new();
     let mut before: Option<Time> = None;
     for snapshot in snapshots {
         engine.observe(snapshot);
         if engine.history().last_time() != Some(snapshot.time) {
-            // The engine has ignored the snapshot, which is out of order.
+            // The engine ignored the snapshot, because it is out of order.
             continue;
         }
         if engine.history().last_time() < before {
@@ -105,7 +105,7 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     for found in grave() {
         let matches =
             |(kind, subject): &(&str, Subject)| found.kind == *kind && found.subject == *subject;
-        // Findings of other kinds are also false, because they change the exit code.
+        // A finding of a kind that is not scored is also false, because it changes the exit code.
         if !labels.expected.iter().chain(&labels.allowed).any(matches) {
             let scored = if SCORED.contains(&&*found.kind) {
                 ""

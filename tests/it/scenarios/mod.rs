@@ -1,6 +1,6 @@
-//! Labelled recordings of simulated machines. gpumem must find what the labels say.
+//! Labelled recordings of simulated machines. gpumem's findings must match the labels.
 //!
-//! [`families`] defines the scenarios, which use different random numbers for each seed. [`stage`] simulates a
+//! [`families`] defines the scenarios, which draw different random numbers for each seed. [`stage`] simulates a
 //! scenario, and makes a recording with labels in the format of the corpus. [`judge`] compares gpumem's findings with
 //! the labels.
 //!
@@ -24,11 +24,11 @@ use scenario::Scenario;
 
 use crate::support::run;
 
-/// The kinds of findings that `expected` labels cover.
+/// The kinds of findings that the labels in `expected` cover.
 const SCORED: &[&str] =
     &["idle", "leak", "orphan", "stopped", "dead", "stuck", "hung", "unattributed"];
 
-/// The kinds of info findings that `noted` labels cover.
+/// The kinds of info findings that the labels in `noted` cover.
 const NOTED: &[&str] = &["reserved"];
 
 /// Default seeds. CI uses other seeds.

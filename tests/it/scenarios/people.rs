@@ -1,4 +1,4 @@
-//! Processes with owners and command lines, but without activity.
+//! Processes with owners and command lines, but not their activity.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub fn trainer(random: &mut Random) -> Process {
     user_process(random, &words)
 }
 
-/// Returns a notebook kernel. The activity sets the kernel's state.
+/// Returns a notebook kernel. The execution state comes from its activity.
 pub fn notebook(random: &mut Random) -> Process {
     let kernel = random.uuid();
     let process = trainer(random);

@@ -1,7 +1,7 @@
-//! Compares gpumem's findings at every time of a recording with the labels.
+//! Compares the findings at every point in a recording with the labels.
 //!
 //! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
-//! expected finding must appear within 20 minutes after its cause has begun. Before then, a missing finding is not a
+//! expected finding must appear within 20 minutes after its cause has begun. Until then, its absence is not a
 //! failure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,8 +117,8 @@ impl Score {
     }
 }
 
-/// Returns whether the labels of a family are correct at every time: the family always leaks, never leaks, or has an
-/// onset in its labels.
+/// Returns whether the labels of a family are correct at every time, because the family always leaks, never leaks, or
+/// has an onset in its labels.
 fn is_clear(name: &str) -> bool {
     const CLEAR: &[&str] = &[
         "leak_that_stopped",
@@ -173,7 +173,8 @@ fn findings_are_right_at_every_time() {
     assert!(score.f1() >= MIN_F1, "{summary}\n{REPEAT}");
 }
 
-/// Returns how often a leak finding begins, and for how many seconds after the leak its severity remains above info.
+/// Returns how often a leak finding begins, and the seconds from the end of the leak to the last snapshot in which
+/// its severity is above info.
 fn leak_onsets_and_delay(scenario: &Scenario) -> (usize, Option<f64>) {
     let first = scenario.snapshots[0].time;
     let stopped = scenario.labels.tolerated.first();
@@ -211,12 +212,12 @@ fn a_leak_in_random_steps_does_not_flicker() {
             }
         }
     }
-    // Allow one run in 20, and one more for small numbers of runs.
+    // Allow one failure in 20 runs, and one more for small numbers of runs.
     let limit = runs / 20 + 1;
     assert!(flapping.lines().count() <= limit, "{flapping}{REPEAT}");
 }
 
-/// Ten minutes after the growth has stopped, no leak finding is left. With noise, the test allows one late run in ten.
+/// Ten minutes after the growth has stopped, no leak finding remains. With noise, one run in ten may be late.
 #[test]
 fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     for (name, is_noisy) in [
@@ -241,7 +242,7 @@ fn a_leak_that_stopped_is_resolved_within_ten_minutes() {
     }
 }
 
-// Based on measurements with seeds that were not used while the rules were developed.
+// The limits come from measurements with seeds that were not used while the rules were developed.
 const MAX_ALARMS_A_DAY: f64 = 0.14;
 const MIN_F1: f64 = 0.97;
 
@@ -265,7 +266,7 @@ fn labels(trace: &Value, first: Time) -> Labels {
     labels
 }
 
-/// Earlier versions judged these public recordings wrongly.
+/// Earlier versions of gpumem reported wrong findings for these public recordings.
 #[test]
 fn public_recordings_are_judged_right_at_every_time() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/over-time");

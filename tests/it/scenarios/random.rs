@@ -6,7 +6,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(family: &str, seed: u64) -> Self {
-        // Use FNV-1a, because the standard library does not guarantee a stable hash.
+        // Use FNV-1a, because the standard library's default hash can change between Rust releases.
         let name = family.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

@@ -26,21 +26,22 @@ impl fmt::Display for Subject {
 /// The kind and the subject of a finding.
 pub type Verdict = (&'static str, Subject);
 
-/// The expected findings after the last snapshot.
+/// The findings that gpumem must or may report after the last snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub expected: Vec<Verdict>,
-    /// Expected info findings. Other info findings are not allowed.
+    /// Expected info findings. No other info findings may appear.
     pub noted: Vec<Verdict>,
     pub allowed: Vec<Verdict>,
-    /// Maps a pid to whether a reaper may kill the process by default. A reaper must not kill processes that are
-    /// missing from the map.
+    /// Whether a reaper may kill a process by default, by pid. A reaper must not kill a process that is not in the
+    /// map.
     pub kill_ok: BTreeMap<u32, bool>,
-    /// Severity of the expected findings, if the test checks it.
+    /// Severity of the expected findings, or `None` if the test does not check it.
     pub severity: Option<&'static str>,
-    /// Findings that are allowed between two times in seconds.
+    /// Findings that are allowed between two times, in seconds.
     pub tolerated: Vec<(Verdict, f64, f64)>,
-    /// The time in seconds at which the cause of the expected findings begins, if the test checks the delay.
+    /// The time in seconds at which the cause of the expected findings begins, or `None` if the test does not check
+    /// the delay.
     pub onset: Option<f64>,
 }
 

@@ -41,7 +41,7 @@ pub struct Stage {
     pub gpu: usize,
     /// Set if the machine has no bystanders.
     pub is_lonely: bool,
-    /// Share of lost samples.
+    /// Fraction of samples that are lost.
     pub lost: f64,
     length: f64,
     interval: f64,
@@ -104,30 +104,30 @@ impl Stage {
         self.length
     }
 
-    /// Returns a random time that is `low` to `high` seconds before the end.
+    /// Picks a time that is `low` to `high` seconds before the end.
     pub fn before_end(&mut self, low: f64, high: f64) -> f64 {
         self.length - self.random.range(low, high.min(self.length * 0.9))
     }
 
-    /// Returns a random time between two shares of the recording's length.
+    /// Picks a time between two fractions of the recording's length.
     pub fn at(&mut self, low: f64, high: f64) -> f64 {
         self.length * self.random.range(low, high)
     }
 
-    /// Returns the start of an idle period that is long enough for a finding, with a margin for lost samples.
+    /// Picks the start of an idle period that is long enough for a finding, with a margin for lost samples.
     pub fn long_idle(&mut self) -> f64 {
         let longest = self.length * 0.75;
         self.before_end(720.0 + 4.0 * self.interval, longest.max(800.0 + 4.0 * self.interval))
     }
 
-    /// Returns a random number of bytes between two sizes in GiB, rounded to the driver's allocation size.
+    /// Picks a number of bytes between two sizes in GiB, rounded to the driver's allocation size.
     pub fn gib(&mut self, low: f64, high: f64) -> u64 {
         let limit = self.machine.model.total_bytes as f64 * 0.8;
         let bytes = (self.random.range(low, high) * GIB as f64).min(limit);
         bytes as u64 / (2 * MIB) * (2 * MIB)
     }
 
-    /// Returns a random number of bytes between two shares of the GPU's memory.
+    /// Picks a number of bytes between two fractions of the GPU's memory.
     pub fn share(&mut self, low: f64, high: f64) -> u64 {
         let total = self.machine.model.total_bytes as f64 / GIB as f64;
         let bytes = self.random.range(low, high) * total * GIB as f64;
@@ -171,7 +171,7 @@ impl Stage {
         people::in_slurm_job(&mut self.random, process)
     }
 
-    /// Gives the process a random age of at most `hours`.
+    /// Unless the process has a start time, gives it a random age of at most `hours` at the start of the recording.
     fn age(&mut self, process: &mut Process, hours: f64) {
         if process.start_time.is_none() {
             let age = self.random.range(0.2, hours) * 3600.0;
@@ -184,7 +184,7 @@ impl Stage {
         }
     }
 
-    /// Returns a process that starts during the recording.
+    /// Sets the start time of a process to a time during the recording.
     pub fn started_at(&self, process: Process, at: f64) -> Process {
         Process { start_time: Some(self.start.plus_seconds(at - 0.4)), ..process }
     }
@@ -226,7 +226,7 @@ impl Stage {
         self.unattributed.push((gpu, Box::new(bytes)));
     }
 
-    /// Allocates the scenario's GPU to a job or a container. The allocation can begin before the recording.
+    /// Allocates the scenario's GPU to a job or a container from `at` on. A negative `at` is before the recording.
     pub fn reserve(&mut self, reservation: Reservation, at: f64) {
         let since = Some(self.start.plus_seconds(at));
         self.reservations.push((Reservation { since, ..reservation }, at));
@@ -442,7 +442,7 @@ impl Use {
         self.sm = (self.sm + sm * if self.sm > 0.0 { 0.4 } else { 1.0 }).min(100.0).max(sm);
         self.traffic = (self.traffic + traffic).min(100.0);
         self.load += sm / 100.0 * activity.load;
-        // The row contains the maximum of several samples, and the GPU contains only the last sample.
+        // The row contains the maximum of several samples, but the GPU's value comes from the last sample alone.
         let peak = if sm > 0.0 { random.range(0.0, 6.0) * activity.sm_noise / 4.0 } else { 0.0 };
         let reported = |percent: f64| machine.has_process_use.then_some(percent.min(100.0) as u32);
         let codec = if machine.has_codecs { reported(0.0) } else { None };
@@ -457,7 +457,7 @@ impl Use {
     }
 }
 
-/// Returns the data that gpumem would read from /proc about an actor.
+/// Returns the data that gpumem would read about an actor from /proc.
 fn observe(
     actor: &mut Actor,
     activity: &Activity,

@@ -30,8 +30,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
     }
 }
 
-/// Returns the schema of a document that gpumem only writes. A field is required unless its type allows the field to be
-/// absent.
+/// Returns the schema of a document that gpumem only writes. A field is required unless its type lets serde omit it.
 fn written<T: JsonSchema>() -> String {
     document::<T>(Contract::Serialize)
 }
@@ -104,7 +103,7 @@ fn simplify(schema: &mut Value) {
     }
 }
 
-/// Removes line breaks and links from documentation, and replaces Rust's terms by JSON's.
+/// Removes line breaks and links from documentation, and replaces Rust's terms with JSON's.
 fn plain_text(documentation: &str) -> String {
     let words: Vec<&str> = documentation.split_whitespace().collect();
     let mut text = words.join(" ").replace("`None`", "`null`");

@@ -12,7 +12,7 @@ use super::truth::{Truth, lives, state};
 use super::{Acted, Machine, TargetWork};
 
 impl Machine {
-    /// Checks the receivers of the signals of an action.
+    /// Checks the signals and the outcome of an action.
     pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, violations: &mut String) {
         let target = &acted.target;
         let planned: BTreeSet<i64> = target
@@ -21,7 +21,7 @@ impl Machine {
             .chain(&target.launcher)
             .map(|member| i64::from(member.pid))
             .collect();
-        // The time at which each process's pidfd was first opened.
+        // For each process, the time at which its pidfd was first opened.
         let mut opened: BTreeMap<i64, i64> = BTreeMap::new();
         for event in &acted.events {
             let mut report = |violation: &str| {
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// Checks that processes without a signal are unchanged.
+    /// Checks that processes that received no signal are unchanged.
     pub(super) fn judge_others(
         &self,
         population: &Population,
@@ -114,7 +114,7 @@ impl Machine {
             if !must_live || sent.contains(pid) || truth.ended_pids.contains(pid) {
                 continue;
             }
-            // A child of a killed process must live, too.
+            // The children of a killed process must also be alive.
             match state(*pid) {
                 Some('Z') | None => {
                     let _ = writeln!(violations, "{pid} is gone: {born:?}");
@@ -153,7 +153,7 @@ fn stranger(
     truth: &Truth,
     acted: &Acted,
 ) -> Option<&'static str> {
-    // Returns the start time of the step that contains a time.
+    // Returns the start time of the last step that began before a time.
     let step_at = |at: i64| acted.calls.iter().rev().find(|&&step| step <= at);
     let mut next = pid;
     while !planned.contains(&next) {
@@ -176,7 +176,7 @@ fn stranger(
         if born.at < held {
             return Some("it was born before its parent's pidfd was opened");
         }
-        // The parent must have been alive when the step that opened the pidfd began.
+        // The parent must have been alive when the step began that opened this process's pidfd.
         let taken = opened.get(&next).copied().unwrap_or(i64::MAX);
         if let (Some(left), Some(step)) = (truth.left.get(&next), step_at(taken))
             && left < step
@@ -188,7 +188,8 @@ fn stranger(
     None
 }
 
-/// Returns a living rank that holds a GPU, is not in the plan, and would end with its launcher.
+/// If the process is the target's launcher, returns a living rank that holds a GPU but is not in the plan. Such a
+/// rank would end with the launcher.
 fn lost_by(pid: i64, planned: &BTreeSet<i64>, target: &Target, truth: &Truth) -> Option<i64> {
     let launcher = target.launcher.as_ref()?;
     if i64::from(launcher.pid) != pid {

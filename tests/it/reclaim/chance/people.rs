@@ -47,11 +47,11 @@ pub struct Population {
     pub requests: Vec<String>,
     /// Ids of processes that are alive when the population is complete.
     pub stays: Vec<i64>,
-    /// Ids of processes that have exited by then.
+    /// Ids of processes that have exited when the population is complete.
     pub gone: Vec<i64>,
-    /// The GPU on which NVML lists a process.
+    /// For each process that NVML lists, the GPU.
     pub listed: BTreeMap<i64, u32>,
-    /// The index of the request that created a process.
+    /// For each process, the index of the request that created it.
     pub family: BTreeMap<i64, usize>,
     next: i64,
 }
@@ -131,7 +131,7 @@ impl Population {
                 part = part.with([child]);
             }
         }
-        // A helper in a separate session is adopted by pid 1.
+        // Pid 1 adopts a helper in a separate session.
         if random.chance(0.25) {
             let helper = self.part().word("session daemon die");
             part = part.with([helper]);
@@ -139,7 +139,7 @@ impl Population {
         part
     }
 
-    /// Adds a login with jobs. The login has usually ended.
+    /// Adds a login with jobs. In most cases, the login has ended.
     fn add_login(&mut self, random: &mut Random) {
         let mut shell = self.shell(random);
         // The children of a script are in the script's process group.

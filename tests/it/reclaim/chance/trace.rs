@@ -24,7 +24,7 @@ pub enum Call {
         pid: i64,
         signal: String,
     },
-    /// A mark in the log.
+    /// A mark that this process has written to the log.
     Mark(i32),
     /// A call that can signal a process without a pidfd, which the program must not use.
     Other(String),
@@ -81,7 +81,7 @@ impl Trace {
         }
     }
 
-    /// Parses `PID SECONDS.MICROSECONDS call(arguments) = result`. Returns `None` if no call begins on the line.
+    /// Parses `PID SECONDS.MICROSECONDS call(arguments) = result`. Returns `None` if the line does not start a call.
     fn parse(&mut self, line: &str) -> Option<Event> {
         let mut words = line.splitn(2, ' ');
         let (_, rest) = (words.next()?, words.next()?.trim_start());
@@ -113,7 +113,8 @@ impl Trace {
                     .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
                     .filter(|&pid: &i64| pid > 0);
                 let number = first.split('<').next().unwrap_or_default();
-                // strace does not print the pid of a process that has exited.
+                // strace does not print the pid of a pidfd whose process has exited, so use the pid from
+                // `pidfd_open`.
                 match reported.or_else(|| self.held.get(number).copied()) {
                     Some(pid) => Call::Sent { pid, signal: second },
                     None => Call::Other(call_text.to_owned()),

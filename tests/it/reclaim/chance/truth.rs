@@ -16,7 +16,7 @@ pub struct Truth {
     /// Ids of processes that have exited.
     pub ended: BTreeSet<i64>,
     pub ended_pids: BTreeSet<i64>,
-    /// The time at which each process executed its program, and so got its own environment.
+    /// The time at which each process executed its program and got its own environment.
     pub executed: BTreeMap<i64, i64>,
     /// The time at which each process found that its parent had exited.
     pub left: BTreeMap<i64, i64>,
@@ -95,7 +95,7 @@ pub fn state(pid: i64) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Returns the current parent, its parent, and so on.
+/// Returns the parent, the parent's parent, and so on, up to but not including pid 1.
 pub fn ancestors(pid: i64) -> Vec<i64> {
     let parent = |&pid: &i64| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

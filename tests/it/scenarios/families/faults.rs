@@ -12,13 +12,13 @@ const STOPPED: &[&str] = &["idle"];
 /// Additional findings that are allowed about a process that is dead or cannot be killed.
 const DEAD: &[&str] = &["idle", "orphan"];
 
-/// Returns a time in the past that exceeds the two minutes in the rules, with a margin for lost samples.
+/// Picks a time that is more than the rules' two minutes before the end, with a margin for lost samples.
 fn minutes_ago(s: &mut Stage) -> f64 {
     let shortest = 145.0 + 4.0 * s.interval();
     s.before_end(shortest, shortest + 1000.0)
 }
 
-/// Adds a process that works until `at`, and then enters a state permanently.
+/// Adds a process that works until `at` and then stays in a state.
 fn falls_into(s: &mut Stage, process: Process, state: char, bytes: u64, at: f64) -> u32 {
     s.add(process, until(at, working(bytes), resting(bytes).state(state)))
 }

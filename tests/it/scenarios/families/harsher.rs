@@ -1,4 +1,4 @@
-//! Memory curves that are hard to judge: slow saturation, rare new maxima, bands that were full before, caches,
+//! Memory curves that are difficult to judge: slow saturation, rare new maxima, ranges that were full before, caches,
 //! requests, and leaks that stop under varying use.
 
 use std::f64::consts::TAU;
@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use super::super::random::Random;
 use super::{Family, add_varying, family, random_part, tolerate};
 
-/// Returns a random number from the standard normal distribution.
+/// Picks a random number from the standard normal distribution.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * random.range(1e-12, 1.0).ln()).sqrt();
     radius * (TAU * random.range(0.0, 1.0)).cos()

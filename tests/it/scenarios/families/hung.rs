@@ -6,7 +6,8 @@ use super::super::doing::{Activity, spinning, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// Returns the time of the hang, with enough time before it for normal work, and enough time after it for the rule.
+/// Sets a long recording. Picks the time of the hang, with enough time before it for normal work and enough time
+/// after it for the rule.
 fn hang(s: &mut Stage) -> f64 {
     s.minutes(35.0, 70.0);
     let shortest = 720.0 + 4.0 * s.interval();

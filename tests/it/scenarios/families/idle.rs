@@ -9,7 +9,7 @@ use super::super::people::argv;
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// Adds a process that works until `stop`, and then keeps its memory.
+/// Adds a process that works until `stop`, and then holds its memory without using the GPU.
 fn stops(stage: &mut Stage, process: Process, bytes: u64, stop: f64) -> u32 {
     let level = stage.random.range(40.0, 95.0);
     let cpu = stage.random.range(0.0, 2.0);

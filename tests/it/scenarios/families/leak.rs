@@ -7,7 +7,7 @@ use super::super::random::Random;
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
-/// Adds a trainer that leaks. The memory follows a curve, rounded to the driver's allocation size.
+/// Adds a trainer that leaks. Its memory follows a curve, rounded to the driver's allocation size.
 fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
     let process = s.trainer();
     let level = s.random.range(65.0, 93.0);
@@ -17,12 +17,12 @@ fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static
     pid
 }
 
-/// Returns work with this amount of memory.
+/// Returns work with `bytes` of memory, rounded to the driver's allocation size.
 fn works_with(bytes: f64, level: f64) -> Activity {
     working(bytes.max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
 }
 
-/// Returns a random initial size and a random growth, which together fit on the GPU.
+/// Picks an initial size and a growth that fit on the GPU together.
 fn random_sizes(s: &mut Stage) -> (f64, f64) {
     let total = s.machine.model.total_bytes as f64;
     let base = total * s.random.range(0.08, 0.3);

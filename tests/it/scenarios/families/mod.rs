@@ -49,7 +49,7 @@ fn add_varying(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + '
     })
 }
 
-/// Returns a random number of bytes between two shares of the GPU's memory.
+/// Picks a number of bytes between two shares of the GPU's memory.
 fn random_part(s: &mut Stage, low: f64, high: f64) -> f64 {
     s.machine.model.total_bytes as f64 * s.random.range(low, high)
 }

@@ -27,7 +27,7 @@ fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option
     s.add(parent, until(death, working(bytes), gone()));
 }
 
-/// Returns the time of the job's death, which is long enough ago for the rule.
+/// Picks a random time for the job to die, long enough before the end of the recording for the rule to fire.
 fn death(s: &mut Stage) -> f64 {
     let shortest = 145.0 + 4.0 * s.interval();
     s.before_end(shortest, shortest + 900.0)
@@ -234,7 +234,7 @@ pub const FAMILIES: &[Family] = &[
                     let idle = resting(0).unlisted();
                     if t < death { idle.cpu(70.0) } else { idle.cpu(0.0).adopted_by(1) }
                 });
-                // NVML attributes the memory to the dead pid. The memory is freed when the workers exit.
+                // NVML attributes the memory to the dead pid, but it is freed only when the workers exit.
                 s.allow(pid, &["orphan"]);
                 s.labels.kill_ok.insert(pid, true);
             }

@@ -3,7 +3,7 @@
 use super::super::stage::{GIB, Stage};
 use super::{Family, add_varying, family, random_part, tolerate};
 
-/// Returns the time at which the growth stops, about half way through the recording.
+/// Sets a long recording. Picks the time at which the growth stops, near the middle.
 fn stops(s: &mut Stage) -> f64 {
     s.minutes(90.0, 170.0);
     s.at(0.4, 0.6)
@@ -37,7 +37,7 @@ pub const FAMILIES: &[Family] = &[
     family("leak_given_back", "It grew for an hour, then freed a fifth of that.", |s| {
         let (stop, base, growth) = (stops(s), random_part(s, 0.1, 0.3), random_part(s, 0.2, 0.5));
         let pid = add_varying(s, move |t, _| base + growth * if t < stop { t / stop } else { 0.8 });
-        // Until a few minutes without growth have passed, the decrease looks like the end of a peak.
+        // Until a few minutes without growth have passed, the decrease looks like the end of a temporary peak.
         tolerate(s, pid, stop - 300.0);
     }),
     family(

@@ -1,4 +1,4 @@
-//! Programs that occupy a GPU without useful work, and a program that only looks like one.
+//! Programs that occupy a GPU without useful work, and a program that only looks like such a program.
 
 use super::super::doing::{resting, working};
 use super::{Family, family};

@@ -1,4 +1,4 @@
-//! Incomplete data and partially broken machines. Unknown data causes no finding.
+//! Incomplete data and partially broken machines. Unknown data must cause no finding.
 
 use gpumem::api::model::Snapshot;
 

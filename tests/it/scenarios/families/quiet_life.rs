@@ -357,7 +357,7 @@ pub const FAMILIES: &[Family] = &[
                     resting(if t < freed { bytes } else { bytes / 4 * 2 })
                 }
             });
-            // The process does not use the GPU, but freeing memory is activity.
+            // An idle finding is allowed but not expected, because freeing memory counts as activity.
             s.allow(pid, &["idle"]);
             s.labels.kill_ok.insert(pid, true);
         },

@@ -1,4 +1,4 @@
-//! Work that looks like waste: pauses, waiting, light and heavy kernels, power caps, and heat.
+//! Work that looks like waste: pauses, waiting, light and heavy kernels, power caps, and thermal throttling.
 
 use std::sync::Arc;
 
@@ -200,7 +200,7 @@ pub const FAMILIES: &[Family] = &[
             let (rate, pid) = (s.random.range(3e6, 40e6), process.pid);
             s.add(process, until(stop, working(bytes), resting(bytes).cpu(4.0)));
             s.edit_process(pid, move |t, process| {
-                // gpumem reads this value twice a minute.
+                // gpumem reads this value only twice a minute.
                 process.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
             });
         },

@@ -8,7 +8,7 @@ use super::super::doing::{during, gone, resting, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
-/// Returns the batch script of a job to which the scenario's GPU is allocated.
+/// Returns a reservation of the scenario's GPU for a job, held by the job's batch script.
 fn reservation_of_a_job(s: &mut Stage) -> Reservation {
     let shell = s.user_process("/bin/bash /var/spool/slurmd/slurm_script");
     Reservation {
@@ -31,7 +31,7 @@ fn set_long_recording(s: &mut Stage) {
     s.every(30.0);
 }
 
-/// Returns a start time that is long enough before the end for the rule.
+/// Picks a start time that is long enough before the end for the rule.
 fn long_ago(s: &mut Stage) -> f64 {
     s.before_end(2400.0, 3600.0)
 }

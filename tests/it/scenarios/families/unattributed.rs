@@ -5,7 +5,7 @@ use super::super::people::argv;
 use super::super::stage::{GIB, Stage};
 use super::{Family, family};
 
-/// Returns the time at which memory becomes unattributed, long enough ago for the rule.
+/// Picks the time at which memory becomes unattributed, long enough before the end for the rule.
 fn since(s: &mut Stage) -> f64 {
     let shortest = 75.0 + 4.0 * s.interval();
     s.before_end(shortest, shortest + 1200.0)
