@@ -82,8 +82,8 @@ pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
 }
 
 impl Family {
-    /// Returns the members as a tree, parents before their children. If a member's parent is not a member, a dead
-    /// process whose group or session the member is in takes its place.
+    /// Returns the members as a tree, parents before their children. A member whose parent is not a member is placed
+    /// below the dead leader of its group or session, if there is one.
     pub fn tree(&self, snapshot: &Snapshot) -> Vec<Branch> {
         self.tree_of(|pid| snapshot.process(pid))
     }

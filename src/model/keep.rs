@@ -22,7 +22,8 @@ use crate::units::Span;
 
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 const NO: [&str; 4] = ["0", "no", "false", "off"];
-/// UTC offset, in hours, of the time zone in which each day ends last. `GPUMEM_KEEP=DATE` does not name a time zone.
+/// UTC offset, in hours, of the time zone in which each day ends last. `GPUMEM_KEEP=DATE` names no time zone, so it
+/// protects until the day has ended in this zone.
 const LAST_ZONE_HOURS: i8 = -12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

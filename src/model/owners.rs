@@ -308,7 +308,7 @@ mod tests {
                 let command = owner.stop.as_deref().filter(|_| owner.says.as_ref() == Some(text));
                 assert!(command.is_none_or(|stop| text.contains(stop)), "{name}");
             }
-            // If a process can forge the name, there must be a command with which a person can check it.
+            // If a process can forge the name, the text must contain a command with which the user can check it.
             assert!(
                 owner.place.is_some() || !owner.is_claimed() || !owner.check.is_empty(),
                 "{name}"

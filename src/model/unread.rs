@@ -38,9 +38,9 @@ impl Snapshot {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
-    /// Lowest NVML index of the GPUs that each process itself may be on, by pid.
+    /// By pid, the lowest NVML index of the GPUs that the process itself may be on.
     process_gpus: BTreeMap<u32, u32>,
-    /// NVML index of one GPU that each process or another member of its family may be on, by pid.
+    /// By pid, the NVML index of a GPU that the process or another member of its family may be on.
     family_gpus: BTreeMap<u32, u32>,
 }
 

@@ -1,7 +1,7 @@
 //! `dead`: NVML lists a pid whose process no longer runs.
 //!
-//! The process is a zombie (`Z`, `X`), or /proc does not list the pid. Whatever keeps the memory allocated, such as
-//! the driver or a forked worker that inherited the device files, outlived the process. The condition must last
+//! The process is a zombie (`Z`, `X`), or /proc does not list the pid. Something that outlived the process keeps the
+//! memory allocated, such as the driver or a forked worker that inherited the device files. The condition must last
 //! longer than a process takes to exit.
 //!
 //! Never dead:

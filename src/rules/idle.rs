@@ -2,7 +2,7 @@
 //!
 //! A finding requires the following facts:
 //!
-//! - how much memory the process holds;
+//! - the process holds a known amount of memory, at least `min_memory`;
 //! - the process did not use the GPU for the duration, and driver samples cover three quarters of the duration. If
 //!   the driver does not attribute GPU use to processes, the whole GPU must be unused;
 //! - the process used little CPU during this time, and neither allocated nor freed GPU memory;
@@ -345,8 +345,8 @@ impl IdleCandidate<'_> {
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
-                // A row that is missing from the snapshot needs no reason: it has just disappeared, or `gpu` reports
-                // why the GPU has no rows.
+                // Report no doubt about a row that is missing from the snapshot: the row has just disappeared, or a
+                // separate doubt says why the GPU has no rows.
                 (Use::Unknown, Began::Unwitnessed) if self.is_shown() => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }

@@ -98,7 +98,8 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
         return;
     }
     let Some(memory) = gpu.memory else {
-        // While the reading is missing, an earlier finding stays until the gap becomes too long.
+        // The reading is missing in this sample, so an earlier finding stays. `stretch` ends if the reading is
+        // missing for too long.
         output.findings.extend(active.cloned());
         return;
     };

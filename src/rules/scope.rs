@@ -32,7 +32,8 @@ impl<'de> Deserialize<'de> for Scope {
         for field in selector.fields() {
             match field {
                 None => return Err(wrong("has a word that is not a field")),
-                // Rules compute `idle` and `finding`, and `is` depends on who runs the query.
+                // Reject fields whose values depend on the rules (`idle`, `finding`) or on the user who runs the
+                // query (`is`).
                 Some(Field::Idle | Field::Finding | Field::Is) => {
                     return Err(wrong(
                         "uses idle, finding or is, which are allowed only in filters",

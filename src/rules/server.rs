@@ -42,7 +42,8 @@ fn is_server_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> Op
     let is_worker = names.is_worker_of_a_server;
     let own_clients = listening::has_clients(process, snapshot).filter(|_| !is_worker);
     let mut family_clients = listening::family_has_clients(process, snapshot);
-    // In such a pool, the workers, their starter and their driver listen only for each other.
+    // In a pool with `listens_for_itself`, the workers, their starter and their driver accept connections only from
+    // each other.
     if names.pool.is_some_and(|pool| pool.listens_for_itself) {
         family_clients = family_clients.or(Some(false));
     }

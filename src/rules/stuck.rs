@@ -111,7 +111,8 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
 /// Shortens the streak to the time since the CPU time last advanced, if that is known and later.
 fn limit_to_unchanged_cpu_time(streak: Streak, process_history: &ProcessHistory) -> Streak {
     match process_history.still_since() {
-        // The CPU time in the first sample that shows `D` was used before that sample.
+        // An advance in the first sample that shows `D` does not shorten the streak, because the process used that
+        // CPU time earlier.
         Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }

@@ -42,8 +42,8 @@ const LEAST_SECONDS: f64 = 10.0;
 const LEAST_SHARE: f64 = 0.1;
 /// Maximum age, in seconds, at which a CPU reading is still usable.
 const OLDEST_CPU_SECONDS: f64 = 60.0;
-/// Time, in seconds, that the suggested `gpumem check --window` is longer than the duration, which must fit into the
-/// window.
+/// The suggested `gpumem check --window` exceeds the duration by this many seconds, so that the duration fits into
+/// the window.
 const MARGIN_SECONDS: f64 = 5.0;
 
 /// A process that meets all conditions of a rule except the duration.

@@ -157,7 +157,7 @@ pub(super) struct Doubts(Vec<UndecidedReason>);
 impl Doubts {
     pub(super) fn add(&mut self, doubt: UndecidedReason) {
         if let UndecidedReason::ShortHistory { needed, observed } = doubt {
-            // For the same required time, keep only the process that must wait longest.
+            // Of the processes with the same required time, keep only the one that must wait longest.
             let same = self.0.iter_mut().find_map(|doubt| match doubt {
                 UndecidedReason::ShortHistory { needed: for_one, observed }
                     if *for_one == needed =>

@@ -26,8 +26,8 @@ pub(super) struct NamedPid {
 }
 
 impl NamedPid {
-    /// Remembers a trusted process with this pid. If the process is not trusted and is a different one, forgets the
-    /// old one.
+    /// Remembers a process with this pid if it is trusted. Otherwise, forgets the remembered process if this is a
+    /// different one.
     pub(super) fn record(&mut self, process: &Process, is_trusted: bool) {
         let last = self.process.as_deref();
         let is_same = last.is_some_and(|last| last.start_ticks == process.start_ticks);

@@ -41,8 +41,8 @@ enum ValueKind {
     Commands,
 }
 
-/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed, like
-/// times.
+/// Returns the kind of an argument's values. Returns `None` if clap knows the values, or if they cannot be listed,
+/// such as times.
 fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
     Some(match (command, id) {
         (_, "pid") => ValueKind::Pids,

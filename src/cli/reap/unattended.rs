@@ -338,8 +338,8 @@ impl ServiceLoop<'_> {
         }
     }
 
-    /// Prints a warning, unless it repeats the previous warning. Without a warning after an earlier one, prints that
-    /// every GPU can be read.
+    /// Prints a warning, unless it repeats the previous warning. If there is no warning but there was one before,
+    /// prints that every GPU can be read.
     fn print_once(&mut self, text: Option<String>) {
         match &text {
             Some(text) if self.last_warning.as_ref() != Some(text) => warn(text),

@@ -8,8 +8,8 @@
 //! conflict, so they cannot be refused, and the order does not depend on when the kernel wakes a process. Nothing is
 //! written.
 //!
-//! A process loses its record locks when it closes any descriptor of the file. So a waiting process keeps the files
-//! open, and nothing else in gpumem may open them.
+//! A process loses its record locks when it closes any descriptor of the file. A waiting process therefore keeps the
+//! files open, and no other code in gpumem may open them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::host::gpu::claims::is_locked;
 use crate::host::machine::clocks::read_clocks;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long a place is valid without being prolonged. Long enough for a busy machine.
+/// Time for which a place stays valid unless the process prolongs it, long enough for a busy machine.
 const VALID_NS: u64 = 5 * SECOND_NS;
 /// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for ten years after boot.
 const TICK_NS: u64 = 100_000;
 /// Number of low bits of a range's start that are zero, so that ranges do not overlap. The length is in seconds.
 const LENGTH_BITS: u32 = 21;
-/// Interval between looks at the claims and queues, which do not involve the driver.
+/// Interval between checks of the claims and queues. The checks do not call the driver.
 const POLL: Duration = Duration::from_millis(20);
 /// Maximum number of locks read for each GPU. Any user can take record locks.
 const MAX_LOCKS: usize = 1000;
@@ -52,7 +52,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Keeps a place in these queues until dropped. `gpus` has each GPU's lock and queue file.
+    /// Keeps a place in these queues until the result is dropped. `gpus` contains the path of each GPU's lock and the
+    /// open queue file.
     pub(super) fn hold(gpus: Vec<(PathBuf, Arc<OwnedFd>)>, arrived_ns: u64) -> io::Result<Self> {
         let (changed, changes) = sync_channel(1);
         let (stop, stopped) = channel();
@@ -85,7 +86,7 @@ fn watch(
         let now = gpus.iter().map(look).collect();
         if before != now {
             before = now;
-            // If it is full, the receiver has not yet seen the previous change.
+            // If the channel is full, the receiver has not yet seen the previous change.
             let _ = changed.try_send(());
         }
     }
@@ -124,7 +125,8 @@ pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -
     places
 }
 
-/// Returns `None` for a place that is no longer valid, and for other programs' locks.
+/// Returns the place that a lock stands for. Returns `None` if the place is no longer valid, or if the lock belongs
+/// to another program.
 fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
     let ticks = u64::try_from(lock.l_start).ok()? >> LENGTH_BITS;
     let arrived_ns = ticks * TICK_NS;
@@ -173,7 +175,8 @@ mod tests {
             let abroad = libc::flock { l_pid: 0, ..held };
             assert_eq!(valid(&abroad, now), Some(None));
         }
-        // Other programs' locks: a whole file, a position that is no time, a time to come, a place for ever.
+        // Locks of other programs: on the whole file, at a position that is not an arrival time, at a future time,
+        // and without an end.
         let arrived = start_of(now);
         for other in [
             lock(0, 0),

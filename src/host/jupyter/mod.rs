@@ -74,7 +74,7 @@ impl KernelCandidate {
 #[derive(Clone, Debug)]
 pub struct LocalKernel {
     pub jupyter: Jupyter,
-    /// Server to which requests can be sent, or `None` if the kernel has none or if it cannot be used
+    /// Server to which requests can be sent, or `None` if the kernel has no server or the server cannot be used
     /// (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,

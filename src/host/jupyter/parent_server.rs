@@ -50,7 +50,7 @@ fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32
 
 /// Searches all processes. If a daemon started the kernel, the starter is not among the ancestors.
 fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
-    // The first process of a pid namespace outlives all others in it. If the starter has pid 1 but is not an
+    // The first process of a pid namespace outlives all its other processes. If the starter has pid 1 but is not an
     // ancestor, it is therefore in a different namespace.
     let is_whole = access(roots.proc.join("1"), Access::EXISTS).is_ok();
     if !is_whole || number <= 1 || kernel.numbers.is_empty() {

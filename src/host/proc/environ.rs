@@ -118,8 +118,8 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
 }
 
 /// Parses the variables like [`parse_environ`]. Returns `None` if the environment exceeds the limit or if a title has
-/// overwritten it, unless it contains one of the variables that are used nevertheless. setproctitle leaves zero bytes
-/// and part of the title.
+/// overwritten it, unless it contains one of [`KEPT_IF_INCOMPLETE`]. An environment that setproctitle has overwritten
+/// contains zero bytes and part of the title.
 pub(in crate::host) fn parse_whole_environ(
     bytes: &[u8],
 ) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
@@ -197,7 +197,7 @@ mod tests {
     fn an_overwritten_or_long_environ_keeps_only_the_keep() {
         let is_complete = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
         assert!(is_complete(b"") && is_complete(b"RANK=1\0HOME=/root\0"));
-        // setproctitle has left the end of a title, and zero bytes.
+        // What setproctitle can leave: the end of a title, and zero bytes.
         for bytes in
             [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
         {

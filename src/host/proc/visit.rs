@@ -31,7 +31,7 @@ const YOUNG_NS: u64 = 60 * SECOND_NS;
 
 const YOUNG_VISIT_NS: u64 = 5 * SECOND_NS;
 
-/// Number of visits to an older program of which one reads all files.
+/// One in this many visits to an older program reads all files.
 const VISITS_TO_ALL: u32 = 10;
 
 /// Maximum number of bytes read from `cgroup.events`, which has two lines.

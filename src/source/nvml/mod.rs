@@ -89,7 +89,7 @@ pub struct Nvml {
     gpus: Vec<GpuReader>,
     away: Option<Away>,
     counted: Instant,
-    /// A second initialisation of NVML, with which the GPUs are counted.
+    /// A second initialisation of NVML, used to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 

@@ -13,7 +13,7 @@ use crate::model::snapshot::GpuProcess;
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
 /// Maximum interval at which a driver takes samples. It is 1/6 s to 1 s, depending on the product (`nvml.h`,
-/// `nvmlDeviceGetUtilizationRates`). If there is no sample in a shorter time, this proves nothing.
+/// `nvmlDeviceGetUtilizationRates`). The absence of samples in a shorter time proves nothing.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -137,7 +137,7 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        // If a read failed, keep collecting, because the next one returns the missing samples.
+        // If a read failed, keep collecting, because the next read returns the missing samples.
         if is_known && is_whole {
             self.previous = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
