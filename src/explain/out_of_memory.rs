@@ -76,7 +76,7 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
 }
 
 /// Returns when most memory was used, and how much more than in the last sample. Returns `None` if usage was never
-/// higher.
+/// higher or is unknown.
 fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
     let buckets = input.courses.gpu(gpu)?.buckets().iter();

@@ -377,8 +377,9 @@ impl Subject<'_> {
         }
     }
 
-    /// Predicts when the leak will fill the GPU. Returns `None` if the finding is about several
-    /// GPUs or if MIG is in use, because an instance cannot use all free memory of the GPU.
+    /// Predicts when a leak will fill the GPU. Returns `None` without an active finding that contains a forecast, or
+    /// if the finding is about several GPUs. Also returns `None` under MIG, because an instance cannot use all free
+    /// memory of the GPU.
     fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
         let rows = self.on.iter().filter(|on| on.gpu.index == gpu.index);
         if row.gpu_instance_id.is_some() || rows.count() > 1 {

@@ -75,8 +75,8 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Returns how much memory is in use on GPUs without listed processes, or `None` if it is too little to report.
-    /// In a container, processes of other containers may hold this memory.
+    /// Returns how much memory is in use on GPUs without listed processes, or `None` if the amount is unknown or too
+    /// small to report. In a container, processes of other containers may hold this memory.
     pub fn unlisted_bytes(&self) -> Option<u64> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.processes.as_ref().is_some_and(Vec::is_empty));
         gpus.filter_map(|gpu| gpu.balance()?.notable_bytes()).reduce(u64::saturating_add)

@@ -163,8 +163,8 @@ impl AskedRelease {
         self.overlaps(time, time, 0.0)
     }
 
-    /// Returns whether this period overlaps the request or its effects, which can appear up to `later_seconds` after
-    /// it.
+    /// Returns whether the period from `since` to `until` overlaps the request or its effects, which can appear up to
+    /// `later_seconds` after the request.
     pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
         let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
         let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
@@ -202,7 +202,7 @@ impl Process {
     }
 
     /// Returns the last known facts about a process that has exited but is still listed by NVML. Returns `None` if
-    /// /proc lists the pid, or if the pid may be that of another process.
+    /// there are none, if /proc lists the pid, or if the pid may be that of another process.
     pub fn ended(&self) -> Option<&LastKnown> {
         let is_ended = self.unresolved.is_none() && !self.identity().is_certain();
         self.last_known.as_deref().filter(|_| is_ended)

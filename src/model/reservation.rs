@@ -144,9 +144,9 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Returns whether a GPU is unused: NVML lists no process on it, no process has its device file open, its
-    /// utilization is 0, and little memory is used. Monitors and desktops are ignored. Returns `None` if a required
-    /// fact is unknown.
+    /// Returns whether a GPU is unused: NVML lists no process on it and reports no utilization, no process is known
+    /// to have its device file open, and little memory is used. Monitors and desktops are ignored. Returns `None` if
+    /// the GPU does not answer, or its process lists or memory are unknown.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {
         if gpu.stale_seconds.is_some() || !self.lists_all(gpu) {
             return None;

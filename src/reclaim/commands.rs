@@ -319,7 +319,8 @@ pub fn own_commands(
     process.map_or_else(OwnCommands::default, commands_of)
 }
 
-/// Returns the command that explains a finding, or `None` if the finding's process has no certain identity.
+/// Returns the command that explains a finding, or `None` if the identity of the finding's process is uncertain and
+/// the process is not dead.
 fn explain_command(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {

@@ -57,7 +57,8 @@ pub(super) fn find_leader(members: &[TargetProcess], processes: &[&Process]) -> 
         .map_or(0, |member| member.pid)
 }
 
-/// Returns the launcher of a rank's run, or `None` if the parent is not a launcher.
+/// Returns the launcher of a rank's run. Returns `None` if the process that started the rank is not its parent now,
+/// or is not a launcher.
 pub(super) fn find_launcher<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
     let parent = rank.parent.as_ref().filter(|parent| rank.ppid == Some(parent.pid))?;
     let is_launcher =

@@ -81,7 +81,8 @@ impl Store {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Returns the latest complete snapshot, or `None` if there is none. Decodes only the end of a segment.
+    /// Returns the latest complete snapshot, or `None` if there is none. Decodes only the ends of the newest few
+    /// segments.
     pub fn latest(&self) -> Option<Latest> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }

@@ -35,7 +35,7 @@ use crate::units::{Bytes, MIB, Span};
 const PINNED_SHARE: f64 = 0.05;
 /// Minimum time, in seconds, without growth before a forecast is withdrawn, because samples can be this far apart.
 const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
-/// Maximum forecast, in seconds. Growth will hardly stay constant for longer.
+/// Maximum forecast, in seconds. Growth is unlikely to stay constant for longer.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
 /// Minimum length, in seconds, of the window; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
@@ -159,7 +159,7 @@ impl LeakingGpu {
     }
 }
 
-/// Returns the seconds until the GPU is full, or `None` if the growth rate may be zero or the GPU would not fill
+/// Returns the seconds until the GPU is full, or `None` if the growth rate may be zero or the GPU might not fill
 /// within [`LONGEST_FORECAST_SECONDS`].
 fn forecast(trend: &Trend, free_bytes: u64) -> Option<f64> {
     let until_full = |rate: f64| free_bytes as f64 / rate;

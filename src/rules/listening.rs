@@ -85,7 +85,7 @@ pub(super) fn listens_for_others(process: &Process, snapshot: &Snapshot) -> bool
 }
 
 /// Returns the addresses of the process's sockets that may have clients outside its job. Returns `None` if an old
-/// recording contains only the fact that the process listens.
+/// recording contains only the fact that the process listens, unless the process belongs to a distributed run.
 fn addresses_for_others<'a>(
     process: &'a Process,
     snapshot: &Snapshot,

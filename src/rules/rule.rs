@@ -262,8 +262,9 @@ impl<'a> RuleInput<'a> {
         active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// Returns the same as [`active_finding_on`](Self::active_finding_on), except that it returns `None` if the
-    /// samples of the condition have a gap after the end of the finding.
+    /// Returns the same as [`active_finding_on`](Self::active_finding_on) if `stretch`, the current period of the
+    /// condition, began before the finding's last sample. Otherwise, returns `None`, because the samples of the
+    /// condition have a gap.
     pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
         self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);

@@ -20,8 +20,8 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
 }
 
-/// Returns whether the process is a server, or `None` if it is only possible. Uses the cached facts about the names
-/// of the process.
+/// Returns whether the process is a server, or `None` if that is unknown. Uses the cached facts about the names of
+/// the process.
 pub(super) fn is_server(
     process: &Process,
     process_history: &ProcessHistory,

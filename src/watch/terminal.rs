@@ -27,7 +27,7 @@ use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
 use ratatui::buffer::Buffer;
 
-/// Whether the terminal is taken over. A panic hook can reach only a static.
+/// Whether the terminal is taken over. This is a static, because a panic hook has no access to the [`Screen`].
 static TAKEN: AtomicBool = AtomicBool::new(false);
 /// The output that [`restore`] uses.
 static TERMINAL: Mutex<Option<TerminalOutput>> = Mutex::new(None);

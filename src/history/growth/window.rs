@@ -67,7 +67,7 @@ impl View<'_> {
     }
 
     /// Returns whether the growth is neither a high-water mark, nor a filling cache, nor a band that fills up. The
-    /// first two are possible only if memory is almost never freed, and the third only if it is freed often.
+    /// first two are possible only if memory is almost never freed, and the third only otherwise.
     fn is_no_high_water(&self, start: u32, end: u32, counted: f64) -> bool {
         if self.is_in_its_band(start) {
             false

@@ -29,8 +29,8 @@ pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// Returns how many bytes the processes of a cgroup can still allocate, or `None` if the cgroup has no limit. The
-/// kernel can reclaim page cache, so page cache is available for allocation.
+/// Returns how many bytes the processes of a cgroup can still allocate, or `None` if the cgroup has no limit or its
+/// files cannot be read. The kernel can reclaim page cache, so page cache is available for allocation.
 fn read_room(folder: &Path) -> Option<u64> {
     let read = |name| read_text(&folder.join(name), FILE_BYTES);
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;

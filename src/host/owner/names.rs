@@ -243,7 +243,7 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
 }
 
 /// Reads the name of a pod from the name of its log folder, `NAMESPACE_NAME_UID` (kubelet:
-/// `pkg/kubelet/kuberuntime`). Returns `None` if several folders have the same uid.
+/// `pkg/kubelet/kuberuntime`). Returns `None` if no folder or more than one folder has this uid.
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {

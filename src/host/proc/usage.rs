@@ -163,7 +163,7 @@ impl<'a> UsageReader<'a> {
         let groups: BTreeSet<u32> = named.iter().filter_map(group_of).collect();
         let is_of_group =
             |listed: &Listed| listed.process_group.is_some_and(|group| groups.contains(&group));
-        // The job of a script must not include gpumem and its children.
+        // If a script runs gpumem, the script's job must not include gpumem and its children.
         let own_pid = std::process::id();
         let is_own = |pid: u32, listed: &Listed| pid == own_pid || listed.ppid == Some(own_pid);
         let of_groups = self

@@ -1,8 +1,8 @@
 //! Joins processes into families: first by facts from the kernel (groups, sessions, parents, dead pids), then by
 //! environment variables that identify a run, and finally by cgroups.
 //!
-//! Processes of different users, or of two notebook kernels, never belong together. If a group, session or other
-//! property contains such processes, it joins none of its processes.
+//! Processes of different users, or of two notebook kernels, never belong together. If such processes share a group,
+//! session or other property, none of the processes that share it are joined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

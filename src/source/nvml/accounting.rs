@@ -63,8 +63,8 @@ impl Accounting {
     }
 }
 
-/// Reads the statistics of a process. Returns `None` if there are none, or only those of an earlier process with this
-/// pid.
+/// Reads the statistics of a process. Returns `None` if there are none, if they are impossible, or if they are about
+/// an earlier process with this pid.
 fn look_up(pid: u32, device: &Device<'_>, calls: &mut Calls) -> Result<Option<Lifetime>, ()> {
     const CALL: &str = "nvmlDeviceGetAccountingStats";
     let stats = match calls.raw(CALL, || device.accounting_stats_for(pid)) {

@@ -67,7 +67,8 @@ pub fn gpu_form(area: Rect, max: u16, usual: u16, needs: &LayoutNeeds) -> (Form,
     }
 }
 
-/// Returns the number of rows for cards with charts as tall as `budget` allows, or `None` if the cards do not fit.
+/// Returns the number of rows for cards with charts as tall as `budget` allows, or `None` if the cards do not fit or
+/// there are no GPUs.
 fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
     let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
     let down = count.div_ceil(cards_across(area.width, count));

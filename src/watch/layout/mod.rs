@@ -211,7 +211,8 @@ pub struct ChartGrid {
 }
 
 impl ChartGrid {
-    /// Arranges `count` charts in as few columns as the rows allow. Returns `None` if the charts do not fit.
+    /// Arranges `count` charts in as few columns as the rows allow. Returns `None` if the charts do not fit or
+    /// `count` is 0.
     pub fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
         let max = cells_across(area.width).clamp(1, count);

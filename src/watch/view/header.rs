@@ -121,8 +121,8 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
-/// Returns the seconds since a GPU last answered, or `None` if a GPU answers. New samples still contain data about
-/// the host, but their time does not apply to the GPUs.
+/// Returns the seconds since a GPU last answered, or `None` if a GPU answers or there are no GPUs. New samples still
+/// contain data about the host, but their time does not apply to the GPUs.
 fn silent_seconds(snapshot: &Snapshot) -> Option<f64> {
     let ages: Option<Vec<f64>> = snapshot.gpus.iter().map(|gpu| gpu.stale_seconds).collect();
     ages?.into_iter().reduce(f64::min)
