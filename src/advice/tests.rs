@@ -1,4 +1,4 @@
-//! Tests that the advice is printable and suits the process, and that it recommends nothing that frees no memory.
+//! Tests that the advice is printable and suits the process, and does not recommend calls that free no memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn every_line_is_printable_and_has_a_source() {
     }
 }
 
-/// Words of calls and settings that return no memory to the driver.
+/// Parts of the names of calls and settings that return no memory to the driver.
 const USELESS: &[&str] = &[
     "clear_session",
     "reset_default_graph",

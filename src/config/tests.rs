@@ -30,7 +30,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
-/// Checks how the error for each text starts, after the file name.
+/// Asserts that each text is rejected with an error that starts, after the file name, with the given words.
 #[track_caller]
 fn assert_refused(rows: &[(&str, &str)]) {
     for (text, start) in rows {

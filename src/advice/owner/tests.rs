@@ -1,4 +1,4 @@
-//! Tests that the owner of a process is found, and that the command ends only this process.
+//! Tests that the owner of a process is found, and that the advised command ends only this process.
 
 use std::sync::Arc;
 
@@ -163,7 +163,7 @@ fn a_job_that_only_the_process_names_is_in_no_command() {
     ] {
         assert!(!only(&within(cgroup)).contains(doubt), "{cgroup}");
     }
-    // With the cgroup names of newer Slurm, only the process claims the job's ID.
+    // Newer Slurm does not name the job in the cgroup, so only the process itself claims the job ID.
     let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
     assert!(only(&within(newer)).contains(doubt));
     assert_eq!(owner(&within(newer)).unwrap().command, None);
@@ -184,7 +184,7 @@ fn an_array_task_is_named_by_array_and_task() {
     assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
     assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
-    // Without a readable environment, the process might be a task of an array.
+    // If the environment is unreadable, the process might be a task of an array.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
@@ -432,7 +432,7 @@ fn each_owner_is_named_with_the_command_that_ends_one_program() {
         ("/usr/bin/python3 /v/bin/wandb agent a/b/c", &[], "W&B's agent", None),
         ("/usr/bin/gitlab-runner run", &[("CI_JOB_ID", "7")], "GitLab's runner job 7", None),
         ("/usr/bin/java -jar /var/agent.jar -url x", &[], "Jenkins", None),
-        // If slurmstepd might not be root's, the job ID is only a claim.
+        // Root's slurmstepd confirms the job ID. Otherwise, the ID is only a claim of the process.
         ("/usr/sbin/slurmstepd", &[("SLURM_JOB_ID", "7")], "Slurm job 7", Some("scancel 7")),
     ] {
         let owned = below(ancestor, true, variables);

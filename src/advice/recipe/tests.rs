@@ -18,7 +18,7 @@ fn options() -> RecipeOptions {
     }
 }
 
-/// Runs `before`, then the recipe as a kernel does. Returns the report and the value of `after`.
+/// Runs `before` and then the recipe, as a kernel does. Returns the report, and the value of the expression `after`.
 fn run_with(
     options: &RecipeOptions,
     variables: &[(&str, &str)],
@@ -105,7 +105,7 @@ fn a_real_pytorch_without_cuda_is_unchanged() {
     let python = "/usr/bin/python3";
     let has_torch = Command::new(python).args(["-c", "import torch"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
-        // CI installs PyTorch for other tests, which fail without it.
+        // The test can be skipped, because in CI, other tests fail if PyTorch is missing.
         return;
     }
     let mut options = options();

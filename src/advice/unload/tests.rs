@@ -1,4 +1,4 @@
-//! Tests of the table and of judging answers, and that the advice in `explain` agrees with the table.
+//! Tests the table and the verdicts on answers, and that the advice in `explain` agrees with the table.
 
 use super::*;
 use crate::advice;
@@ -38,7 +38,7 @@ fn every_row_is_complete() {
             continue;
         };
         assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
-        // Answers or connections must prove the server idle.
+        // Answers or the absence of connections must prove that the server is idle.
         assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
         let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
         for deed in deeds(row).into_iter().chain(hold.map(|question| question.request("m"))) {
@@ -107,7 +107,7 @@ fn servers_are_recognised_by_command_folder_and_port() {
     }
 }
 
-/// Returns the name of the entry for a listening process.
+/// Returns the name of the table entry that matches a listening process.
 fn server_in(working_directory: Option<&str>, command: &str, port: u16) -> Option<&'static str> {
     let process = Process {
         start_ticks: Some(7),
@@ -294,7 +294,7 @@ fn answers_map_to_the_right_verdict() {
         (question.check(&answer(status, body), &mut facts), facts)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
-    // Ollama lists a model that is only in host memory with `size_vram` 0. Each use changes `expires_at`.
+    // If a model is only in host memory, Ollama reports a `size_vram` of 0. Each use of a model changes `expires_at`.
     let ollama = &api("ollama").idle[0];
     let (judged, facts) = asked(
         ollama,

@@ -151,7 +151,7 @@ fn a_missing_target_is_a_usage_error_that_lists_existing_targets() {
         assert_eq!(exit, Exit::Usage, "{message}");
         assert!(message.contains(part), "{typed}: {message}");
     }
-    // The unreadable GPU could contain the process.
+    // The process could be on the GPU that cannot be read.
     scene.gpu(1).processes = None;
     history.observe(scene.step().clone());
     assert_eq!(refused(&history, "9").0, Exit::CannotMeasure);

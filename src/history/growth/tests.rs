@@ -13,9 +13,9 @@ fn instant(seconds: f64) -> Time {
 
 struct Played {
     growth: Growth,
-    /// Times, in minutes, at which a leak was found and at which it ended, alternately.
+    /// Alternating times, in minutes, at which a leak finding began and ended.
     turns: Vec<f64>,
-    /// Times, in minutes, at which the report of a leak or of stopped growth began and ended, alternately.
+    /// Alternating times, in minutes, at which a report of a leak or of stopped growth began and ended.
     words: Vec<f64>,
 }
 
@@ -54,7 +54,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     Played { growth, turns, words }
 }
 
-/// Checks with several sampling intervals that a leak is found once and stays found.
+/// Asserts, for several sampling intervals, that a leak is found once and stays found.
 #[track_caller]
 fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -63,7 +63,7 @@ fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Checks with several sampling intervals that no leak is ever found.
+/// Asserts, for several sampling intervals, that no leak is ever found.
 #[track_caller]
 fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -72,7 +72,7 @@ fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Checks with several sampling intervals that no leak is found at the end, and at most one before.
+/// Asserts, for several sampling intervals, that no leak is found at the end, and at most one before.
 #[track_caller]
 fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -95,11 +95,11 @@ fn a_leak_is_found_at_any_rate_whatever_was_before() {
     assert_leak(240.0, |t| BASE + steps(1.5 * t, 2.0));
     assert_leak(60.0, |t| BASE + t * t);
     assert_leak(110.0, |t| BASE + steps(20.0 * (t - 80.0).max(0.0), 2.0));
-    // First, a model is loaded in four pieces. Then, the batch size changes. Finally, memory spikes.
+    // In these cases, a model is loaded in four pieces, the batch size changes, or memory spikes.
     assert_leak(30.0, |t| 500.0 + 3000.0 * t.floor().min(4.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 20.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t);
-    // First, samples are missing. Then, there is a gap of a few minutes.
+    // In these cases, samples are missing, or there is a gap of a few minutes.
     assert_leak(40.0, |t| if (t * 7.3).fract() < 0.15 { f64::NAN } else { BASE + 20.0 * t });
     assert_leak(40.0, |t| if t > 12.0 && t < 17.0 { f64::NAN } else { BASE + 20.0 * t });
 }
@@ -137,7 +137,7 @@ fn it_is_growing_before_it_is_a_leak_and_too_short_before_that() {
 
 #[test]
 fn a_leak_is_found_below_memory_that_comes_and_goes() {
-    // First, there are evaluations every ten minutes. Then, a sawtooth. Finally, noise.
+    // The leak lies below evaluations every ten minutes, a sawtooth, or noise.
     assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {
@@ -156,7 +156,8 @@ fn epochs_that_keep_something_are_a_leak_from_the_fourth_on() {
 
 #[test]
 fn growth_that_was_not_sampled_proves_nothing() {
-    // Samples are taken in five short bursts, forty minutes apart. In each burst, there is more memory.
+    // Samples are taken in five short bursts, forty minutes apart. Each burst shows more memory than the previous
+    // burst.
     let mut growth = Growth::default();
     for visit in 0..5u64 {
         for sample in 0..6u64 {
@@ -187,7 +188,7 @@ fn growth_that_levels_off_is_no_leak_in_the_end() {
 
 #[test]
 fn growth_that_levels_off_over_hours_is_dismissed_before_half_way() {
-    // The first quarter of the curve looks like a leak.
+    // At first, the curve looks like a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
             let settles = |t: f64| BASE + 12_000.0 * (1.0 - (-t / hours / 60.0).exp());
@@ -247,7 +248,7 @@ fn growth_that_stops_is_withdrawn_within_minutes() {
 
 #[test]
 fn a_leak_that_pauses_as_it_always_did_goes_on() {
-    // Requests arrive for two minutes, and then pause for three to six.
+    // Requests arrive for two minutes, and then pause for three to six minutes.
     for pause in [3.0, 4.5, 6.0] {
         assert_leak(180.0, |t| {
             let (rounds, rest) = ((t / (2.0 + pause)).floor(), t % (2.0 + pause));
@@ -310,7 +311,8 @@ fn large_steps_are_found_from_the_fourth_on() {
             assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
-    // First, a model is loaded in parts. Then, trials have different sizes. Finally, a step is reverted.
+    // In these cases, a model is loaded in parts, trials have different sizes, or memory alternates between two
+    // levels.
     assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
     assert_never(70.0, |t| {
         BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]
@@ -328,7 +330,7 @@ fn equal_peaks_are_no_leak_at_any_period() {
 
 #[test]
 fn a_sawtooth_that_beats_with_the_samples_is_no_leak() {
-    // In each tooth, the sample near the bottom is taken 0.8 s later.
+    // In each tooth, the first sample is taken slightly later than in the previous tooth, so the lowest samples rise.
     for (interval, period) in [(20.0, 339.2), (15.0, 149.6), (30.0, 299.0), (10.0, 119.9)] {
         let period = period / 60.0;
         let played = play(interval, 120.0, |t| BASE + 15_000.0 * (t % period) / period);
@@ -410,7 +412,7 @@ fn no_input_panics_or_grows_without_bound() {
     }
 }
 
-/// Returns a generator of random times, whose mean distance is `mean` minutes.
+/// Returns a generator of increasing random times that are `mean` minutes apart on average.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
     let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
@@ -459,7 +461,7 @@ fn requests_that_come_and_go_are_no_leak() {
                 at = next();
             }
             ends.retain(|end| *end > t);
-            // Requests arrive only in the first quarter of an hour.
+            // For a quarter of an hour, there are 15 requests. After that, requests come and go at random.
             BASE + 400.0 * if t < 15.0 { 15.0 } else { ends.len() as f64 }
         });
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");
@@ -501,7 +503,7 @@ fn requests_that_leak_are_one_leak_however_they_come() {
 #[test]
 fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() {
     for interval in [10.0, 30.0, 60.0] {
-        // Requests arrive for six minutes, then pause for four. One of the pauses takes twenty minutes.
+        // Requests arrive for six minutes, then pause for four. One of the pauses takes 26 minutes.
         let played = play(interval, 180.0, |t| {
             let active = |t: f64| (t / 10.0).floor() * 6.0 + (t % 10.0).min(6.0);
             let before = t.min(84.0);

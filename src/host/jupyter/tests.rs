@@ -118,7 +118,7 @@ fn a_token_is_read_from_the_file_named_by_the_environment() {
     proc.write(50, "/run/secrets/token", "filed\n");
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new("filed"));
-    // The token file is read only if it belongs to the server's owner.
+    // A symbolic link could lead to another user's file, so gpumem does not follow it.
     let token = proc.root_of(50).join("run/secrets/token");
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();

@@ -242,7 +242,7 @@ const SECRETS: [(&str, &str); 216] = [
     ("bash|-c|curl https://api.example.com/v1/webhooks/s3cret", "s3cret"),
 ];
 
-/// Further services whose secrets are recognised by their form.
+/// Secrets of further services, which are recognised by their form.
 const LOOKS: [(&str, &str); 14] = [
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
     ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
@@ -373,7 +373,7 @@ fn parts(arguments: &str) -> Vec<&str> {
 #[test]
 fn the_secrets_table_is_valid() {
     let table = parse().unwrap();
-    // The code compares lower-case words without trailing digits.
+    // The code compares these words with lower-case text.
     assert!(
         table.words.iter().chain(&table.harmless_words).all(|word| *word == word.to_lowercase())
     );
@@ -450,7 +450,7 @@ fn secrets_in_environment_values_are_masked() {
             "expandable_segments:True,max_split_size_mb:128",
             "expandable_segments:True,max_split_size_mb:128",
         ),
-        // Such ids must remain visible, because they distinguish jobs.
+        // A random id must remain visible, because ids distinguish jobs.
         ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
         let mut masked = Cow::Borrowed(value);

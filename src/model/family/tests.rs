@@ -1,4 +1,4 @@
-//! Tests which processes are joined into families, and above all which are kept apart.
+//! Tests which processes are joined into families and which are kept apart.
 
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
@@ -108,7 +108,7 @@ fn two_jobs_of_one_shell_are_two_families() {
         ..typed(pid)
     };
     assert_eq!(members(&[orphaned(100), orphaned(200)]), [[100], [200]]);
-    // If the shell has a device file open, too, nothing changes.
+    // The programs stay separate even if the shell also has a device file open.
     let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
     assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
@@ -138,7 +138,7 @@ fn two_notebook_kernels_are_always_two_families() {
     let (one, two) = (server(kernel(100)), server(kernel(200)));
     assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
 
-    // If the server is the first process of the container and has a device file open, nothing changes.
+    // The kernels stay separate even if the server is the container's first process and has a device file open.
     let first = Process { namespace_pid: Some(1), parent: None, ..server(process(40, 40, 40)) };
     let all = [first, one.clone(), two.clone()];
     assert_eq!(members(&all), [[40], [100], [200]]);

@@ -199,7 +199,7 @@ fn an_unknown_verdict_delays_and_then_cancels() {
     test.recheck = Recheck::StillTrue;
     test.advance_at(29.5);
     assert_eq!(test.sent(), [(70, TERM)]);
-    // The unknown verdict delays the next signal, and then cancels it.
+    // An unknown verdict delays the next signal, and then cancels it.
     test.recheck = Recheck::Unknown;
     assert_eq!(test.advance_at(45.0), ActProgress::Waiting { until: at(75.0) });
     assert_eq!(test.advance_at(75.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
@@ -443,8 +443,8 @@ fn a_process_that_frees_its_memory_is_not_killed() {
     assert_eq!(test.sent(), [(70, TERM)]);
 }
 
-/// Returns a child of `ppid` in process group `group`. It started after the plan and otherwise has the facts of
-/// process 70.
+/// Returns a process that started after the plan as a child of `ppid` in process group `group`. All other facts are
+/// those of process 70.
 fn new_child(test: &ActTest, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
     let mut facts = test.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);

@@ -143,7 +143,7 @@ fn the_commands_depend_on_the_process_owner() {
     let roots = with_commands(&found, &snapshot, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // It is unknown who reads the recording.
+    // The reader of a recording is unknown, so the command is for the owner of the process.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
     let plan = plan_of(&findings, &snapshot, &root);
@@ -257,7 +257,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
         kill: Some(format!("gpumem kill{option} 70")),
     };
     assert_eq!(commands_by(&observed, Typist::Owner), both(""), "a recording's owner");
-    // On another machine, the command runs later, when the pid may have been reused.
+    // A command that is typed elsewhere runs later, when the pid may have been reused, so it names the exact process.
     let exactly = both("").kill.map(|command| command.replace("70", "70@700@boot"));
     assert_eq!(commands_by(&observed, Typist::Elsewhere).kill, exactly);
     let mut without_boot_id = observed.clone();
@@ -267,7 +267,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
     assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
-    // In a container, NVML's pid may be that of another process.
+    // In a container, NVML's pid can belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);

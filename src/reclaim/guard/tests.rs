@@ -80,7 +80,7 @@ fn programs_are_matched_by_file_and_whole_name() {
         let facts = with(Some(executable), comm);
         assert_eq!(name(&facts).as_deref(), protected, "{executable}");
     }
-    // If the program file cannot be read, the comm decides, which the kernel truncates.
+    // If the program file cannot be read, gpumem uses the comm, which the kernel truncates.
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
@@ -249,7 +249,7 @@ fn the_owners_exemption_protects_until_it_ends() {
             "{start:?}"
         );
     }
-    // The limit on `GPUMEM_KEEP` also ends the protection of a process with an unreadable environment.
+    // The time limit on `GPUMEM_KEEP` also ends the protection of a process with an unreadable environment.
     for (start, is_protected) in [(Some(at(-3700.0)), false), (Some(at(-60.0)), true)] {
         let process = Process { start_time: start, environment: None, ..keeping("yes", OWNER) };
         let found = limited.by_snapshot(Call::Rule, &process, &snapshot);

@@ -90,7 +90,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
                 }
                 findings.push(found);
             }
-            // A process may have exited since the finding was made.
+            // A process can have exited since the finding was made.
             if dice.roll(15) > 0 {
                 processes.push(process);
             }
@@ -140,7 +140,7 @@ fn the_headline_matches_a_plan_for_all_users() {
         identities.sort_unstable_by_key(|process| process.pid);
         identities.dedup();
         assert!(headline.processes <= identities.len(), "{seed}");
-        // Each process in the plan must have been marked, and no other.
+        // The headline counts exactly the processes in the plan.
         let mut planned = pids.clone();
         planned.sort_unstable();
         planned.dedup();
@@ -155,7 +155,7 @@ fn the_headline_matches_a_plan_for_all_users() {
         taken += headline.processes;
         left += whole.processes - headline.processes;
     }
-    // Both cases must be common.
+    // Both outcomes must be common.
     assert!(taken > 50 && left > 50, "{taken} {left}");
 }
 

@@ -489,7 +489,7 @@ fn a_new_configuration_can_cancel_a_running_act() {
     assert_eq!(test.sent(), sent, "no SIGKILL");
     assert!(!test.scheduler.is_acting());
     assert_eq!(test.count_logged("70: skipped: the finding"), 1, "{:?}", test.system.log);
-    // Even if the configuration ends the process again, gpumem warns again first.
+    // If the configuration allows ending the process again, gpumem first warns again.
     test.reconfigure(REAPS);
     test.run_until(test.system.now + 300.0);
     assert_eq!(test.sent(), sent);

@@ -98,7 +98,7 @@ fn unlisted_memory_is_measured_by_unattributed_bytes() {
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
     let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]));
-    // The target held no memory that NVML would show.
+    // The target held no measurable memory.
     let before = target(&[worker], vec![gpu(0, &[], MIB)]);
     assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), Back::Yes(0));
 }

@@ -17,7 +17,7 @@ fn time(seconds: i64) -> Time {
     Time::from_unix_milliseconds(BEGIN + 1000 * seconds)
 }
 
-/// Returns a snapshot that contains a few hundred incompressible bytes.
+/// Returns a snapshot that contains a few hundred random hexadecimal digits, which compress poorly.
 fn snapshot_at(seconds: i64) -> Snapshot {
     let mut snapshot = Snapshot::new(time(seconds));
     let mut dice = Dice::new(seconds as u64);
@@ -26,8 +26,8 @@ fn snapshot_at(seconds: i64) -> Snapshot {
     snapshot
 }
 
-/// Opens the store. Another test can fork while it holds a lock, and the child inherits the lock until it executes a
-/// program, so this retries.
+/// Opens the store. Retries while the store is busy, because another test can fork while it holds a lock, and the
+/// child inherits the lock until it executes a program.
 fn writer(folder: &Path, limits: StoreLimits) -> StoreWriter {
     loop {
         match StoreWriter::open(folder, limits, Access::Owner) {
@@ -173,7 +173,7 @@ fn a_store_is_bounded_by_size_and_keeps_its_current_segment() {
     assert!((15_000..=20_000).contains(&largest), "{largest}");
     drop(writer);
 
-    // A frame that exceeds all limits is written to a separate segment.
+    // Even a frame that exceeds the size limit is written. All older segments are removed.
     let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);

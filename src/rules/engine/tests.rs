@@ -104,7 +104,8 @@ fn only_the_worst_finding_of_a_process_is_reported() {
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // `idle` does not apply to a stopped process. Its attached finding disappears without being listed as resolved.
+    // `idle` does not apply to a stopped process, so the attached idle finding disappears without being listed as
+    // resolved.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 

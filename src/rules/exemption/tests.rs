@@ -63,7 +63,7 @@ fn a_launcher_without_a_gpu_is_kept_by_known_facts() {
     assert_eq!(kept("command:nightly"), [60]);
     assert_eq!(kept("user=ann"), [42, 60]);
     assert_eq!(kept("user=ben"), [0; 0]);
-    // The ranks' framework is unknown, which protects the rank but not its launcher.
+    // Because the rank's framework is unknown, the exemption protects the rank, but not its launcher.
     assert_eq!(kept("framework=jax"), [42]);
     assert_eq!(kept("gpu:1"), [42]);
 }

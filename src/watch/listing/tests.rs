@@ -44,7 +44,7 @@ fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
         .collect()
 }
 
-/// Makes `child` a child of `parent`, or of a process that is not visible.
+/// Makes `child` a child of `parent` or, without a parent, of a process that is not visible.
 fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
     let parent = parent.map(|at| &snapshot.processes[at]);
     let parent = parent.map(|parent| (parent.pid, parent.start_ticks));

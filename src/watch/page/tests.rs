@@ -53,7 +53,7 @@ fn text(app: &App) -> String {
     lines.iter().map(plain).collect::<Vec<String>>().join("\n")
 }
 
-/// Creates a screen of 80 by 24 with `count` findings about processes on one GPU.
+/// Creates a screen with 80 columns and 24 rows, and with `count` findings about processes on one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
     let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();

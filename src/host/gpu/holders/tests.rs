@@ -81,7 +81,7 @@ fn only_holders_of_a_device_file_are_found() {
     fake.open(73, "/somewhere/dev/nvidia0");
     fake.open(73, "socket:[12]");
     fake.open(73, std::ffi::OsStr::from_bytes(b"/dev/\xff\n\x1b[2J"));
-    // Process 74 is gpumem, which must be excluded.
+    // `/proc/self` leads to process 74, so this is gpumem itself, which must be excluded.
     fake.process(74, &["nvidia0"]);
     symlink("74", fake.proc.join("self")).unwrap();
     for stranger in ["70x", "-70", "99999999999999", "sys", "\u{1b}[2J"] {
@@ -122,7 +122,7 @@ fn all_processes_are_read_every_half_minute_and_on_request() {
     fake.process(80, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
-    // Between full reads, only new processes are read. The changes of old processes therefore remain unnoticed.
+    // Between full reads, only new processes are read, so changes of old processes remain unnoticed.
     fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
@@ -172,7 +172,7 @@ fn unreadable_processes_are_counted_and_are_not_holders() {
     holders.refresh(SECOND, false);
     assert_eq!((holders.pids(), holders.unread()), (vec![], Some(2)));
 
-    // A changed permission must take effect at the next read of all processes.
+    // A changed permission takes effect at the next read of all processes.
     fs::remove_dir_all(fake.folder(70)).unwrap();
     holders.refresh(6 * SECOND, false);
     assert_eq!(holders.unread(), Some(2));

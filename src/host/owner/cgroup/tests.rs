@@ -168,7 +168,7 @@ fn pods_are_known_by_their_uid() {
         );
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
-    // Inside the cgroup namespace of a pod, the path of another pod is relative to gpumem's cgroup.
+    // If gpumem runs in the cgroup namespace of a pod, the path of another pod is relative to gpumem's cgroup.
     for (path, qos) in [
         ("/../../pod{UID}/{A}", None),
         ("/../../../pod{UID}/{A}", None),
@@ -255,7 +255,7 @@ fn units_are_those_of_this_systemd() {
         ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
-        // These units belong to systemd outside the cgroup namespace.
+        // Units below other cgroups are ignored.
         ("/../../system.slice/a.service", None),
         ("/mine/system.slice/a.service", None),
     ] {
@@ -326,7 +326,7 @@ fn the_more_informative_hierarchy_is_used() {
     assert_eq!(place.cgroup.as_deref(), Some("/user.slice"));
     assert_eq!(place.systemd_unit.as_deref(), Some("session-2.scope"));
 
-    // The memory controller may share a hierarchy with other controllers.
+    // The memory controller can share a hierarchy with other controllers.
     let place = parse_cgroup(b"3:cpu,memory:/batch\n");
     assert_eq!(place.cgroup.as_deref(), Some("/batch"));
     assert_eq!(parse_cgroup(b"3:cpu:/batch\n").cgroup, None);

@@ -142,7 +142,7 @@ fn open_files_are_unknown_without_device_files() {
     assert!(!processes.has_gpu_device_files());
     assert_eq!(only_process(processes.sample(&[70], SECOND)).gpu_files, None);
 
-    // The driver is loaded later.
+    // The driver is loaded only now.
     fs::write(fake.dev.join("nvidiactl"), "").unwrap();
     let process = only_process(processes.sample(&[70], 40 * SECOND));
     assert!(processes.has_gpu_device_files());
@@ -364,13 +364,13 @@ fn leaders_and_adopting_parents_are_checked() {
     // Both leaders and the parent are outside this pid namespace.
     let outside = StatLine { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
-    // The first process of a container adopts orphans regardless of its name, as do init and the systemd of a user.
+    // The first process of a container adopts orphans regardless of its name, as do init and a user's systemd.
     fake.put(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
         let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
-    // The parent has changed between samples. The new parent must therefore adopt orphans.
+    // The parent changed between samples, so the new parent is known to adopt orphans, whatever its name is.
     fake.put(62, "status", named("anything", 62));
     fake.put(60, "status", named("bash", 60));
     assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
@@ -419,7 +419,7 @@ fn a_hidden_process_is_not_reported_as_gone() {
     assert_eq!(sample.unreadable, [hidden(71), hidden(72)]);
 }
 
-/// Child process that is killed and reaped when the test ends.
+/// A child process, which is killed and reaped on drop.
 struct Running(Child);
 
 impl Running {
@@ -446,7 +446,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples a real process until `matches` returns `true`. Panics if that takes very long.
+/// Samples a real process until `matches` returns `true`. Panics after two minutes.
 fn sample_until(
     processes: &mut Processes,
     pid: u32,
@@ -482,7 +482,7 @@ fn a_real_child_keeps_its_identity() {
     assert_eq!(first.threads, Some(1));
     // The child may already have used some CPU time.
     assert!(first.cpu_seconds.is_some_and(|seconds| seconds < 5.0), "{:?}", first.cpu_seconds);
-    // The kernel reports small sizes inexactly.
+    // The kernel reports small sizes inexactly, so only check that the size is known.
     assert!(first.rss_bytes.is_some());
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
@@ -532,8 +532,7 @@ fn processes_that_share_a_cpu_wait_for_it() {
     let mut first = rustix::thread::CpuSet::new();
     first.set(0);
     for process in &spinning {
-        // If CPU 0 may not be used, the result is the same, because both processes share other CPUs with further
-        // processes.
+        // Ignore the error: if CPU 0 is not available, other processes compete for the available CPUs.
         let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&process.0)), &first);
     }
     let mut processes = Processes::new(Roots::default());

@@ -155,9 +155,9 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         (tcp(&loopback, 8889, "0A", 7), false),
         (tcp(&loopback, 8888, "01", 7), false),
         (String::new(), false),
-        // A connection to loopback does not reach the socket.
+        // A connection to loopback does not reach a socket on another address.
         (tcp(&other, 8888, "0A", 7), false),
-        // A connection may reach the other process.
+        // A connection can reach the other process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Both sockets belong to the process.
         (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
@@ -183,7 +183,7 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
         (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
         // The other process is bound to the exact address in IPv6 notation.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
-        // The other socket may accept IPv4 connections.
+        // The other socket can also accept IPv4 connections.
         (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
         (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
@@ -296,7 +296,7 @@ fn a_connected_process_outside_the_job_is_a_client() {
         (end(there, 50_000), "01", 21, None, true),
         (end(here, 50_000), "01", 21, Some(99), true),
         (end(here, 50_000), "01", 21, Some(5), false),
-        // The kernel may keep either end of a closed connection.
+        // The kernel can keep either end of a closed connection.
         (end(here, 50_000), "06", 0, None, true),
         (end(here, 50_000), "06", 0, Some(0), true),
         // The connection has not been accepted.

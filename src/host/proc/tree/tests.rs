@@ -38,7 +38,7 @@ impl Fake {
         Folder::list(&self.proc.roots.proc).unwrap()
     }
 
-    /// Renames the folder, so that the folder of the next process with this pid has a different inode number.
+    /// Moves the folder away, so that the folder of the next process with this pid has a different inode number.
     fn replace(&self, pid: u32) {
         let old = self.proc.roots.proc.join(format!("old-{pid}"));
         fs::rename(self.proc.folder(pid), old).unwrap();
