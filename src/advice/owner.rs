@@ -227,8 +227,8 @@ fn slurm(process: &Process) -> Option<Facts> {
     let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(str::to_owned) };
     let step = slurm.step_id.as_deref();
     let is_number = |step: &str| step.bytes().all(|byte| byte.is_ascii_digit());
-    // These steps contain processes that a user started from a shell in the allocation. Ending one must not end the
-    // allocation.
+    // `interactive` and `extern` steps contain processes that a user started from a shell in the allocation. Ending
+    // one of these processes must not end the allocation.
     let is_typed = matches!(step, Some("interactive" | "extern"));
     let doubt = slurm.job_id.as_deref().and_then(|job| doubt(process, slurm, job));
     let facts = known([

@@ -33,7 +33,7 @@ pub(super) fn shows_unicode() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
-        // The font of the Linux console has at most 512 characters.
+        // The font of the Linux console has at most 512 characters, so it lacks many symbols.
         && env::var_os("TERM").is_none_or(|term| term != "linux")
 }
 

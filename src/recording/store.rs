@@ -155,7 +155,7 @@ impl Iterator for Since {
             match reader.next() {
                 Some(Ok(snapshot)) if snapshot.time < self.time => {}
                 Some(Ok(snapshot)) => return Some(Ok(snapshot)),
-                // The segment is empty, or all of its lines are damaged.
+                // The segment has ended, or contains no valid snapshot.
                 None | Some(Err(RecordingError::Empty { .. })) => {
                     let reader = self.reader.take()?;
                     let (first, count) = (reader.damage().first(), reader.damage_count());

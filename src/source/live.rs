@@ -320,7 +320,7 @@ fn doubt(process: &Process, named_ticks: Option<u64>, trust: PidTrust) -> Option
     if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
-    // A zombie has no open files, but its pid cannot have been reused.
+    // A zombie has no open files, so only its start time can be checked.
     if !trust.has_gpu_device_files || process.state == Some('Z') {
         return None;
     }

@@ -237,7 +237,7 @@ impl DriverFacts<'_> {
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
             let check = topic.check(verdict, observation).advise("list-device-files");
-            // Every member of the file's group can open the file, so joining the group is enough.
+            // If members of the file's group can open the file, joining the group is enough.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
                     "ask root to put you into the group {}, then log in again: usermod -aG GROUP USER",

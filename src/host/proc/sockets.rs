@@ -364,7 +364,7 @@ impl SocketTable {
         };
         let mut content = Vec::new();
         match folder.read_list(name, &mut content, TABLE_BYTES) {
-            // The table does not exist if the kernel lacks the protocol or if the process has exited.
+            // If the process still exists, a missing table means that the kernel lacks the protocol.
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             read => read?,
         }

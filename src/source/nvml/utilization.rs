@@ -83,7 +83,7 @@ impl Utilization {
                     sample.encoder_percent,
                     sample.decoder_percent,
                 ];
-                // Some drivers return garbage while zombies exist.
+                // Skip impossible values, which some drivers return while zombies exist.
                 if percents.iter().any(|&percent| percent > 100) {
                     continue;
                 }
