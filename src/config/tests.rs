@@ -306,7 +306,7 @@ fn an_exemption_until_a_date_includes_that_day() {
     };
     for (written, expected) in [
         ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
-        // An exemption in the past has no effect but is not an error.
+        // An exemption that has ended has no effect, but is not an error.
         ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
     ] {
         assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");

@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 /// Memory limit for reading a recording. The reader's zstd window of 128 MiB and several lines of 16 MiB fit within
 /// the limit, but the decompressed 10 GiB do not.
 const MAX_MEMORY_KIB: u64 = 400 << 10;
-/// An optimized build needs a second. The limit allows for an unoptimized build on a busy machine.
+/// An optimized build needs about a second. The limit allows for an unoptimized build on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const READERS: [&[&str]; 5] =

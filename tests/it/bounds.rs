@@ -40,7 +40,7 @@ fn a_long_argv_is_cut_to_four_kibibytes() {
     assert!((4000..=4100).contains(&bytes), "{bytes}");
 }
 
-/// A process can map a file on a hung file system. Opening such a file would hang gpumem, too.
+/// Opening a file on a hung file system would hang gpumem, and any process can map such a file.
 #[test]
 fn files_mapped_by_a_process_are_never_opened() {
     let machine = Machine::new(&one_gpu(&[]));

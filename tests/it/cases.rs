@@ -100,7 +100,7 @@ fn small_workers_of_one_job_are_grouped() {
     let workers: Vec<(&str, u64)> = (5000..5024).map(|pid| ("idle", pid)).collect();
     assert_eq!((exit, findings_of(&report)), (1, workers));
     assert_eq!(report["reclaimable"]["bytes"], 24 * 800 * MIB, "{report:#}");
-    // The text output combines these findings into one paragraph, and does the same with the demo's three orphans.
+    // The text output combines similar findings into one paragraph: these findings, and the demo's three orphans.
     assert!(check("many-small").stdout.contains("idle: 24 processes, 18.8 GiB: 5000, 5001"));
     let demo = support::run(&["check", "--demo"]).stdout;
     assert!(demo.contains("orphan: 3 processes, 1.4 GiB"), "{demo}");

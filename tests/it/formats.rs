@@ -93,7 +93,7 @@ fn junit_and_annotations_agree_with_the_exit_code() {
         let (failures, errors) = counts(&page, &python);
         let expected = if errors > 0 { 3 } else { i32::from(failures > 0) };
         assert_eq!(expected, codes.min(3).max(if codes == 2 { 3 } else { 0 }), "{arguments:?}");
-        // All lines of the annotations are workflow commands, except the last line.
+        // All lines of the annotations but the last are workflow commands.
         let annotated = run(&[&["check", "--format", "github"], arguments].concat());
         assert_eq!(annotated.code, codes, "{arguments:?}");
         let lines: Vec<&str> = annotated.stdout.lines().collect();

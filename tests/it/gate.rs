@@ -11,7 +11,8 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs;
 use crate::support::{self, Output, run, wait_until};
 
-/// Returns a GPU with 80 GiB, of which `used` GiB are in use. One process holds `held` GiB.
+/// Returns a GPU with 80 GiB, of which `used` GiB are in use. One process holds `held` GiB, or an unknown amount if
+/// `held` is `None`.
 fn gpu(index: u32, used: u64, held: Option<u64>) -> Value {
     json!({"index": index, "uuid": format!("GPU-{index}"),
         "memory": {"total_bytes": 80 * GIB, "reserved_bytes": GIB, "used_bytes": used * GIB,

@@ -45,8 +45,8 @@ fn unfinished_length(bytes: &[u8]) -> usize {
 pub struct Terminal {
     child: Child,
     master: File,
-    /// Kept open, because the terminal then keeps its modes after the program has exited, so that tests can check
-    /// them.
+    /// While this file is open, the terminal keeps its modes even after the program has exited, so that tests can
+    /// check them.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
     /// All output so far.

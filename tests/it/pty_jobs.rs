@@ -109,7 +109,7 @@ fn wait_for_screen(terminal: &Terminal) -> String {
 fn job_control_restores_the_terminal_and_the_screen() {
     for line in [
         "\"$GPUMEM\" watch --demo",
-        // The outer shell waits for the inner shell, which stops, too.
+        // Ctrl-Z also stops the inner shell, for which the outer shell waits.
         "bash -c '\"$GPUMEM\" watch --demo; true'",
     ] {
         let mut terminal = or_skip!(start_shell());

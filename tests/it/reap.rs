@@ -1,8 +1,8 @@
 //! `gpumem reap` and `gpumem kill` on the mock driver: plans, and actions on real processes.
 //!
 //! The processes hold a plain file named `/dev/nvidia0` in a mount namespace, so that gpumem can match NVML's pid to
-//! a process even if the tests run outside the host's pid namespace. There, gpumem acts on a process that a person
-//! names, but not because of a rule, and the tests check that it refuses.
+//! a process even if the tests run outside the host's pid namespace. Outside that namespace, gpumem ends a process
+//! that a person names, but refuses to end a process because of a rule.
 
 mod acts;
 mod plans;

@@ -331,7 +331,7 @@ fn a_process_that_saves_after_a_signal_gets_no_second_one() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("signals");
-    // The leader saves for longer than the grace period, and the workers ignore SIGTERM.
+    // The leader handles SIGTERM but does not exit, and the workers ignore SIGTERM.
     let script = format!(
         "def note_signal(*_):
     os.write(file, b'x')

@@ -205,7 +205,7 @@ fn a_llama_cpp_router_unloads_only_when_idle_and_loads_again() {
         }
         assert_eq!((state(), first_child(router)), (json!("loaded"), Some(runner)));
     }
-    // The server stops when the client has disconnected.
+    // The slot becomes idle after the client has disconnected.
     wait_until("no slot is processing", || {
         let (_, slots) = ask(runners_port, "GET", "/slots", "");
         !slots.contains("\"is_processing\":true")

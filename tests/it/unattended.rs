@@ -183,7 +183,7 @@ fn the_service_records_and_serves_its_samples() {
     let refusal = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success(), "{refusal}");
     assert!(refusal.contains(&format!("the gpumem with pid {}", service.child.id())), "{refusal}");
-    // Without its rule, the finding disappears from the metrics.
+    // When its rule is disabled, the finding disappears from the metrics.
     service.machine.configure("[rules.stopped]\nenabled = false\n");
     service.signal(Signal::HUP);
     wait_until("the finding is gone", || {
@@ -215,7 +215,7 @@ fn a_notify_command_gets_the_finding_and_no_signal_is_sent() {
     assert_eq!(notice["finding"]["process"]["pid"], child.pid());
     assert_eq!(state(child.pid()), Some('T'), "no signal was sent");
     assert!(!service.machine.path("state/reap.jsonl").exists());
-    // After a restart, the saved warning prevents a second notice.
+    // The warning is saved, so that a restart does not repeat it.
     let warnings = fs::read_to_string(service.machine.path("state/reap-warnings.json")).unwrap();
     assert!(warnings.contains("\"is_of_end\": false"), "{warnings}");
     service.stop();
@@ -232,7 +232,7 @@ fn a_reap_rule_ends_a_process_only_on_the_host() {
         wait_until("the process has ended", || child.0.try_wait().unwrap().is_some());
         service.wait_for_rounds(1);
         let notices = fs::read_to_string(service.notices()).unwrap();
-        // A late sample cancels the action, and the owner is warned again.
+        // On a busy machine, a late sample can cancel the action, and the owner is warned again.
         let warnings = notices.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let kinds: Vec<Value> = warnings.map(|warning| warning["notice"].clone()).collect();
         let is_ordered = |pair: &[Value]| pair[0] == "warning" || pair[1] == "warning";

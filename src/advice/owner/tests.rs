@@ -256,7 +256,7 @@ fn each_runtime_has_its_command_and_namespace() {
         assert!(only(&process).contains(command));
     }
     assert_eq!(owner(&of("podman", None, Some("ann"), Some("train"), &id)), None);
-    // The process has its own PID namespace, and nothing else is known about a container.
+    // Only the pid namespace shows that the process is in a container.
     let unknown = Process {
         container: Some(Arc::new(Container::default())),
         namespace_pid: Some(1),

@@ -256,7 +256,7 @@ enum BegunWork {
 }
 
 impl BegunWork {
-    /// Returns for how long the process can work before the act without being noticed. Less than 5 s of CPU time, CPU
+    /// Returns how long the process can work before the act without being detected. Less than 5 s of CPU time, CPU
     /// use below a tenth of the grace period, and less than 50 MB of I/O are not work.
     fn undetected_seconds(self, grace: f64) -> f64 {
         let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;

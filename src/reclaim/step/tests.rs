@@ -70,7 +70,7 @@ fn an_owned_process_gets_its_owners_command() {
         (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
         (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),
         (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
-        // A user chose the name of the container, so the command quotes it as a single word.
+        // The user can choose the name of a container, so the command must quote the name as a single word.
         (
             in_container(Some("podman"), Some("x; rm -rf '/'")),
             r"podman exec 'x; rm -rf '\''/'\''' kill 70",
@@ -277,7 +277,7 @@ fn a_pool_worker_gets_its_pools_command() {
     insisting.policy.targets = named.policy.targets.clone();
     let all_the_same = target(&worker, &insisting);
     assert!(!all_the_same.is_advice() && all_the_same.respawn_seconds > 0.0);
-    // If the master is requested, too, the whole pool is ended.
+    // If the master is also requested, the whole pool is ended.
     let both = guard_naming(&[60, 70]);
     let rows = [(60, GIB), (70, GIB)];
     let snapshot = snapshot(at(0.0), &[master, worker], vec![gpu(0, &rows, 0)]);

@@ -90,7 +90,7 @@ fn a_confirmation_expires_without_a_sample() {
     let mut progress = Vec::new();
     let wait = worker.handle(None, &mut |event| progress.push(event));
     assert_eq!((wait, progress), (Some(CHECK_INTERVAL), vec![]), "it waits for a sample");
-    // If the driver hung for longer than the confirmation is valid, the user may have left.
+    // If no sample arrives before the confirmation expires, the worker must not act, because the user may have left.
     for has_sample in [true, false] {
         drop(worker);
         worker = running_worker(folder.path(), CONFIRMATION_TIME + CHECK_INTERVAL);

@@ -125,7 +125,7 @@ fn process_series_are_limited_and_the_rest_is_summed() {
     let users = ["ann", "ben", "chen"].map(|user| sum_of(&format!("user=\"{user}\"")));
     assert_eq!(users, [3, 1, 2].map(|first| f64::from((first..=10_000).step_by(3).sum::<u32>())));
     assert_eq!(sum_of("slurm_job=\"812\""), 5_000.0 * 5_001.0);
-    // A user of each process's own cannot have more series either.
+    // If each process has a different user, the number of series is limited as well.
     for process in &mut snapshot.processes {
         process.user = Some(format!("u{}", process.pid).into());
     }

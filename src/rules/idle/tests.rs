@@ -19,7 +19,7 @@ use crate::units::MIB;
 const OTHER: u32 = PID + 1;
 const NO_USE: &str = "the driver gives no per-process utilization on GPU 0";
 
-/// Returns a scene with two GPUs and `python train.py`, which holds 20 GiB on GPU 0, sampled every 10 s.
+/// Returns a scene with two GPUs, sampled every 10 s. `python train.py` holds 20 GiB on GPU 0.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
@@ -888,7 +888,7 @@ fn a_new_process_has_longer_to_use_its_gpu() {
     started(&mut never, 30.0);
     never.play(1810.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Idle), 1);
-    // This process started before the history began, so it may have worked before.
+    // This process started before the history began, so it may already have worked.
     let mut old = scene();
     started(&mut old, 130.0);
     assert_eq!(count(&judge(&mut old, 610.0), Kind::Idle), 1);

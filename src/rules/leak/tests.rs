@@ -7,8 +7,7 @@ use crate::rules::testing::{PID, engine_with_rule, evidence_json, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-/// Returns a scene with two GPUs and `python train.py`, which holds 8 GiB on GPU 0, where 72 GiB are free, sampled
-/// every 10 s.
+/// Returns a scene with two GPUs, sampled every 10 s. `python train.py` holds 8 GiB of 80 GiB on GPU 0.
 fn scene() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[0], 8 * GIB);

@@ -12,7 +12,7 @@ use crate::rules::testing::{
 };
 use crate::units::{GIB, MIB};
 
-/// Returns a scene with a worker that a reaper has adopted and that holds 2 GiB on GPU 0, sampled every 10 s.
+/// Returns a scene, sampled every 10 s, with a worker that a reaper has adopted and that holds 2 GiB on GPU 0.
 fn orphan() -> Scene {
     let mut scene = Scene::new(2, 10.0);
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
@@ -421,7 +421,7 @@ fn memory_listed_for_a_dead_leader_is_held_by_its_workers() {
     let engine = judge(&mut scene, 200.0);
     assert_eq!(count(&engine, Kind::Orphan), 1);
     assert_eq!(count(&engine, Kind::Dead), 1);
-    // The memory belongs to the leader of another process group.
+    // The worker is now in another process group, so the dead leader's memory is not attributed to the worker.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
 }

@@ -15,8 +15,8 @@ use crate::rules::testing::{Change, PID, count, cpu_unknown, judge, scope, unide
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
-/// Returns a scene with `python train.py`, which holds 24 GiB on GPU 0 and has used 1000 s of CPU time in a day,
-/// sampled every 2 s.
+/// Returns a scene, sampled every 2 s, with `python train.py`, which holds 24 GiB on GPU 0 and has used 1000 s of CPU
+/// time in a day.
 fn idle() -> Scene {
     let mut scene = Scene::new(2, 2.0);
     scene.holder(PID, &[0], 24 * GIB);

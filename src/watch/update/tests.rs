@@ -287,7 +287,7 @@ fn signals_stop_resume_and_exit() {
 #[test]
 fn the_age_is_shown_when_a_sample_is_late_and_alarms_after_three_intervals() {
     let mut app = app_with(sample::snapshot(1, 1));
-    // Nothing changes on the screen before the next sample is due, in two seconds.
+    // Nothing changes on the screen until the next sample is late.
     assert_eq!(app.next_tick(), Some(Duration::from_secs(4)));
     assert_eq!(tick(&mut app, 3_900), None);
     assert_eq!(tick(&mut app, 4_000), Some(Effect::Draw));

@@ -33,7 +33,7 @@ fn gpu() -> Gpu {
     Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)
 }
 
-/// Checks the snapshot for absent fields. The arguments are the snapshot and the pid of the process.
+/// Checks that a snapshot lacks the impossible values. The arguments are the snapshot and the pid of the process.
 type Check = fn(&Snapshot, u32);
 
 fn assert_absent(snapshot: &Snapshot, names: &[&str]) {

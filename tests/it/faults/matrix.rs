@@ -1,5 +1,5 @@
-//! Injects every NVML error into every call of gpumem: on one GPU or on all GPUs, permanently or once. Compares each
-//! run with a run without faults.
+//! Injects NVML errors into gpumem's calls: on one GPU or on all GPUs, permanently or once. Compares each run with a
+//! run without faults.
 //!
 //! The mock driver counts the calls in the run without faults. Snapshots have timestamps minutes apart, and the mock's
 //! clock runs faster, so that the rules can decide without waiting. A process can play only one scene, so the test
@@ -21,9 +21,9 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running};
 use crate::support;
 
-/// Selects the part of the matrix that the test binary runs, for example `0/2`.
+/// Environment variable that selects the part of the matrix for the test binary to run, for example `0/2`.
 const PART: &str = "GPUMEM_TEST_FAULTS_PART";
-/// `all` selects the whole matrix. By default, the test runs a sample that changes daily.
+/// Environment variable. `all` selects the whole matrix. By default, the test runs a sample that changes daily.
 const EXTENT: &str = "GPUMEM_TEST_FAULTS";
 const WORKERS: usize = 2;
 /// The default sample contains one in `SHARE` combinations.

@@ -147,7 +147,7 @@ struct Acted {
     work: TargetWork,
 }
 
-/// Relation to the target of the process that worked between the plan and the action.
+/// How the process that worked between the plan and the action is related to the target.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum TargetWork {
     None,
@@ -334,8 +334,8 @@ impl Machine {
             has_executed |= truth.executed.contains_key(&next);
             next = born.parent;
         }
-        // gpumem cannot recognise a descendant that is no longer linked to the target by its parents and that has
-        // executed a program with another environment.
+        // gpumem cannot recognise a descendant whose ancestors no longer include the target and that has executed a
+        // program with another environment.
         let is_linked = truth::ancestors(pid).into_iter().any(is_member);
         if is_member(next) && (!has_executed || is_linked) {
             return TargetWork::Own;

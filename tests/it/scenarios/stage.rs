@@ -54,7 +54,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Creates an empty stage. The recording takes half an hour to an hour.
+    /// Creates an empty stage. The recording lasts about half an hour to an hour.
     pub fn new(family: &str, seed: u64) -> Self {
         let mut random = Random::new(family, seed);
         let machine = Machine::new(&mut random);

@@ -23,7 +23,7 @@ use crate::scene::{Fault, Gpu, MigDevice, Scene, UtilizationClock, Value};
 /// Minimum time between two checks of the scene file.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// A device handle. It is a tagged number, not an address, so that the driver detects invalid handles.
+/// A device handle. The driver uses tagged numbers instead of addresses, to detect invalid handles.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(usize);

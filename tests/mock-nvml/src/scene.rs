@@ -42,7 +42,7 @@ pub struct Driver {
     pub nvml_version: String,
     /// The newest supported CUDA version, as 1000 × major + 10 × minor.
     pub cuda_version: u32,
-    /// Set if records of the `_v3` process lists have 32 bytes, as in drivers 535.43 to 535.86, and not 24.
+    /// Set if the records in the `_v3` process lists have 32 bytes instead of 24, as in drivers 535.43 to 535.86.
     pub wide_records: bool,
     /// Clock of the utilization samples of processes.
     pub utilization_clock: UtilizationClock,

@@ -230,7 +230,7 @@ fn maps_are_searched_only_on_request() {
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
-    // The maps of a process in state D must not be read, and its previous result must remain.
+    // gpumem must not read the maps of a process in state D, so the previous result must remain.
     fake.set_state(70, 'D', 0);
     fake.put(70, "maps", "");
     assert_eq!(refresh(&mut holders, 32, false), [70]);

@@ -358,7 +358,7 @@ fn leaders_and_adopting_parents_are_checked() {
     // The leader of the worker's process group has exited.
     let worker = StatLine { group: 69, ..TRAIN };
     assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
-    // The leader of the session exits, too.
+    // The leader of the session also exits.
     fs::remove_dir_all(fake.proc.join("60")).unwrap();
     assert_eq!(relations(worker, 2).2, Some(false));
     // Both leaders and the parent are outside this pid namespace.

@@ -18,7 +18,7 @@ fn minutes_ago(s: &mut Stage) -> f64 {
     s.before_end(shortest, shortest + 1000.0)
 }
 
-/// Adds a process that works until `at` and then stays in a state.
+/// Adds a process that works until `at` and then stays in `state`.
 fn falls_into(s: &mut Stage, process: Process, state: char, bytes: u64, at: f64) -> u32 {
     s.add(process, until(at, working(bytes), resting(bytes).state(state)))
 }

@@ -7,7 +7,7 @@ use crate::value::Value;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Pid. No such process need exist.
+    /// Pid, not necessarily of a real process.
     pub pid: u32,
     #[serde(rename = "type", default)]
     pub kind: ProcessKind,
