@@ -70,8 +70,8 @@ impl Engine {
         self.has_recorder
     }
 
-    /// Adds a snapshot to the history and evaluates the rules. Ignores a snapshot with the same time as the previous
-    /// one.
+    /// Adds a snapshot to the history and evaluates the rules. Does nothing if the history ignores the snapshot
+    /// because it is not newer than the last one.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         if !self.history.observe(snapshot) {
             return;

@@ -105,8 +105,9 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Handles Ctrl-Z, which raw mode disables, by sending SIGTSTP to the process group. The terminal
-/// is restored first, because the shell takes over as soon as any process of the group has stopped.
+/// Handles Ctrl-Z, which raw mode disables, by sending SIGTSTP to the process group. The terminal is restored first,
+/// because the shell takes over as soon as any process of the group has stopped. Does nothing if no shell could
+/// continue gpumem.
 pub(super) fn suspend() -> Result<(), WatchError> {
     if !can_be_continued() {
         return Ok(());

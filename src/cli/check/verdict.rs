@@ -468,7 +468,8 @@ fn select(
     Some(selected)
 }
 
-/// Returns an error for each reason why history was discarded, because findings can then be missing.
+/// Returns an error for each reason why history was discarded or snapshots were skipped, because findings can then be
+/// missing.
 fn forgotten(resets: Resets) -> Vec<ReadError> {
     [
         (resets.slept, "the machine was suspended"),

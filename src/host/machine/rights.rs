@@ -134,7 +134,7 @@ fn gained_capabilities() -> CapabilitySet {
 /// `CAP_DAC_READ_SEARCH`, every user who may start gpumem could use it to read any file.
 ///
 /// Must be called while the process has only one thread, because each thread has its own capabilities. If the call
-/// fails, the capabilities are unchanged.
+/// fails, the capabilities are unchanged. Does nothing for root.
 pub fn give_up_reading() -> Result<(), Errno> {
     if getuid().is_root() {
         return Ok(());

@@ -124,7 +124,7 @@ pub(super) fn send(
     Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
-/// Sends all signals to each process. A signal that is refused is not sent again.
+/// Sends the signals to each process, in order. After a failure, sends no further signals to that process.
 fn deliver(
     context: &mut StepContext<'_>,
     signals: &[Signal],

@@ -19,7 +19,7 @@ pub(super) struct Whole {
 
 impl Whole {
     /// Returns the figures of the GPU: `reported`, which is from v2, if there is no limit, otherwise those of `v1`
-    /// (total, used, free). Returns an error if v1 fails before it is known whether there is a limit.
+    /// (total, used, free). Returns an error if the figures of v1 are needed, but v1 fails.
     pub(super) fn of(
         &mut self,
         reported: Memory,

@@ -14,8 +14,9 @@
 //! | below 20 rows | the GPU heading, and the line with the table's filters |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: a short text remains |
 //!
-//! The header, the table heading, [`TABLE_ROWS_MIN`] table rows, one line of findings and the key hints are never
-//! dropped. The GPUs get at most half of the other rows, unless the user chose a form that needs more.
+//! The header, the table heading, [`TABLE_ROWS_MIN`] table rows ([`TABLE_ROWS_ASIDE`] while the findings have the
+//! focus), one line of findings and the key hints are never dropped. The GPUs get at most half of the other rows,
+//! unless the user chose a form that needs more.
 //!
 //! Rows that the table does not need go first to the findings, up to a third of the screen, and then to charts below
 //! the table. The split changes in steps of [`STEP`] rows, so that panels do not move whenever a process starts.
@@ -147,8 +148,8 @@ fn status_rows(height: u16) -> u16 {
 
 /// Divides `rest` rows between table, charts and findings. Returns the numbers of rows for findings and charts.
 ///
-/// The findings get `usual` rows if the table is short of rows, and otherwise at most `max` rows.
-/// `kept` returns how many of the given rows the charts claim.
+/// The findings get at most `usual` rows if the table is short of rows, and otherwise at most `max` rows. `kept`
+/// returns how many of the given rows the charts claim.
 fn divide_rows(
     rest: u16,
     (usual, max): (u16, u16),
