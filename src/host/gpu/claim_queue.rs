@@ -130,7 +130,9 @@ pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -
 fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
     let ticks = u64::try_from(lock.l_start).ok()? >> LENGTH_BITS;
     let arrived_ns = ticks * TICK_NS;
-    let valid_ns = arrived_ns + u64::try_from(lock.l_len).ok()?.checked_mul(SECOND_NS)?;
+    // A length of 0 stands for a range without an end.
+    let seconds = u64::try_from(lock.l_len).ok().filter(|&seconds| seconds > 0)?;
+    let valid_ns = arrived_ns + seconds.checked_mul(SECOND_NS)?;
     let is_place = lock.l_start == start_of(arrived_ns)
         && arrived_ns <= now_ns
         && (now_ns..now_ns + VALID_NS + 2 * SECOND_NS).contains(&valid_ns);
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_place_is_valid_for_five_seconds_after_it_was_prolonged() {
-        let now = 1_000_000 * SECOND_NS;
+        let now = 3_000_000 * SECOND_NS;
         let lock = |start, length| libc::flock { l_pid: 7, ..range(libc::F_RDLCK, start, length) };
         let valid = |lock: &libc::flock, now_ns| place(lock, now_ns).map(|place| place.pid);
         for arrived in [now, now - SECOND_NS, now - 20 * 24 * 3600 * SECOND_NS] {
