@@ -493,7 +493,7 @@ fn an_absolute_limit_works_without_the_gpus_size() {
 }
 
 /// Creates directories like those in sysfs, so that the scene's GPUs can be claimed.
-fn make_claimable(machine: &Machine) {
+pub fn make_claimable(machine: &Machine) {
     let folder = machine.path("pci");
     let gpus = machine.snapshot(0).0["gpus"].as_array().unwrap().clone();
     for gpu in gpus {
