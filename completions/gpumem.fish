@@ -239,7 +239,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'First 
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long to wait between signals [default: 30s, or 35s for a distributed launcher]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-age -d 'Remove recordings older than this from the store' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l store-size -d 'Remove the oldest recordings when the store exceeds this size' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does [default: as configured, with --store]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'Sampling time before the plan [default: 30s; 2s for named targets or with a stored history]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
@@ -332,7 +332,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'St
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l history -d 'First write the stored history of this length' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-age -d 'Remove recordings older than this from the store' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l store-size -d 'Remove the oldest recordings when the store exceeds this size' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l serve -d 'Also serve metrics on this address, as `gpumem serve --listen` does [default: as configured, with --store]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l config -d 'Configuration file to use (/dev/null for none)' -r -F

@@ -496,7 +496,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub store: StoreArgs,
 
-    /// Also serve metrics on this address, as `gpumem serve --listen` does
+    /// Also serve metrics on this address, as `gpumem serve --listen` does [default: as configured, with --store]
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "store")]
     pub serve: Option<SocketAddr>,
 }

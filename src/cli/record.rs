@@ -55,7 +55,10 @@ impl Recording {
         interval: Duration,
     ) -> anyhow::Result<Self> {
         let open = |address| Service::open(address, config, &Recorded::default(), stored, interval);
-        Ok(Self { sink, snapshots: 0, service: serve.map(open).transpose()? })
+        // Several processes would conflict about the configured address. Only one of them writes the store.
+        let has_store = matches!(sink, Some(Sink::Store { .. }));
+        let address = serve.or(config.sample.serve.filter(|_| has_store));
+        Ok(Self { sink, snapshots: 0, service: address.map(open).transpose()? })
     }
 
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {

@@ -49,9 +49,8 @@ impl Service {
         stored: Stored,
         interval: Duration,
     ) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(address).with_context(|| {
-            format!("cannot listen on {address}; choose another address with --listen")
-        })?;
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address}; choose another address"))?;
         let at = listener.local_addr().unwrap_or(address);
         let server = Server::start(listener)?;
         warn(&format!("serving http://{at}/metrics and http://{at}/check"));

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub use reap::ReapConfig;
@@ -50,15 +51,21 @@ impl PartialEq for Config {
     }
 }
 
+/// Keys of `[sample]`.
+const SAMPLE: &[&str] = &["interval", "serve"];
+
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub struct SampleConfig {
     #[serde(deserialize_with = "interval")]
     pub interval: Span,
+    /// Address on which the process that writes the store also serves metrics. `None` if it does not.
+    #[serde(default, deserialize_with = "address")]
+    pub serve: Option<SocketAddr>,
 }
 
 impl Default for SampleConfig {
     fn default() -> Self {
-        Self { interval: Span::from_seconds(1.0) }
+        Self { interval: Span::from_seconds(1.0), serve: None }
     }
 }
 
@@ -66,6 +73,11 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     let example = "a duration such as \"1s\" or \"500ms\", from 100ms to 10m";
     let is_allowed = |span: &Span| INTERVAL_SECONDS.contains(&span.seconds());
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
+}
+
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let example = "an IP address and a port such as \"127.0.0.1:9836\"";
+    setting::parsed(from, example, |written| written.as_str()?.parse().ok()).map(Some)
 }
 
 /// Why a configuration was rejected. Lines and columns count from 1; keys are dotted.

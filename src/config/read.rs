@@ -8,7 +8,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use super::section::{File, Section, kind_names, setting_names, settings};
-use super::{Config, ConfigError, entry, reap};
+use super::{Config, ConfigError, SAMPLE, entry, reap};
 
 const TOP: &[&str] = &["sample", "reap", "rules", "rule", "override", "keep"];
 
@@ -32,7 +32,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
         match entry.name {
             "sample" => {
                 let section = entry.section()?;
-                settings(&mut config.sample, &["interval"], &section, &mut config.origins)?;
+                settings(&mut config.sample, SAMPLE, &section, &mut config.origins)?;
             }
             "reap" => reap::section(config, &entry.section()?)?,
             "rules" => rules(config, &entry.section()?)?,

@@ -42,6 +42,7 @@ fn assert_refused(rows: &[(&str, &str)]) {
 const WHOLE: &str = r#"
 [sample]
 interval = "500ms"
+serve = "[::1]:9836"
 
 [rules.idle]
 enabled = false
@@ -83,6 +84,7 @@ fn all_settings_are_read() {
         idle.overrides.push(Override { scope: scope(terms), changes });
     }
     assert_eq!(config.sample.interval, Span::from_seconds(0.5));
+    assert_eq!(config.sample.serve, Some("[::1]:9836".parse().unwrap()));
     assert_eq!(*rule(&config, "idle"), idle);
     assert_ne!(config, Config::default());
 }
@@ -95,8 +97,8 @@ fn a_written_configuration_reads_back_equal() {
         assert_eq!(parse(&written).unwrap(), config, "{written}");
     }
     let written = parse(WHOLE).unwrap().to_toml();
-    assert!(written.contains("duration = \"1h30m\" # config.toml:8\n"), "{written}");
-    assert!(written.contains("[[override]] # config.toml:12\n"), "{written}");
+    assert!(written.contains("duration = \"1h30m\" # config.toml:9\n"), "{written}");
+    assert!(written.contains("[[override]] # config.toml:13\n"), "{written}");
     let defaults = Config::default().to_toml();
     assert!(defaults.contains("min_memory = \"1GiB\" # default\n"), "{defaults}");
 }
@@ -124,6 +126,14 @@ fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
         ("rules.idle.duration = '9 apples'", "1: rules.idle.duration: \"9 apples\" is not allowed"),
         ("rules = 3", "1: rules: must be a table; write [rules]"),
         ("rules.idle = [1]", "1: rules.idle: must be a table; write [rules.idle]"),
+        (
+            "[sample]\nserve = 9836",
+            "2: sample.serve: 9836 is not allowed; write an IP address and a port",
+        ),
+        (
+            "[sample]\nserve = 'localhost:9836'",
+            "2: sample.serve: \"localhost:9836\" is not allowed",
+        ),
         ("[sample]\ninterval = '1ms'", "2: sample.interval: \"1ms\" is not allowed; write"),
         ("[override]\nrule = 'idle'", "1: override: must be a list of tables; begin each with"),
         ("\n[[override]]\nwhere = 'user=ann'", "2: override: names no rule; add rule = NAME"),

@@ -5,8 +5,8 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::Config;
 use super::reap::{ACTION, SETTINGS};
+use super::{Config, SAMPLE};
 use crate::rules::exemption::Exemption;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::Scope;
@@ -19,7 +19,7 @@ pub(super) fn document(config: &Config) -> String {
 
 fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     writeln!(out, "# the current configuration, with the origin of each value\n")?;
-    write_settings(config, "sample", values(&config.sample, &["interval"]), out)?;
+    write_settings(config, "sample", values(&config.sample, SAMPLE), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
     write_settings(config, "reap", values(&config.reap, SETTINGS), out)?;
     let (kinds, named): (Vec<&Rule>, Vec<&Rule>) =

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::place::{in_namespace, unshare};
 use crate::procs::send;
-use crate::support::{self, wait_until};
+use crate::support::{self, finish, wait_until};
 
 /// A server of a machine, or of the demo.
 struct Served {
@@ -24,6 +24,10 @@ impl Served {
         let address = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
         let listen = address.to_string();
         let mut command = machine.command(&[arguments, &[&listen]].concat());
+        Self::start_at(machine, &mut command, address)
+    }
+
+    fn start_at(machine: &Machine, command: &mut Command, address: SocketAddr) -> Self {
         command.env("STATE_DIRECTORY", machine.path("state"));
         let served = Self { gpumem: Running::start(command.stderr(Stdio::null())), address };
         wait_until("the server is healthy", || {
@@ -124,7 +128,7 @@ fn an_answer_is_compressed_on_request() {
     let gunzip = |body: &[u8]| {
         let path = machine.path("answer.gz");
         std::fs::write(&path, body).unwrap();
-        let output = std::process::Command::new("gzip").arg("-dc").arg(path).output().unwrap();
+        let output = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -230,9 +234,31 @@ fn idle_connections_do_not_block_a_scrape() {
     assert!(!is_closed(&idle[39]));
 }
 
+/// Only the process that writes the store uses the configured address.
+#[test]
+fn a_recorder_serves_on_the_configured_address() {
+    let machine = Machine::new(&one_gpu(&[]));
+    std::fs::create_dir(machine.path("state")).unwrap();
+    let [configured, typed] =
+        [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], support::free_port())));
+    machine.configure(&format!("[sample]\ninterval = \"200ms\"\nserve = \"{configured}\"\n"));
+    let mut recorder = machine.command(&["record", "--store"]);
+    let served = Served::start_at(&machine, &mut recorder, configured);
+    assert!(served.get("/metrics", "").1.contains("gpumem_last_sample_timestamp_seconds "));
+    machine.run(&["record", "--duration", "300ms", "-"]).exits(0);
+    let mut other = machine.command(&["serve"]);
+    let other = finish(other.args(["--listen", &configured.to_string()]));
+    assert!(other.exits(3).stderr.contains("choose another address"));
+    drop(served);
+    let typed_text = typed.to_string();
+    let mut recorder = machine.command(&["record", "--store", "--serve", &typed_text]);
+    let _served = Served::start_at(&machine, &mut recorder, typed);
+    assert!(TcpStream::connect(configured).is_err(), "the option replaces the configured address");
+}
+
 #[test]
 fn a_recorder_serves_metrics() {
-    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = Command::new("sleep");
     let sleeper = Running::start(sleeper.arg("600"));
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
     std::fs::create_dir(machine.path("state")).unwrap();
@@ -306,6 +332,6 @@ fn on_a_full_or_read_only_disk_the_old_page_stays() {
         write \"$@\"; mount -o remount,ro . && write \"$@\"",
         folder.display()
     );
-    let output = support::finish(&mut in_namespace(&machine, &unshare, &script)).exits(0);
+    let output = finish(&mut in_namespace(&machine, &unshare, &script)).exits(0);
     assert_eq!(output.stdout, "3 old page.prom\n".repeat(2), "{output:?}");
 }

@@ -110,7 +110,7 @@ pub struct ReapArgs {
     #[command(flatten)]
     pub store: StoreArgs,
 
-    /// Also serve metrics on this address, as `gpumem serve --listen` does
+    /// Also serve metrics on this address, as `gpumem serve --listen` does [default: as configured, with --store]
     #[arg(long, value_name = "ADDRESS", value_parser = super::address, requires = "watch")]
     pub serve: Option<SocketAddr>,
 
