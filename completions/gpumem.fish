@@ -73,7 +73,7 @@ job\t''
 container\t''
 framework\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST, n[01-64], separated by commas)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
@@ -120,7 +120,7 @@ index\t'By NVML index, which equals CUDA\'s only if CUDA_DEVICE_ORDER is PCI_BUS
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l timeout -d 'How long --wait-free waits before gpumem exits with 1' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l baseline -d 'Fail on holders that are not in FILE (output of `gpumem ps --json`)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST, n[01-64], separated by commas)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
@@ -203,7 +203,7 @@ svg\t'An SVG document, in colour unless --color never is given'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'Size of the picture [default: size of the terminal, COLUMNS and LINES, or 80x24]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys to press before the picture is taken, such as `jj<Enter>` or `?<PgDn>`; write < as `<lt>`' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Replay a recording (.jsonl, .jsonl.zst, or - for standard input)' -r -F
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST)' -r -f -a "(__fish_print_hostnames)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host -d 'Query these machines over ssh instead of this one (HOST or USER@HOST, n[01-64], separated by commas)' -r -f -a "(__fish_print_hostnames)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l hosts -d 'Query the machines listed in this file, one per line' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l host-command -d 'Command that runs gpumem on these machines, such as `sudo -n gpumem`' -r -f -a "(__fish_complete_command)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F

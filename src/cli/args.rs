@@ -172,13 +172,13 @@ impl Recorded {
 /// Remote machines to query instead of this one.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OtherHosts {
-    /// Query these machines over ssh instead of this one (HOST or USER@HOST)
-    #[arg(long, value_name = "HOST", value_hint = ValueHint::Hostname, value_delimiter = ',', conflicts_with_all = ["replay", "demo"])]
+    /// Query these machines over ssh instead of this one (HOST or USER@HOST, n[01-64], separated by commas)
+    #[arg(long, value_name = "HOST", value_hint = ValueHint::Hostname, conflicts_with_all = ["replay", "demo"])]
     pub host: Vec<String>,
 
     /// Query the machines listed in this file, one per line
     ///
-    /// Text after # is ignored.
+    /// A line has the form of --host. Text after # is ignored.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["replay", "demo"])]
     pub hosts: Option<PathBuf>,
 

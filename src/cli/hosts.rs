@@ -1,11 +1,12 @@
 //! Parses the names of remote hosts, and queries the hosts concurrently.
 
-use std::fs;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, iter, thread};
 
 use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 
 use super::args::{OtherHosts, Stored};
@@ -26,86 +27,115 @@ const PAUSES: [u64; 4] = [1, 2, 3, 4];
 /// Additional history to request, because the recorder can delete the oldest snapshots before they are read.
 const MARGIN: Duration = Duration::from_secs(600);
 /// Maximum number of hosts. A longer list is probably the wrong file.
-const MOST_HOSTS: usize = 256;
+const MOST_HOSTS: usize = 1024;
+/// Maximum number of concurrent queries. Each one runs ssh on this machine.
+const MOST_QUERIES: usize = 256;
 const LONGEST_NAME: usize = 255;
 
 /// Returns the named hosts without duplicates, or an empty list if none are named.
 pub(super) fn named(args: &OtherHosts) -> anyhow::Result<Vec<RemoteHost>> {
-    let mut names: Vec<&str> = args.host.iter().map(|name| name.trim()).collect();
-    let text;
+    let mut lists = args.host.clone();
     if let Some(file) = &args.hosts {
-        text = fs::read_to_string(file).map_err(|error| {
+        let text = fs::read_to_string(file).map_err(|error| {
             UsageError(format!("cannot read --hosts {}: {error}", file.display()))
         })?;
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-        names.extend(lines.filter(|line| !line.is_empty()));
-        if names.is_empty() {
+        lists.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
+        if lists.is_empty() {
             let name = file.display();
             return Err(
                 UsageError(format!("--hosts {name} lists no host; write one per line")).into()
             );
         }
     }
-    let mut hosts: Vec<RemoteHost> = Vec::new();
-    for name in names {
-        check_name(name)?;
-        if hosts.iter().all(|host| *host.name != *name) {
-            hosts
-                .push(RemoteHost { name: name.into(), command: args.host_command.as_str().into() });
-        }
-    }
-    if hosts.len() > MOST_HOSTS {
-        let why = format!("{} hosts are too many; the maximum is {MOST_HOSTS}", hosts.len());
-        return Err(UsageError(why).into());
-    }
-    Ok(hosts)
+    let mut names = Vec::new();
+    lists.iter().try_for_each(|list| expand(list, &mut names))?;
+    // Each connection needs several file descriptors. The usual soft limit is 1024.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let host = |name| RemoteHost { name, command: args.host_command.as_str().into() };
+    Ok(names.into_iter().map(host).collect())
 }
 
-/// Rejects names that ssh would treat as an option or a shell would split.
-fn check_name(name: &str) -> Result<(), UsageError> {
-    let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
-    if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
-        return Err(UsageError(format!("{name:?} is not a host name; write HOST or USER@HOST")));
-    }
-    if name.len() > LONGEST_NAME {
-        return Err(UsageError("the name of a host is too long; write HOST or USER@HOST".into()));
+/// Adds the hosts in a list to `names`. The hosts are separated by commas and can contain ranges as in Slurm:
+/// `n[01-03,7]` means n01, n02, n03 and n7.
+fn expand(list: &str, names: &mut Vec<Arc<str>>) -> Result<(), UsageError> {
+    let mut is_in_range = false;
+    let is_end = |c| {
+        is_in_range = c == '[' || (is_in_range && c != ']');
+        c == ',' && !is_in_range
+    };
+    for name in list.split(is_end).map(str::trim) {
+        let Some((start, rest)) = name.split_once('[') else {
+            check_name(name)?;
+            if !names.iter().any(|known| **known == *name) {
+                names.push(name.into());
+            }
+            if names.len() > MOST_HOSTS {
+                return Err(UsageError(format!("too many hosts; the maximum is {MOST_HOSTS}")));
+            }
+            continue;
+        };
+        let wrong = || UsageError(format!("{name:?} is not a range; write n[01-64] or n[1,3-5]"));
+        let (ranges, end) = rest.split_once(']').ok_or_else(wrong)?;
+        for range in ranges.split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let numbers = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
+            let is_short = range.len() < 20 && !range.contains('+');
+            let (from, to) =
+                numbers.filter(|(from, to)| is_short && from <= to).ok_or_else(wrong)?;
+            for number in from..=to {
+                expand(&format!("{start}{number:0width$}{end}", width = first.len()), names)?;
+            }
+        }
     }
     Ok(())
 }
 
-/// Queries all hosts concurrently. `time` is the time limit for each host, to which [`ANSWER`] is added. The answers
-/// are in the order of `hosts`, so earlier answers can be printed while a later host hangs.
+/// Rejects names that ssh would treat as an option or a shell would split.
+fn check_name(name: &str) -> Result<(), UsageError> {
+    if let Some((host, port)) = name.split_once(':').filter(|(_, port)| !port.contains(':')) {
+        return Err(UsageError(format!(
+            "{name:?} contains a port; write {host}, and set \"Port {port}\" for it in ~/.ssh/config"
+        )));
+    }
+    let is_plain = |c: char| c.is_alphanumeric() || "._-@:%".contains(c);
+    let has_length = (1..=LONGEST_NAME).contains(&name.len());
+    if !has_length || name.starts_with('-') || !name.chars().all(is_plain) {
+        return Err(UsageError(format!("{name:?} is not a host name; write HOST or USER@HOST")));
+    }
+    Ok(())
+}
+
+/// Queries up to [`MOST_QUERIES`] hosts concurrently. `time` is the time limit for each host, to which [`ANSWER`] is
+/// added. The answers are in the order of `hosts`, so earlier answers can be printed while a later host hangs.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: Vec<RemoteHost>,
     time: Duration,
     ask: impl Fn(&RemoteHost, &Hangup) -> anyhow::Result<T> + Send + Sync + 'static,
-) -> anyhow::Result<impl Iterator<Item = (RemoteHost, anyhow::Result<T>)>> {
+) -> impl Iterator<Item = (RemoteHost, anyhow::Result<T>)> {
     let ask = Arc::new(ask);
-    let mut asked = Vec::new();
-    for host in hosts {
-        let hangup = HangupOnDrop(Hangup::default());
-        let (ask, host_copy, to_end) = (Arc::clone(&ask), host.clone(), hangup.0.clone());
-        let task = Task::start("host", move || ask(&host_copy, &to_end))
-            .context("cannot start a thread")?;
-        asked.push((host, hangup, task));
-    }
-    Ok(asked.into_iter().map(move |(host, _hangup, task)| {
+    let start = move |host: RemoteHost| {
+        let hangup = Hangup::default();
+        let (ask, host_copy, to_end) = (Arc::clone(&ask), host.clone(), hangup.clone());
+        let task = Task::start("host", move || ask(&host_copy, &to_end));
+        (host, hangup, task)
+    };
+    let mut waiting = hosts.into_iter();
+    let mut asked: VecDeque<_> = waiting.by_ref().take(MOST_QUERIES).map(&start).collect();
+    iter::from_fn(move || {
+        let (host, hangup, task) = asked.pop_front()?;
         let limit = time + ANSWER;
-        let answer = task.within(limit).unwrap_or_else(|_| {
-            let (seconds, more) = (limit.as_secs(), host.typed("gpumem doctor"));
-            Err(anyhow::anyhow!("no answer within {seconds} s; run `{more}`"))
+        let answer = task.context("cannot start a thread").and_then(|task| {
+            task.within(limit).unwrap_or_else(|_| {
+                let (seconds, more) = (limit.as_secs(), host.typed("gpumem doctor"));
+                Err(anyhow::anyhow!("no answer within {seconds} s; run `{more}`"))
+            })
         });
-        (host, answer)
-    }))
-}
-
-/// Closes the connection to a host when its answer is no longer needed, for example after a timeout.
-struct HangupOnDrop(Hangup);
-
-impl Drop for HangupOnDrop {
-    fn drop(&mut self) {
-        self.0.hang_up();
-    }
+        hangup.hang_up();
+        asked.extend(waiting.next().map(&start));
+        Some((host, answer))
+    })
 }
 
 /// Returns a request to sample a host for `duration` and to send the history that the rules need.

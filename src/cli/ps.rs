@@ -94,7 +94,7 @@ fn of_hosts(
             Ok(())
         })?;
         Ok((last, engine))
-    })?;
+    });
     let printed = answers.map(|(host, answer)| {
         let output = answer.and_then(|(snapshot, engine)| {
             let sampled = (snapshot, engine);

@@ -26,7 +26,7 @@ use crate::reclaim::worker::{OpenTools, ReclaimWorker};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
-use crate::source::remote::{Hangup, RemoteSource};
+use crate::source::remote::{Hangup, RemoteHost, RemoteSource};
 use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
@@ -176,7 +176,17 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut worker = worker(args, &config);
+    let mut others = hosts::named(&args.others)?;
+    if others.len() > 1 {
+        let why = "--once shows one machine; name one host, or use `gpumem ps`";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    let host = others.pop();
+    let mut worker = match &host {
+        Some(host) => ReclaimWorker::on_host(&config, host.clone()),
+        None => worker(args, &config),
+    };
+    let needed = config.rules.longest();
     let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
@@ -185,16 +195,34 @@ fn once(
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
-    let (mut still, last, is_live) = match recorded(&args.recorded)? {
-        Some(mut replay) => {
+    let (mut still, last, is_live) = match (recorded(&args.recorded)?, host) {
+        (Some(mut replay), _) => {
             let name = replay.name().to_owned();
-            let mut still = Still::new(options, Some(name), past, size);
+            let mut still = Still::new(options, Some(name), None, past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
-        None => {
+        (None, Some(host)) => {
+            let time = interval * 2;
+            let request = hosts::request(interval, Some(time), args.stored, needed);
+            let collect = move |host: &RemoteHost, hangup: &Hangup| {
+                let mut snapshots = Vec::new();
+                let last = hosts::sample_host(host, request, hangup, |snapshot| {
+                    snapshots.push(snapshot.clone());
+                    Ok(())
+                })?;
+                Ok((snapshots, last))
+            };
+            let answer = hosts::ask_all(vec![host.clone()], time, collect).next();
+            let (_, answer) = answer.context("no host was asked")?;
+            let (snapshots, last) = answer.with_context(|| host.name.to_string())?;
+            let mut still = Still::new(options, None, Some(host), past, size);
+            snapshots.into_iter().for_each(|snapshot| still.add_sample(snapshot));
+            (still, last, true)
+        }
+        (None, None) => {
             let mut live = judged_live(args, global, interval, &mut past)?;
-            let mut still = Still::new(options, None, past, size);
+            let mut still = Still::new(options, None, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // NVML reports utilization from the second sample on.
             still.add_sample(next()?);

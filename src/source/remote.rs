@@ -4,6 +4,7 @@
 //! configuration. The host's output is read like any recording: the length of lines is limited, and damaged lines are
 //! skipped.
 
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,8 +72,8 @@ pub struct RemoteRequest {
 pub enum RemoteError {
     #[error("ssh cannot be started: {cause}; install an OpenSSH client")]
     NoSsh { cause: io::Error },
-    #[error("ssh failed: {message}; make `ssh {host} true` work without a prompt")]
-    Ssh { host: Arc<str>, message: String },
+    #[error("ssh failed: {message}; make this command work without a prompt: {command}")]
+    Ssh { message: String, command: Arc<str> },
     #[error(
         "ssh failed: {message}; sshd refuses connections while ten others are logging in: name fewer hosts, \
          or raise MaxStartups on the host or the jump host"
@@ -116,6 +117,8 @@ impl Hangup {
 
 pub struct Remote {
     host: RemoteHost,
+    /// The ssh command, as typed in a shell.
+    command: Arc<str>,
     output: Option<ChildStdout>,
     /// `None` until the first bytes have arrived.
     reader: Option<RecordingReader>,
@@ -137,7 +140,11 @@ impl Remote {
         let no_ssh = |cause| RemoteError::NoSsh { cause };
         let mut command = ssh();
         command.args(BATCH_OPTIONS.iter().flat_map(|option| ["-o", option]));
-        command.args(["--", &*host.name, &request.command(host)]);
+        command.args(["--", &*host.name]);
+        let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        let remote_command = request.command(host);
+        let typed = format!("ssh {} {}", words.join(" "), single_quoted(&remote_command));
+        command.arg(remote_command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut ssh = Subprocess::start(&mut command).map_err(no_ssh)?;
         let (output, errors) = (ssh.child.stdout.take(), ssh.child.stderr.take());
@@ -145,6 +152,7 @@ impl Remote {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let mut remote = Self {
             host: host.clone(),
+            command: typed.into(),
             output,
             reader: None,
             hangup: hangup.clone(),
@@ -186,15 +194,14 @@ impl Remote {
         let is_unknown_argument = output.contains("unexpected argument");
         let is_refused = output.contains("exchange_identification");
         let line = output.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        let (host, message) = (Arc::clone(&self.host.name), line.trim_start_matches("gpumem: "));
-        let message = message.to_owned();
+        let message = line.trim_start_matches("gpumem: ").to_owned();
         Err(match status.and_then(|status| status.code()) {
             Some(0) => return Ok(None),
             Some(SSH_FAILED) if is_refused => RemoteError::Refused { message },
             Some(SSH_FAILED) => {
                 let message =
                     if message.is_empty() { "the connection was lost".to_owned() } else { message };
-                RemoteError::Ssh { host, message }
+                RemoteError::Ssh { message, command: Arc::clone(&self.command) }
             }
             Some(NO_PROGRAM) => RemoteError::NoGpumem { message },
             Some(USAGE) if is_unknown_argument => RemoteError::OlderProgram,
@@ -346,8 +353,7 @@ impl RemoteHost {
 
     /// Returns the command line with which a user runs `command` on the host.
     pub fn typed(&self, command: &str) -> String {
-        let remote_command = self.shell_command(command).replace('\'', r"'\''");
-        format!("ssh -t {} '{remote_command}'", self.name)
+        format!("ssh -t {} {}", self.name, single_quoted(&self.shell_command(command)))
     }
 
     /// Replaces `gpumem` in a command with the host's command for gpumem.
@@ -357,6 +363,10 @@ impl RemoteHost {
             None => command.to_owned(),
         }
     }
+}
+
+fn single_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 fn ssh() -> Command {

@@ -273,6 +273,82 @@ esac
     wait_until("every transport has exited", || remaining().unwrap().stdout.is_empty());
 }
 
+/// Names of hosts can contain ranges. A screen without a terminal shows one host.
+#[test]
+fn ranges_and_one_host_without_a_terminal() {
+    let server = or_skip!(Server::start());
+    let idle = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[idle.pid()]));
+    let remote = server.write_remote_gpumem(&machine.command(&[]));
+    let run = |words: &[&str]| -> Output {
+        let words = [words, &["--host-command", &remote]].concat();
+        support::finish(&mut server.command(&words))
+    };
+    let file = server.folder.path().join("hosts");
+    fs::write(&file, "r[1-2]n[09-10] # racks\nx[3,1].lan, x3.lan\n").unwrap();
+    let file = file.display().to_string();
+    let listed =
+        run(&["ps", "--json", "--host", "n[008-010,7], b", "--hosts", &file]).exits(0).json();
+    let listed = listed["hosts"].as_array().unwrap().iter();
+    let (names, pids): (Vec<&str>, Vec<&Value>) = listed
+        .map(|host| {
+            let process = &host["document"]["gpus"][0]["processes"][0];
+            (host["host"].as_str().unwrap(), &process["pid"])
+        })
+        .unzip();
+    let expected = "n008 n009 n010 n7 b r1n09 r1n10 r2n09 r2n10 x3.lan x1.lan";
+    assert_eq!(names.join(" "), expected);
+    assert!(pids.iter().all(|pid| **pid == idle.pid()), "{pids:?}");
+
+    let once = |host: &str, more: &[&str]| {
+        run(&[&["watch", "--once", "--size", "120x40", "--host", host], more].concat())
+    };
+    let title = format!("process {} on GPU 0", idle.pid());
+    let picture = once("a", &["--keys", "j"]).exits(0).stdout;
+    assert!(picture.contains(&title), "{picture}");
+    let svg = run(&["watch", "--once=svg", "--host", "a"]).exits(0).stdout;
+    assert!(svg.starts_with("<svg") || svg.starts_with("<?xml"), "{svg}");
+    let refused = once("nokey", &[]).exits(3);
+    assert!(refused.stderr.contains("gpumem: nokey: ssh failed: "), "{refused:?}");
+}
+
+/// The error of a host contains the ssh command that failed. When the host accepts the key, the command works.
+#[test]
+fn the_advised_ssh_command_is_the_one_that_failed() {
+    let server = or_skip!(Server::start());
+    let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
+    let remote = server.write_remote_gpumem(&machine.command(&[]));
+    // The command passes through both shells.
+    let remote = format!("quoted='it'\\''s' && {remote}");
+    let words = ["ps", "--json", "--host", "nokey", "--host-command", &remote];
+    let document = support::finish(&mut server.command(&words)).exits(3).json();
+    let error = error_of(&document, "nokey");
+    let (_, advised) = error.split_once("without a prompt: ").unwrap();
+    let run_advised = || {
+        let mut shell = Command::new("sh");
+        support::clean_environment(&mut shell);
+        let mut shell = with_ssh(shell, &server.folder.path().join("bin"));
+        support::finish(shell.args(["-c", advised]))
+    };
+    assert!(run_advised().exits(255).stderr.contains("Permission denied"));
+    fs::copy(server.folder.path().join("other.pub"), server.folder.path().join("authorized"))
+        .unwrap();
+    assert!(run_advised().exits(0).stdout.starts_with(r#"{"schema":"gpumem.snapshot/1""#));
+}
+
+#[test]
+fn many_hosts_are_queried() {
+    let machine = Machine::new(&one_gpu(&[Running::sleep().pid()]));
+    let folder = tempfile::tempdir().unwrap();
+    let line = machine.record(&["--interval", "100ms"]).line();
+    fs::write(folder.path().join("line"), line + "\n").unwrap();
+    write_script(&folder.path().join("ssh"), &format!("cat '{}/line'", folder.path().display()));
+    let command = support::command(&["ps", "--json", "--host", "n[0001-0400]"]);
+    let document = support::finish(&mut with_ssh(command, folder.path())).exits(0).json();
+    assert_eq!(document["hosts"].as_array().unwrap().len(), 400);
+    assert_eq!(document["hosts"][399]["host"], "n0400");
+}
+
 /// The transport tries to open the caller's terminal, and starts a background process.
 #[test]
 fn a_transport_has_no_terminal_and_leaves_no_process() {
@@ -301,7 +377,7 @@ fn a_transport_has_no_terminal_and_leaves_no_process() {
 fn invalid_hosts_are_usage_errors() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let empty = empty.path().to_str().unwrap();
-    let many = (0..300).map(|number| format!("h{number}")).collect::<Vec<_>>().join(",");
+    let many = (0..1025).map(|number| format!("h{number}")).collect::<Vec<_>>().join(",");
     for words in [
         &["ps", "--host=-oProxyCommand=id"][..],
         &["ps", "--host", "a b"],
@@ -313,11 +389,26 @@ fn invalid_hosts_are_usage_errors() {
         &["ps", "--host", "a", "--demo"],
         &["check", "--host", "a", "--wait-free", "1GiB"],
         &["check", "--host", "a", "--format", "junit"],
-        &["watch", "--host", "a", "--once"],
+        &["watch", "--host", "a,b", "--once"],
+        &["ps", "--host", "n[1-1025]"],
+        &["ps", "--host", "n[0-99999][0-99999]"],
+        &["ps", "--host", "n[1-4"],
+        &["ps", "--host", "n1-4]"],
+        &["ps", "--host", "n[]"],
+        &["ps", "--host", "n[4-1]"],
+        &["ps", "--host", "n[+1-4]"],
+        &["ps", "--host", "n[a-c]"],
+        &["ps", "--host", "n[1-4]:22"],
     ] {
         let output = support::run(words).exits(2);
         assert!(!output.stderr.is_empty(), "{words:?}");
     }
+}
+
+#[test]
+fn a_port_in_a_host_name_is_refused_with_a_hint() {
+    let refused = support::run(&["ps", "--host", "n1,ann@gpu1:2222"]).exits(2).stderr;
+    assert!(refused.contains("write ann@gpu1, and set \"Port 2222\""), "{refused}");
 }
 
 #[test]
