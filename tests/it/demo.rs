@@ -46,7 +46,7 @@ fn the_demo_contains_its_situations() {
         let grown = (lowest(from + 600.0) - lowest(from)) / MIB;
         assert!((500..=700).contains(&grown), "{grown} MiB from {from} s");
     }
-    // The process is stopped in minute twelve.
+    // The process is stopped after twelve minutes.
     let state = |seconds| at(seconds).process(448_016).unwrap().state;
     assert_eq!((state(719.0), state(720.0)), (Some('R'), Some('T')));
     // One process starts and exits in the live part, and one pid is reused.

@@ -7,7 +7,7 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{command, compare_or_bless, finish, run};
 
-/// Returns a page with 80 columns.
+/// Runs `gpumem explain` with 80 columns. Returns standard output.
 fn page(arguments: &[&str]) -> String {
     let mut command = command(&[&["explain"], arguments].concat());
     let output = finish(command.env("COLUMNS", "80"));

@@ -314,7 +314,7 @@ fn every_failure_with_json_is_one_json_document() {
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(output.stderr.contains(word), "{output:?}");
     }
-    // Errors of other commands are not written as JSON.
+    // Only `check --json` writes its errors as JSON.
     for arguments in [
         &["check", "--jsn"][..],
         &["ps", "--json", "--jsn"],

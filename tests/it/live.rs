@@ -299,7 +299,7 @@ fn a_failed_or_missing_call_leaves_other_values() {
     let row = Process::compute(client.pid(), GIB).kind(ProcessKind::Mps);
     let mut scene = Scene::new().gpu(Gpu::default().process(row)).driver(Driver::r470());
     scene.driver.missing.push("nvmlDeviceGetMPSComputeRunningProcesses_v2".into());
-    // A library without `nvmlShutdown` cannot be closed.
+    // gpumem must also work if the library lacks `nvmlShutdown`.
     scene.driver.missing.push("nvmlShutdown".into());
     let folder = tempfile::tempdir().unwrap();
     let library = mock_nvml::library_without(&scene.driver.missing, folder.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The integration tests. They form a single binary with a module per subject.
+//! The integration tests, in a single binary with one module per subject.
 
 // clippy.toml allows these lints in `#[test]` functions, but not in the functions that tests call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]

@@ -1,5 +1,5 @@
-//! gpumem writes files as root in directories that an attacker controls. The attacker creates links, pipes, hard links
-//! and regular files under the name of the output file, and exchanges them while gpumem writes.
+//! gpumem writes files as root in directories that an attacker controls. The attacker creates symbolic links, FIFOs,
+//! hard links and regular files under the name of the output file, and swaps them while gpumem writes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

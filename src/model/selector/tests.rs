@@ -173,7 +173,7 @@ fn numbers_are_compared_in_their_units() {
 
 #[test]
 fn an_unknown_value_matches_neither_a_term_nor_its_negation() {
-    // Unknown values are the CPU use of 4001, everything about 4003, and the memory and GPU use of 3999.
+    // Unknown values are the CPU use of 4001, all data about 4003 from /proc, and the memory and GPU use of 3999.
     for (text, pids) in [
         ("cpu>=0", &[3999, 4000, 4002][..]),
         ("!cpu>100", &[3999, 4000]),

@@ -87,7 +87,7 @@ fn an_idle_process_gets_release_before_kill() {
         (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
         (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
         (Kind::Orphan, &idle, &["gpumem kill 70"]),
-        // The process announces no release signal, so it cannot be asked.
+        // The process announces no release signal, so gpumem cannot ask it to release memory.
         (Kind::Idle, &silent, &["gpumem kill 70"]),
     ] {
         let snapshot = on_gpu(std::slice::from_ref(process));

@@ -84,7 +84,7 @@ fn programs_are_matched_by_file_and_whole_name() {
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
-    // A program that its user installed under a protected name is not protected, unless the configuration names it.
+    // A program that does not belong to root is not protected by its name, unless the configuration lists the name.
     for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
         let with_owner =
             |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };

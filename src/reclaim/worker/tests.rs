@@ -1,4 +1,4 @@
-//! Tests which processes the worker selects, and its plans from recordings.
+//! Tests the worker's plans, and that it acts only on a confirmed and current plan.
 
 use super::*;
 use crate::model::Process;

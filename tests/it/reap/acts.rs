@@ -94,7 +94,7 @@ fn a_named_process_outside_the_filter_is_left_alone() {
 fn memory_that_is_not_freed_is_not_a_success() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
-    // Reap the holder after its exit, while the driver still lists the pid.
+    // Wait for the exited holder, so that it is not a zombie, while the driver still lists the pid.
     let child = std::sync::Arc::clone(&holder.child);
     let waiter = std::thread::spawn(move || {
         support::wait_until("the holder has exited", || {
@@ -105,7 +105,7 @@ fn memory_that_is_not_freed_is_not_a_success() {
     waiter.join().unwrap();
     let outcome = outcome(&output);
     assert_eq!((output.code, &outcome["outcome"]), (1, &json!("exited_not_freed")), "{output:?}");
-    // Processes of other tests hold files with the same name.
+    // Processes of other tests hold files with the same name, so the list can contain more pids.
     let holders = outcome["holders"].as_array().unwrap();
     assert!(holders.contains(&json!(holder.pid)), "{outcome}");
     assert_eq!(output.json()["status"], "incomplete");
@@ -166,7 +166,7 @@ fn a_killed_reaper_leaves_a_record_of_its_signals() {
     let history = stage.run(&["reap", "--history"]).exits(0);
     let line = history.stdout.lines().nth(1).unwrap();
     assert!(line.contains(&format!("SIGTERM to {}", holder.pid)), "{history:?}");
-    // The reaper has released the lock.
+    // The kernel has released the lock of the killed reaper.
     stage.release(&holder, Duration::ZERO);
     assert_eq!(stage.reap(&holder, &["--signal", "KILL"]).code, 0);
 }

@@ -1,5 +1,5 @@
 //! Acts on random families of processes. Every process that receives a signal must be in the plan, or descend from a
-//! process in the plan and be younger than the pidfd of its parent.
+//! process in the plan and be younger than its parent's pidfd.
 //!
 //! A spawner starts real processes in a new pid namespace: ended logins, launchers and their ranks, data loaders,
 //! supervisors, daemons, and processes with a keep ([`people`]). The library makes plans for some of the processes and

@@ -92,7 +92,7 @@ fn findings_match_the_labels_and_do_not_flicker() {
     );
 }
 
-/// Families for which the test runs gpumem: one of each kind of finding, and several without findings.
+/// Families for which the test runs gpumem: one for each scored kind of finding, and several without findings.
 const BINARY_FAMILIES: &[&str] = &[
     "idle_notebook_after_training",
     "leak_linear",

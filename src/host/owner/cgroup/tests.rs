@@ -1,4 +1,4 @@
-//! Tests parsing cgroup paths created by runtimes, and malicious paths.
+//! Tests parsing the cgroup paths of containers, jobs and units, and malicious paths.
 
 use super::*;
 

@@ -333,7 +333,7 @@ fn closed_connections_to_a_port_chosen_by_the_kernel_are_no_clients() {
     let held = read_held(&folder, &fake.dev).unwrap();
     let on = listening.read(&folder, held.sockets.as_ref()).unwrap().on.unwrap();
     assert_eq!(listening.clients(&folder, &on, &[3].into()), Some(Vec::new()));
-    // The limit is reached, so a client may be missing.
+    // The limit hides the line that shows that the client belongs to the job, so the client is reported.
     let one = format!("0: {own} {other} 01 0:0 0:0 0 0 0 3 1\n");
     let job = format!("0: {other} {own} 01 0:0 0:0 0 0 0 3 1\n");
     fake.table(

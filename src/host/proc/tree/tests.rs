@@ -158,7 +158,7 @@ fn cpu_time_of_an_exited_child_is_counted_once() {
     fake.end(74);
     fake.put(70, 1, 0, 1600 + 300);
     fake.assert_used(70, 0, 20.0, 23.0);
-    // The child exits after its parent has been read and before it is read itself.
+    // The child exits after its parent has been read, but before the child itself is read.
     fake.put(76, 70, 1000, 0);
     fake.assert_used(70, 1, 200.0, 33.0);
     fake.end(76);

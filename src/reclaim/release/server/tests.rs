@@ -318,7 +318,7 @@ fn weights_that_may_not_fit_are_moved_only_with_force() {
         let base = "http://127.0.0.1:1";
         Conversation::new(row, api, base, Some(held), &options, &mut server).run(true)
     };
-    // The server holds more memory than is available on the host, but its weights may fit.
+    // The held memory exceeds the available host memory, although the weights alone may fit.
     let answer = ask(1 << 50, false);
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("gpumem release --force vllm")),

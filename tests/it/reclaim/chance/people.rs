@@ -117,7 +117,8 @@ impl Population {
         }
         let reactions = ["die", "die", "die", "stay", "stay", "attach", "attach_kept", "detach"];
         part = part.word(random.pick(&reactions));
-        // A stopped process needs a separate session, because the kernel sends SIGCONT to orphaned process groups.
+        // A stopped process needs a separate session, because the kernel continues stopped processes when their
+        // process group becomes orphaned.
         part = part.word_if(random.chance(0.06), "session stop");
         part = part.word_if(random.chance(0.15), "fork=40");
         if random.chance(0.4) {
