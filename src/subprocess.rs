@@ -29,7 +29,7 @@ pub struct Subprocess {
 }
 
 impl Subprocess {
-    /// Starts a program. The kernel sends SIGTERM to the program when the calling thread ends.
+    /// Starts a program in a new session. The kernel sends SIGTERM to the program when the calling thread ends.
     #[allow(unsafe_code)]
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let begin_session = || {
@@ -41,7 +41,8 @@ impl Subprocess {
         Ok(Self { child, is_reaped: false })
     }
 
-    /// Waits up to `time` for the program to exit. If the program exits, kills the rest of its process group.
+    /// Waits up to `time` for the program to exit. If it exits, kills the rest of its process group and returns the
+    /// exit status, otherwise returns `None`.
     pub fn wait(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
         let deadline = Deadline::after(time);
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

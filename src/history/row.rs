@@ -253,7 +253,9 @@ impl RowHistory {
         }
     }
 
-    /// Records a change of memory, unless it is a drop that gpumem requested.
+    /// Compares the process's memory with its last settled size and, if it has changed by at least
+    /// [`MOVEMENT_BYTES`], records the new size. The time of the change is recorded too, unless the change is a drop
+    /// that gpumem requested.
     fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {

@@ -88,6 +88,7 @@ fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
 }
 
 /// Returns the script that an interpreter runs, such as `train.py`, `-m package.module`, `-c` or `com.example.Main`.
+/// Returns `None` if the command line names no script.
 fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
     let mut arguments = all.iter().map(|argument| &**argument).peekable();
     while let Some(argument) = arguments.next() {

@@ -51,7 +51,8 @@ const CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
 impl Reservation {
     /// Returns the GPUs allocated to the process's job or container, according to the environment. Returns `None` if
-    /// the process is in no job or container, or its environment names no GPUs.
+    /// the process is a monitoring program, if it is in no container and no running job, or if its environment is
+    /// from another job or names no GPUs.
     ///
     /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). Slurm sets `SLURM_JOB_GPUS` for
     /// the batch script and interactive jobs. Steps on other nodes inherit the variable, but it is meaningless there.

@@ -137,7 +137,8 @@ impl<'a> ProcessRow<'a> {
         Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
-    /// Adds the idle time. `idle_since` returns when a process last used the GPU with this index.
+    /// Adds the idle time. `idle_since` returns when a process last used the GPU with this index, or `None` if that
+    /// is unknown.
     pub fn idle(self, idle_since: impl Fn(Identity, u32) -> Option<Time>) -> Self {
         let idle_seconds = match (self.entry, self.gpu, self.identity) {
             (Some(entry), _, _) if entry.sm_percent.is_some_and(|percent| percent > 0) => Some(0.0),
@@ -193,7 +194,7 @@ impl<'a> ProcessRow<'a> {
     }
 
     /// Returns whether the row is on the GPU with this index or, for an unlisted process, whether it has the GPU's
-    /// device file open.
+    /// device file open. Returns `None` if the GPU of the row is unknown.
     pub fn is_on(&self, index: u32) -> Option<bool> {
         if self.is_listed() || self.identity.is_none() {
             return Some(self.gpu?.index == index);

@@ -227,7 +227,8 @@ pub fn parse_typed(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTi
     }
 }
 
-/// Parses a time of day with or without seconds, on this date, in the local time zone.
+/// Parses a time of day with or without seconds, on this date, in the local time zone. Returns `None` if the text is
+/// not a time of day.
 fn at(date: Date, clock: &str) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",

@@ -423,7 +423,8 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
     foreign.then(|| bounded(&head.schema))
 }
 
-/// Returns the complete snapshot at the end of a line that begins with a torn one.
+/// Returns the complete snapshot at the end of a line that begins with a torn one, or `None` if the line contains no
+/// such snapshot.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
     let start = text.windows(START.len()).rposition(|window| window == START)?;
     if start == 0 {

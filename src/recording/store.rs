@@ -120,8 +120,8 @@ impl Since {
         left_out > 0
     }
 
-    /// Returns the error for a segment that turned out to be damaged. If the newest segment is torn, it may still be
-    /// growing, which is not an error.
+    /// Returns the error for a segment that turned out to be damaged, or `None` if it is intact. If the newest
+    /// segment is torn, it may still be growing, which is not an error.
     fn damage_error(
         &self,
         name: &str,
@@ -222,7 +222,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Returns the latest complete snapshot in a segment. Decodes only the last two frames.
+/// Returns the latest complete snapshot in a segment, or `None` if there is none. Decodes only the last two frames.
 fn latest_of(path: &Path) -> Option<Latest> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;

@@ -480,7 +480,8 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.also.iter().map(|also| also.kind).eq(other.also.iter().map(|also| also.kind))
 }
 
-/// Formats a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`. The size is omitted if it is unknown.
+/// Formats a group as `3 processes, 1.4 GiB: 402519, 402520, 402521`. The size is omitted if the memory of one of the
+/// processes is unknown.
 fn summarize(equal: &[&Finding]) -> String {
     let bytes: Option<u64> = equal.iter().map(|finding| finding.memory_bytes).sum();
     let bytes = bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes)));

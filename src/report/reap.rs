@@ -238,7 +238,8 @@ fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
 
-/// Formats the memory that the targets should free, as a lower bound if some amounts are unknown.
+/// Formats the memory that the targets should free. If only some amounts are known, their sum is a lower bound. If
+/// none is known, says that NVML does not report the memory.
 pub fn expected(targets: &[&Target]) -> String {
     let known_bytes: u64 = targets.iter().filter_map(|target| target.bytes).sum();
     let unknown_count = targets.iter().filter(|target| target.bytes.is_none()).count();
@@ -331,7 +332,8 @@ pub fn why(target: &Target) -> String {
     }
 }
 
-/// Returns the leader of a target, or its first member if the leader is not a member.
+/// Returns the leader of a target, or its first member if the leader is not a member. Returns `None` if the target
+/// has no members.
 pub fn lead(target: &Target) -> Option<&TargetProcess> {
     let leader = target.members.iter().find(|member| member.pid == target.leader);
     leader.or(target.members.first())

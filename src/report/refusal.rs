@@ -75,7 +75,8 @@ pub fn why(refused: &Refused, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes why a process is protected and what overrides the protection. `owner` is the process's user.
+/// Describes why a process is protected and how to override the protection, if that is possible. `owner` is the
+/// process's user.
 pub fn protected(protection: &Protection, owner: Option<&str>, reader: RefusalReader) -> String {
     let fact = match (protection, owner) {
         (Protection::OtherUser { .. } | Protection::NotPermitted { .. }, Some(owner)) => {

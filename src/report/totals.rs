@@ -121,7 +121,7 @@ pub fn table(
     }
 }
 
-/// Formats the totals by several fields, without fields that no process has.
+/// Formats a table of totals for each field. A field that is unknown or empty for all processes is omitted.
 pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
     let mut out = String::new();
     for line in wrap(&escape(title), (width, width), 2) {

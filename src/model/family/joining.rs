@@ -317,8 +317,9 @@ impl<'a> Joining<'a> {
             .collect()
     }
 
-    /// Joins the processes of a cgroup if it is a Slurm step, or if its first process is a member. When the first
-    /// process exits, the kernel or systemd kills the other processes of the cgroup.
+    /// Joins the processes of each Slurm step, and those of each cgroup that contains the first process of a
+    /// container or the main process of a service. When that process exits, the kernel or systemd kills the others.
+    /// Processes with a terminal are not joined.
     pub(super) fn join_cgroups(&mut self) {
         // If a process has a terminal, a person started it by hand in the step, service or container.
         let is_typed = |process: &Process| process.terminal.is_some();

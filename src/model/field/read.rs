@@ -132,7 +132,7 @@ fn user_is(process: &Process, needle: &Needle, whole: bool) -> Option<bool> {
 }
 
 /// Returns whether the needle names the row's GPU, or a GPU whose device file the process has open, by index, UUID,
-/// MIG device or model name.
+/// MIG device or model name. Returns `None` if that is unknown.
 fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
@@ -350,8 +350,8 @@ pub enum SortValue<'a> {
 }
 
 impl<'a> SortValue<'a> {
-    /// Returns the sort key of a row. `rank` is the position of the row's finding, of which 0 sorts as the largest
-    /// value.
+    /// Returns the sort key of a row. `rank` is the position of the row's finding; a lower position results in a
+    /// larger key.
     pub fn new(field: Field, row: &ProcessRow<'a>, rank: Option<usize>) -> Self {
         let process = row.process.ok();
         let text =
