@@ -56,7 +56,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Show what
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of a format that gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Show a manual page; if standard output is not a terminal, print its roff source'
-complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index, UUID or UUID prefix' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l sort -d 'Sort the processes by this field' -r -f -a "gpu\t'GPU, then GPU memory'
@@ -109,7 +109,7 @@ server-idle\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs, by index, UUID or UUID prefix' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if more than this amount of memory is used on a GPU at the end' -x -k -a "(__fish_gpumem_values)"
@@ -158,10 +158,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Repla
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or as configured]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Initially show only these GPUs, by index, UUID or UUID prefix' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Initially show only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l user -d 'Initially show only these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l sort -d 'Sort the processes by this column [default: as last used, or memory]' -r -f -a "gpu\t'GPU index, UUID or its prefix, MIG device (0:3) or name'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l sort -d 'Sort the processes by this column [default: as last used, or memory]' -r -f -a "gpu\t'GPU index, UUID or its prefix, device file, MIG device (0:3) or name'
 pid\t'process id, here or in its container'
 user\t'the owner, by name or uid'
 memory\t'GPU memory, or its share of the GPU (50%)'
@@ -177,7 +177,7 @@ framework\t'the framework'
 where\t'container, pod, job or unit'
 finding\t'kind of finding; any matches all kinds'
 command\t'the command line'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l columns -d 'Columns of the table, from left to right, in this session [default: as chosen with F2, or all]' -r -f -a "gpu\t'GPU index, UUID or its prefix, MIG device (0:3) or name'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l columns -d 'Columns of the table, from left to right, in this session [default: as chosen with F2, or all]' -r -f -a "gpu\t'GPU index, UUID or its prefix, device file, MIG device (0:3) or name'
 pid\t'process id, here or in its container'
 user\t'the owner, by name or uid'
 memory\t'GPU memory, or its share of the GPU (50%)'
@@ -220,7 +220,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Replay 
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without findings' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index, UUID or UUID prefix' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users require --all-users' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only findings of these kinds, even if disabled [default: orphan, stopped, idle]' -r -f -a "dead\t''
@@ -305,7 +305,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'I
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this number of GPUs, and set CUDA_VISIBLE_DEVICES to them' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for all of these GPUs, by index, UUID or UUID prefix, and use them in this order' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for all of these GPUs, by index, UUID, UUID prefix or device file, and use them in this order' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l wait-free -d 'Wait until this much memory is free on each GPU, as in `check --wait-free`' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l timeout -d 'How long to wait before exiting with 1 without starting COMMAND' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l max-peak -d 'Exit with 1 if COMMAND and its descendants hold more memory than this on a GPU' -x -k -a "(__fish_gpumem_values)"

@@ -210,7 +210,7 @@ pub struct Ps {
     #[arg(long)]
     pub json: bool,
 
-    /// Only these GPUs, by index, UUID or UUID prefix
+    /// Only these GPUs, by index, UUID, UUID prefix or device file
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 
@@ -288,7 +288,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Report only on these GPUs, by index, UUID or UUID prefix
+    /// Report only on these GPUs, by index, UUID, UUID prefix or device file
     ///
     /// Read errors on other GPUs are ignored.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]

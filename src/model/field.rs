@@ -65,7 +65,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             &["gpu"],
             Notation::Gpu,
             "gpu:0",
-            "GPU index, UUID or its prefix, MIG device (0:3) or name",
+            "GPU index, UUID or its prefix, device file, MIG device (0:3) or name",
         )
         .number("GPU", false)
         .on_screen('g', 4, 0)

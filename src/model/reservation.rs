@@ -121,8 +121,8 @@ impl Reservation {
         }
         let number: u32 = device.parse().ok()?;
         let index = gpus.iter().position(|gpu| gpu.index == number)?;
-        // Slurm numbers GPUs by device file, NVML by PCI bus. If the two numbers differ, it is unknown which GPU is
-        // meant.
+        // Slurm numbers GPUs by device file or, with AutoDetect=nvml, by NVML's index. If these differ, it is
+        // unknown which GPU is meant.
         let is_by_slurm = *self.variable != *CONTAINER;
         let differs = gpus[index].minor_number.is_some_and(|minor| minor != number);
         (!(is_by_slurm && differs)).then_some(index)

@@ -56,7 +56,7 @@ pub struct ReapArgs {
     #[arg(skip)]
     pub(in crate::cli) release: Option<ReleaseOptions>,
 
-    /// Only processes that hold memory on these GPUs, by index, UUID or UUID prefix
+    /// Only processes that hold memory on these GPUs, by index, UUID, UUID prefix or device file
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 

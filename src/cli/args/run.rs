@@ -42,7 +42,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "gpu")]
     pub gpus: Option<u32>,
 
-    /// Wait for all of these GPUs, by index, UUID or UUID prefix, and use them in this order
+    /// Wait for all of these GPUs, by index, UUID, UUID prefix or device file, and use them in this order
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 

@@ -33,7 +33,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Initially show only these GPUs, by index, UUID or UUID prefix
+    /// Initially show only these GPUs, by index, UUID, UUID prefix or device file
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 

@@ -238,6 +238,7 @@ impl CheckVerdict {
                     index: gpu.index,
                     uuid: gpu.uuid.clone(),
                     name: gpu.name.clone(),
+                    minor_number: gpu.minor_number,
                     mig_mode: gpu.mig_mode,
                     mig_devices: gpu.mig_devices.clone(),
                     ..Gpu::default()

@@ -248,7 +248,11 @@ impl DriverFacts<'_> {
             };
         }
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        let observation = in_short(&names);
+        let differs = |gpu: &&&Gpu| gpu.minor_number.is_some_and(|minor| minor != gpu.index);
+        let differing = self.gpus.iter().filter(differs);
+        let differing: String =
+            differing.map(|gpu| format!("; GPU {} is {}", gpu.index, gpu.device_file())).collect();
+        let observation = in_short(&names) + &differing;
         let has = |name: &str| names.contains(&name);
         let missing: Vec<u32> = self
             .gpus
@@ -268,7 +272,11 @@ impl DriverFacts<'_> {
                 _ => check.advise("make-device-files"),
             };
         }
-        topic.ok(observation)
+        let check = topic.ok(observation);
+        match differing.is_empty() {
+            true => check,
+            false => check.advise("device-numbers-differ"),
+        }
     }
 
     fn no_device_files(&self) -> DoctorCheck {

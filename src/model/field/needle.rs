@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::model::device_file::minor_number_of;
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needle {
     typed: String,
@@ -97,6 +99,11 @@ impl Needle {
             Some((first, last)) => Some(Self::new(first).number()?..=Self::new(last).number()?),
             None => self.number().map(|number| number..=number),
         }
+    }
+
+    /// Returns the N of `/dev/nvidiaN`.
+    pub(super) fn device_number(&self) -> Option<u32> {
+        minor_number_of(&self.typed)
     }
 
     /// Returns the needle for a word that can only name a GPU, such as `gpu:0`, `gpu:GPU-3f` or `GPU-3f`, otherwise

@@ -137,10 +137,13 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
     }
-    if let Some(indices) = needle.numbers() {
-        let gpus = row.snapshot.gpus.iter().map(|gpu| gpu.index);
-        let on: Vec<Option<bool>> =
-            gpus.filter(|index| indices.contains(index)).map(|index| row.is_on(index)).collect();
+    if needle.numbers().is_some() || needle.device_number().is_some() {
+        let is_on = |gpu: &Gpu| match is_numbered(gpu, needle) {
+            Some(false) => Some(false),
+            Some(true) => row.is_on(gpu.index),
+            None => row.is_on(gpu.index).filter(|is_on| !is_on),
+        };
+        let on: Vec<Option<bool>> = row.snapshot.gpus.iter().map(is_on).collect();
         return match on.contains(&Some(true)) {
             true => Some(true),
             false => (!on.contains(&None)).then_some(false),
@@ -164,6 +167,14 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if is_part { Some(true) } else { named }
 }
 
+/// Whether the needle is the GPU's index or device file. `None` if unknown, or if the needle is neither.
+fn is_numbered(gpu: &Gpu, needle: &Needle) -> Option<bool> {
+    match needle.numbers() {
+        Some(indices) => Some(indices.contains(&gpu.index)),
+        None => Some(needle.device_number()? == gpu.minor_number?),
+    }
+}
+
 fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bool {
     let (gpu_instance, compute_instance) = row.instance();
     let part = gpu.mig_device(gpu_instance, compute_instance);
@@ -176,8 +187,8 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;
     }
-    if let Some(indices) = needle.numbers() {
-        return indices.contains(&gpu.index);
+    if let Some(is_numbered) = is_numbered(gpu, needle) {
+        return is_numbered;
     }
     let parts = || gpu.mig_devices.iter().filter(|_| !all);
     if needle.is_uuid() {

@@ -315,6 +315,30 @@ fn a_gpu_is_selected_by_any_of_its_names() {
 }
 
 #[test]
+fn a_device_file_selects_the_gpu_with_its_minor_number() {
+    let mut machine = machine();
+    // The minor numbers are unknown. 3999 is on both GPUs, the others on one of them.
+    for text in ["gpu:/dev/nvidia0", "gpu=/dev/nvidia0", "!gpu:/dev/nvidia0"] {
+        assert_eq!(fitting_in(&machine, text), [0; 0], "{text}");
+    }
+    machine.0.gpus[0].minor_number = Some(1);
+    machine.0.gpus[1].minor_number = Some(0);
+    for (text, pids, allowed) in [
+        ("gpu:/dev/nvidia1", &[3999, 4000, 4001, 4002, 4003][..], &[0][..]),
+        ("gpu:/dev/nvidia0", &[3999], &[1]),
+        ("!gpu:/dev/nvidia1", &[], &[1]),
+        ("!gpu:/dev/nvidia0", &[4000, 4001, 4002, 4003], &[0]),
+        ("gpu:/dev/nvidia7", &[], &[]),
+        ("gpu:nvidia0", &[], &[]),
+        ("gpu:/dev/nvidiactl", &[], &[]),
+    ] {
+        assert_eq!(fitting_in(&machine, text), pids, "{text}");
+        let gpus = machine.0.gpus.iter().filter(|gpu| selector(text).allows_gpu(gpu));
+        assert!(gpus.map(|gpu| gpu.index).eq(allowed.iter().copied()), "{text}");
+    }
+}
+
+#[test]
 fn a_whole_gpu_matches_no_process_term() {
     let snapshot = sample::snapshot(2, 1);
     let finding = sample::finding(&snapshot, 1, 0);

@@ -128,7 +128,7 @@ symbols! {
         |_| out.put_text("692-2G520-0280-501", length);
     device nvmlDeviceGetIndex(out: Out<c_uint>) |device| out.put(device.index);
     device nvmlDeviceGetMinorNumber(out: Out<c_uint>)
-        |device| out.put(device.index);
+        |device| out.put(device.gpu.minor_number.unwrap_or(device.index));
     device nvmlDeviceGetPciInfo_v3(out: Out<pci::Info>)
         |device| out.put(address(device.scene, device.index).info());
     device nvmlDeviceGetBrand(out: Out<c_uint>) |_| out.put(14);

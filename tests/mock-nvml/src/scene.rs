@@ -130,6 +130,8 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// PCI address, such as `"00000000:17:00.0"`. The default is derived from the index.
     pub pci: Option<String>,
+    /// Minor number of its device file; its index if absent.
+    pub minor_number: Option<u32>,
     pub memory: Option<Memory>,
     /// NUMA node of the GPU's memory, or `null` if the memory is not part of the system's memory.
     pub numa_node: Option<u32>,
@@ -176,6 +178,7 @@ impl Default for Gpu {
             garbled: false,
             uuid: None,
             pci: None,
+            minor_number: None,
             memory: Some(Memory::default()),
             numa_node: None,
             utilization: Some(Utilization::default()),

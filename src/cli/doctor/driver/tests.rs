@@ -159,6 +159,9 @@ fn device_files_must_exist_and_be_accessible() {
         (files[0].usable, files[0].gid, files[0].mode) = (false, gid, mode);
         files
     };
+    let (one, crossed) = (gpu(0, 3), gpu(3, 0));
+    let all = ["nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"].map(file).to_vec();
+    let differing = DriverFacts { gpus: vec![&one, &crossed], ..with(all) };
     let two = DriverFacts { gpus: vec![&zero, &third], ..with(files()) };
     let refused = |files| DriverFacts { devices: files, ..broken(&error) };
     let environment = RuntimeEnvironment::Container(None);
@@ -167,6 +170,7 @@ fn device_files_must_exist_and_be_accessible() {
     use CheckStatus::{Broken, Limited, Ok, Unknown};
     for (facts, verdict, words) in [
         (with(files()), Ok, &[][..]),
+        (differing, Ok, &["GPU 0 is /dev/nvidia3; GPU 3 is /dev/nvidia0", "AutoDetect=nvml"]),
         // On WSL, `dxg` is the only device file.
         (with(vec![file("dxg")]), Ok, &[]),
         (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
