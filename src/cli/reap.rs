@@ -178,9 +178,10 @@ fn carry_out(
     }
     let targets: Vec<Target> =
         report.targets.iter().map(|planned| planned.target.clone()).collect();
-    let mut left = report.targets.iter_mut();
-    let interrupted = execute::carry_out((live, engine, snapshot), guard, targets, |outcome| {
-        let Some(planned) = left.next() else { return Ok(()) };
+    let planned = &mut report.targets;
+    let observed = (live, engine, snapshot);
+    let interrupted = execute::carry_out(observed, guard, targets, |index, outcome| {
+        let Some(planned) = planned.get_mut(index) else { return Ok(()) };
         if !args.json {
             print(&text::outcome(&planned.target, &outcome, reader))?;
         }

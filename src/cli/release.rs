@@ -142,9 +142,10 @@ fn carry_out(
         }
     }
     report.released_bytes = Some(0);
-    let mut left = report.targets.iter_mut().filter(|target| target.is_due());
-    let interrupted = execute::carry_out((live, engine, snapshot), guard, due, |outcome| {
-        let Some(planned) = left.next() else { return Ok(()) };
+    let mut left: Vec<_> = report.targets.iter_mut().filter(|target| target.is_due()).collect();
+    let observed = (live, engine, snapshot);
+    let interrupted = execute::carry_out(observed, guard, due, |index, outcome| {
+        let Some(planned) = left.get_mut(index) else { return Ok(()) };
         if !args.json {
             print(&text::outcome(planned.target.leader, &outcome))?;
         }

@@ -1,4 +1,4 @@
-//! Carries out plans, one target after another.
+//! Carries out plans: one target after another or, on request, named targets at the same time.
 //!
 //! The command line, the screen and the service supply samples with findings, and implement [`Observer`] to receive
 //! events. This module checks the findings again before every step, and [`Act`] writes each action to the ledger. The
@@ -126,8 +126,11 @@ pub trait Observer {
 #[derive(Debug)]
 pub struct Executor {
     targets: Vec<Target>,
-    index: usize,
-    act: Option<Act>,
+    /// Index of the first target that has not begun.
+    next: usize,
+    /// The running acts, with the indexes of their targets.
+    acts: Vec<(usize, Act)>,
+    is_together: bool,
     guard: Arc<Guard>,
     actor: Actor,
     tools: Tools,
@@ -136,59 +139,90 @@ pub struct Executor {
 impl Executor {
     /// Creates an executor that acts on the targets in this order. `guard` is the guard that made the plan.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
-        Self { targets, index: 0, act: None, guard: Arc::new(guard), actor, tools }
+        let guard = Arc::new(guard);
+        Self { targets, next: 0, acts: Vec::new(), is_together: false, guard, actor, tools }
+    }
+
+    /// Acts at the same time on consecutive targets that were named and that no step sends a request to.
+    pub fn together(self) -> Self {
+        Self { is_together: true, ..self }
+    }
+
+    /// Returns the targets of the running acts or, if none is running, the next target.
+    pub fn running(&self) -> impl Iterator<Item = &Target> {
+        let next = self.acts.is_empty().then_some(self.next);
+        let running = self.acts.iter().map(|(index, _)| *index);
+        running.chain(next).filter_map(|index| self.targets.get(index))
     }
 
     pub fn target(&self) -> Option<&Target> {
-        self.targets.get(self.index)
+        self.running().next()
     }
 
-    /// Takes the steps that are due. After a target ends, the next call starts the next target. Returns `None` if no
-    /// target is left. If the ledger cannot be written, returns the error without taking the next action; the caller
-    /// must stop then.
+    fn begin(&mut self) {
+        while let Some(target) = self.targets.get(self.next) {
+            let is_alone = !self.is_together || target.is_found() || target.makes_requests();
+            if is_alone && !self.acts.is_empty() {
+                break;
+            }
+            let act = Act::new(target.clone(), Arc::clone(&self.guard), self.actor.clone());
+            self.acts.push((self.next, act.after(self.tools.releases.clone())));
+            self.next += 1;
+            if is_alone {
+                break;
+            }
+        }
+    }
+
+    /// Takes the steps that are due. If acts end, returns the outcome of one of them; the observer receives all. After
+    /// all running acts end, the next call starts the next target. Returns `None` if no target is left. If the ledger
+    /// cannot be written, returns the error without taking the next action; the caller must stop then.
     pub fn advance(
         &mut self,
         sample: &FreshSample<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Option<ActProgress>, ledger::LedgerError> {
-        let index = self.index;
-        let Some(target) = self.targets.get(index) else {
-            return Ok(None);
-        };
-        let act = self.act.get_or_insert_with(|| {
-            let guard = Arc::clone(&self.guard);
-            let act = Act::new(target.clone(), guard, self.actor.clone());
-            act.after(self.tools.releases.clone())
-        });
-        let input = StepInput {
-            now: sample.now,
-            snapshot: sample.snapshot,
-            recheck: recheck_by(act, sample),
-        };
-        let mut record = ObservedRecord {
-            record: &mut *self.tools.record,
-            index,
-            observer: &mut *observer,
-            releases: &mut self.tools.releases,
-        };
-        let was_saving = act.saving().is_some();
-        let progress = act.advance(input, &mut *self.tools.control, &mut record)?;
-        if let Some(words) = act.saving().filter(|_| !was_saving) {
-            observer.saving(index, words);
+        if self.acts.is_empty() {
+            self.begin();
         }
-        match &progress {
-            ActProgress::Waiting { until } => observer.waiting(index, *until),
-            ActProgress::Ended(outcome) => {
-                self.act = None;
-                self.tools.control.release();
-                self.index += 1;
-                observer.ended(index, target, outcome);
+        let mut progress = None;
+        for (index, act) in &mut self.acts {
+            let input = StepInput {
+                now: sample.now,
+                snapshot: sample.snapshot,
+                recheck: recheck_by(act, sample),
+            };
+            let mut record = ObservedRecord {
+                record: &mut *self.tools.record,
+                index: *index,
+                observer: &mut *observer,
+                releases: &mut self.tools.releases,
+            };
+            let was_saving = act.saving().is_some();
+            let latest = act.advance(input, &mut *self.tools.control, &mut record)?;
+            if let Some(words) = act.saving().filter(|_| !was_saving) {
+                observer.saving(*index, words);
             }
+            match &latest {
+                ActProgress::Waiting { until } => observer.waiting(*index, *until),
+                ActProgress::Ended(outcome) => observer.ended(*index, act.target(), outcome),
+            }
+            progress = Some(match (progress, latest) {
+                (Some(ended @ ActProgress::Ended(_)), _) => ended,
+                (Some(ActProgress::Waiting { until: first }), ActProgress::Waiting { until }) => {
+                    ActProgress::Waiting { until: first.min(until) }
+                }
+                (_, latest) => latest,
+            });
         }
-        Ok(Some(progress))
+        self.acts.retain(|(_, act)| act.outcome().is_none());
+        if self.acts.is_empty() {
+            self.tools.control.release();
+        }
+        Ok(progress)
     }
 
-    /// Acts on the next target until the act ends. Returns `None` if no target is left or the sample source ends.
+    /// Acts on the next targets until an act ends. Returns `None` if no target is left or the sample source ends.
     /// Returns the same errors as [`advance`](Self::advance).
     pub fn run(
         &mut self,

@@ -82,6 +82,13 @@ impl Target {
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
+    /// Whether a step sends a request. Only one act at a time can wait for an answer.
+    pub(super) fn makes_requests(&self) -> bool {
+        let is_request =
+            |step: &Step| matches!(step, Step::Release { .. } | Step::ShutKernel { .. });
+        self.steps.iter().any(is_request)
+    }
+
     pub fn is_for(&self, finding: &Finding) -> bool {
         match &self.reason {
             Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),

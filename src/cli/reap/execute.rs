@@ -16,6 +16,7 @@ use crate::deadline::{NoAnswer, Task};
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{Actor, Deed, Failure};
+use crate::reclaim::target::listed;
 use crate::reclaim::{
     Executor, FreshSample, Guard, Observer, Outcome, SampleSource, Target, Tools,
 };
@@ -69,21 +70,23 @@ impl SampleSource for LiveSamples {
 
 /// Prints each action to standard error, and keeps the sent signals for the message after an interrupt.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct TerminalObserver {
-    pub(in crate::cli) sent: Vec<String>,
+struct TerminalObserver {
+    /// What was sent to targets that have not ended.
+    sent: Vec<(usize, String)>,
+    outcomes: Vec<(usize, Outcome)>,
 }
 
 impl Observer for TerminalObserver {
-    fn intended(&mut self, _: usize, deed: &Deed) {
+    fn intended(&mut self, index: usize, deed: &Deed) {
         let words = text::deed(deed);
         warn(&words);
-        self.sent.push(words);
+        self.sent.push((index, words));
     }
 
     fn failed(&mut self, _: usize, failures: &[Failure]) {
         let words = text::failures(failures);
         warn(&words);
-        if let Some(last) = self.sent.last_mut() {
+        if let Some((_, last)) = self.sent.last_mut() {
             *last = format!("{last} ({words})");
         }
     }
@@ -94,8 +97,9 @@ impl Observer for TerminalObserver {
         warn(words);
     }
 
-    fn ended(&mut self, _: usize, _: &Target, _: &Outcome) {
-        self.sent.clear();
+    fn ended(&mut self, index: usize, _: &Target, outcome: &Outcome) {
+        self.sent.retain(|(other, _)| *other != index);
+        self.outcomes.push((index, outcome.clone()));
     }
 }
 
@@ -147,31 +151,34 @@ pub(in crate::cli) fn confirmed(
     Ok(is_yes)
 }
 
-/// Carries out a plan, and calls `ended` with the outcome of each target. If a signal interrupts the plan, returns the
-/// signal and a message.
+/// Carries out a plan, and calls `ended` with the index and outcome of each target. If a signal interrupts the plan,
+/// returns the signal and a message.
 pub(in crate::cli) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
     targets: Vec<Target>,
-    mut ended: impl FnMut(Outcome) -> anyhow::Result<()>,
+    mut ended: impl FnMut(usize, Outcome) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<(i32, String)>> {
     let tools = tools_here()?;
     let actor = Actor::of_gpumem(&snapshot);
     // From here on, signals do not end gpumem.
     let mut watched = LiveSamples { live, engine, snapshot, interrupt: Interrupt::catch()? };
-    let mut executor = Executor::new(targets, guard, actor, tools);
+    let mut executor = Executor::new(targets, guard, actor, tools).together();
     let mut observer = TerminalObserver::default();
-    while let Some(outcome) = executor.run(&mut watched, &mut observer)? {
-        ended(outcome)?;
+    while executor.run(&mut watched, &mut observer)?.is_some() {
+        for (index, outcome) in observer.outcomes.drain(..) {
+            ended(index, outcome)?;
+        }
     }
-    let interrupted = executor.target().zip(watched.interrupt.signal());
-    Ok(interrupted.map(|(target, signal)| {
-        let sent = match &observer.sent[..] {
+    let leaders: Vec<u32> = executor.running().map(|target| target.leader).collect();
+    Ok(watched.interrupt.signal().filter(|_| !leaders.is_empty()).map(|signal| {
+        let sent: Vec<&str> = observer.sent.iter().map(|(_, words)| &**words).collect();
+        let sent = match &sent[..] {
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
-        let (leader, name) = (target.leader, signals::name(signal));
-        (signal, format!("interrupted by {name} at {leader}: nothing more is sent{sent}"))
+        let (leaders, name) = (listed(&leaders), signals::name(signal));
+        (signal, format!("interrupted by {name} at {leaders}: nothing more is sent{sent}"))
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{Kind, Process as Shown};
-use crate::reclaim::policy::Signal;
+use crate::reclaim::policy::{Policy, Signal, Targets};
 use crate::reclaim::testing::{
     FakeControl, MemoryLedger, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
 };
@@ -125,6 +125,36 @@ fn targets_run_in_order_and_each_outcome_is_reported() {
     let intended = ledger.lines.iter();
     let intended = intended.filter(|entry| matches!(entry.event, LedgerEvent::Intended(_)));
     assert_eq!(intended.count(), 2);
+}
+
+#[test]
+fn named_targets_are_ended_at_the_same_time() {
+    let (mut simulation, _) = Simulation::new();
+    for pid in [70, 71] {
+        simulation.control.get().ends_on.insert(pid, vec![Signal::Kill]);
+    }
+    let named = Targets::named(vec![70, 71], Vec::new()).unwrap();
+    let guard = Guard { policy: Policy::new(named, |_, _| false), ..guard() };
+    let plan = plan_of(&[], &simulation.snapshot, &guard);
+    assert_eq!(plan.targets.len(), 2, "{:?}", plan.refused);
+    let tools =
+        Tools::new(Box::new(simulation.control.clone()), Box::new(simulation.ledger.clone()));
+    let mut executor = Executor::new(plan.targets, guard, Actor::default(), tools).together();
+    let mut notes = Notes::default();
+    while executor.run(&mut simulation, &mut notes).unwrap().is_some() {}
+    assert_eq!(executor.running().count(), 0);
+    notes.0.retain(|(_, words)| words != "waiting");
+    let reported: Vec<(usize, &str)> =
+        notes.0.iter().map(|(index, words)| (*index, &**words)).collect();
+    let expected = [
+        (0, "SIGTERM to 70"),
+        (1, "SIGTERM to 71"),
+        (0, "SIGKILL to 70"),
+        (1, "SIGKILL to 71"),
+        (0, "70 ended true"),
+        (1, "71 ended true"),
+    ];
+    assert_eq!(reported, expected);
 }
 
 #[test]
