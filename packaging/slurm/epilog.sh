@@ -12,12 +12,23 @@ grace=5s
 # Jobs without GPUs need no epilog.
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0
 
-answer=$("$gpumem" check --gpu "$SLURM_JOB_GPUS" --max-used "$limit" 2>&1) && exit 0
+# Slurm numbers GPUs by device file or, with AutoDetect=nvml, as the driver does. Slurm 25.11 also provides UUIDs.
+case "${CUDA_VISIBLE_DEVICES:-}" in
+    *MIG-*) exit 0 ;;
+    GPU-*) gpus=$CUDA_VISIBLE_DEVICES ;;
+    *)
+        gpus=$SLURM_JOB_GPUS
+        grep -qi '^[^#]*AutoDetect *= *nvml' "${SLURM_CONF%/*}/gres.conf" ||
+            gpus=$(printf '%s' "$gpus" | sed 's|[0-9][0-9]*|/dev/nvidia&|g')
+        ;;
+esac
+
+answer=$("$gpumem" check --gpu "$gpus" --max-used "$limit" 2>&1) && exit 0
 # The job had exclusive use of these GPUs, so remaining processes of its user are leftovers. Processes of root are not
 # killed, because they can be daemons.
 if [ "$SLURM_JOB_UID" != 0 ]; then
     targets=
-    for gpu in $(printf '%s' "$SLURM_JOB_GPUS" | tr , ' '); do
+    for gpu in $(printf '%s' "$gpus" | tr , ' '); do
         targets="$targets gpu:$gpu"
     done
     # shellcheck disable=SC2086 # one word per GPU
@@ -25,8 +36,8 @@ if [ "$SLURM_JOB_UID" != 0 ]; then
         --all-users --graphics --kept --grace "$grace" --yes 2>&1)
     printf '%s\n' "$killed" | logger -t gpumem-epilog
 fi
-answer=$("$gpumem" check --gpu "$SLURM_JOB_GPUS" --max-used "$limit" 2>&1) && exit 0
-"$gpumem" ps --gpu "$SLURM_JOB_GPUS" 2>&1 | logger -t gpumem-epilog
-reason=$(printf '%s\n' "$answer" | head -n 1 | cut -c 1-100)
+answer=$("$gpumem" check --gpu "$gpus" --max-used "$limit" 2>&1) && exit 0
+"$gpumem" ps --gpu "$gpus" 2>&1 | logger -t gpumem-epilog
+reason=$(printf '%s\n' "$answer" | sed 's/^gpumem: //;q' | cut -c 1-100)
 scontrol update nodename="$SLURMD_NODENAME" state=drain reason="gpumem: $reason"
 exit 1

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use serde_json::Value;
 
 use super::{advised_command, process_and_step, require_root, wait_for_pid};
@@ -23,10 +24,13 @@ struct Cluster {
 impl Cluster {
     /// Starts Slurm. If that is impossible, prints the reason and returns `None`.
     fn start() -> Option<Self> {
-        Self::start_with(|_| String::new())
+        Self::start_with(|folder| {
+            write_gres(folder, GpuNumbers::Files);
+            String::new()
+        })
     }
 
-    /// Starts Slurm with additional lines in slurm.conf. `more` receives the directory.
+    /// Like [`Self::start`], with a function that writes gres.conf and returns more lines for slurm.conf.
     fn start_with(more: impl Fn(&Path) -> String) -> Option<Self> {
         require_root()?;
         let munged = support::find("munged", "munge")?;
@@ -45,8 +49,6 @@ impl Cluster {
         let folder = cluster.folder.path();
         fs::write(path("slurm.conf"), configuration(folder) + &more(folder)).unwrap();
         // Slurm allocates GPUs whose device files are links to /dev/null.
-        let files = format!("Name=gpu File={}\n", path("nvidia[0-1]"));
-        fs::write(path("gres.conf"), files).unwrap();
         for name in ["nvidia0", "nvidia1"] {
             std::os::unix::fs::symlink("/dev/null", path(name)).unwrap();
         }
@@ -115,6 +117,40 @@ impl Drop for Cluster {
     }
 }
 
+/// How Slurm numbers the GPUs of the node.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum GpuNumbers {
+    /// In the order of their device files.
+    Files,
+    /// As with `AutoDetect=nvml`: in the order of NVML's indices, in which nvidia1 is the first.
+    Nvml,
+    /// As with `AutoDetect=nvml` since Slurm 25.11, which also provides UUIDs.
+    Uuids,
+}
+
+/// UUIDs of the GPUs by NVML's index.
+const UUIDS: [&str; 2] = ["GPU-5a0000aa-0001", "GPU-5a0000bb-0002"];
+
+/// Writes gres.conf. Slurm's own stand-in for the driver, `fake_gpus.conf`, describes the GPUs that Slurm detects.
+fn write_gres(folder: &Path, numbers: GpuNumbers) {
+    let file = |number: usize| folder.join(format!("nvidia{number}")).display().to_string();
+    if numbers == GpuNumbers::Files {
+        let files = format!("Name=gpu File={},{}\n", file(0), file(1));
+        return fs::write(folder.join("gres.conf"), files).unwrap();
+    }
+    fs::write(folder.join("gres.conf"), "AutoDetect=nvml\nName=gpu\n").unwrap();
+    let gpu = |(links, number): (&str, usize)| {
+        let line = format!("h200|8|0-7|{links}|{}", file(number));
+        match numbers {
+            GpuNumbers::Uuids => format!("{line}|{}|nvidia_gpu_env\n", UUIDS[1 - number]),
+            _ => line + "\n",
+        }
+    };
+    let detected: String = [("0,-1", 0), ("-1,0", 1)].map(gpu).concat();
+    fs::write(folder.join("fake_gpus.conf"), detected).unwrap();
+}
+
+/// A requeued job starts again when its credential has expired, after `cred_expire` seconds.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
@@ -124,7 +160,7 @@ fn configuration(folder: &Path) -> String {
          SlurmctldHost={host}(127.0.0.1)\n\
          SlurmUser=root\n\
          AuthType=auth/munge\n\
-         AuthInfo=socket={folder}/munge.socket\n\
+         AuthInfo=socket={folder}/munge.socket,cred_expire=10\n\
          CredType=cred/munge\n\
          StateSaveLocation={folder}/state\n\
          SlurmdSpoolDir={folder}/spool\n\
@@ -261,14 +297,14 @@ fn a_process_that_outlives_its_job_is_signalled() {
 /// The account "daemon", which exists on every Linux system.
 const DAEMON: u32 = 1;
 
-/// Installs the packaged scripts with a gpumem that uses the mock driver. Returns lines for slurm.conf.
-fn install_scripts(folder: &Path) -> String {
+/// Installs the packaged scripts with a gpumem that uses the mock driver. Returns their lines for slurm.conf.
+fn install_scripts(folder: &Path, numbers: GpuNumbers) -> String {
     let gpumem = folder.join("gpumem");
     let wrapper = format!(
         "#!/bin/sh\nexport GPUMEM_MOCK_SCENE={0}/scene.json STATE_DIRECTORY={0}/state HOME={0}\n\
          {1} \"$@\" --nvml-library {2}; code=$?\n\
          # Wait until the test has freed the memory in the scene.\n\
-         while [ \"$1\" = kill ] && [ -e {0}/out/left ] && [ ! -e {0}/out/freed ]; do sleep 0.1; done\n\
+         while [ \"$1\" = kill ] && [ -e {0}/out/go ] && [ ! -e {0}/out/freed ]; do sleep 0.1; done\n\
          exit $code\n",
         folder.display(),
         env!("CARGO_BIN_EXE_gpumem"),
@@ -289,74 +325,130 @@ fn install_scripts(folder: &Path) -> String {
     let out = folder.join("out");
     fs::create_dir(&out).unwrap();
     fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).unwrap();
-    write_scene(folder, &[&[], &[]]);
+    write_gres(folder, numbers);
     lines + "PrologFlags=Alloc\n"
 }
 
-/// Writes a scene in which each process holds 8 GiB on its GPU.
-fn write_scene(folder: &Path, gpus: &[&[u32]]) {
-    let gpu = |pids: &&[u32]| {
-        let processes =
-            pids.iter().map(|&pid| mock_nvml::scene::Process::compute(pid, 8_u64 << 30));
-        processes.fold(mock_nvml::scene::Gpu::default(), mock_nvml::scene::Gpu::process)
+/// Two GPUs whose minor numbers are in the reverse order. Each process holds 8 GiB on its GPU.
+fn scene(gpus: [&[u32]; 2]) -> Scene {
+    let gpu = |index: usize| {
+        let minor_number = Some(1 - index as u32);
+        let gpu = Gpu { uuid: Some(UUIDS[index].into()), minor_number, ..Gpu::default() };
+        gpus[index].iter().map(|&pid| Process::compute(pid, 8_u64 << 30)).fold(gpu, Gpu::process)
     };
-    let scene =
-        gpus.iter().map(gpu).fold(mock_nvml::scene::Scene::new(), mock_nvml::scene::Scene::gpu);
-    let new = folder.join("scene.new");
-    scene.write(&new).unwrap();
-    fs::rename(new, folder.join("scene.json")).unwrap();
+    Scene::new().gpu(gpu(0)).gpu(gpu(1))
 }
 
-#[test]
-fn a_job_starts_on_free_gpus_and_leaves_them_free() {
-    let cluster = or_skip!(Cluster::start_with(install_scripts));
+/// Runs jobs with the packaged scripts on the first GPU in Slurm's list, which has this index.
+fn jobs_start_on_free_gpus_and_leave_them_free(numbers: GpuNumbers, index: usize) {
+    let is_held = numbers != GpuNumbers::Nvml;
+    let scheduler = if is_held { "" } else { "SchedulerParameters=nohold_on_prolog_fail\n" };
+    let started = Cluster::start_with(|folder| install_scripts(folder, numbers) + scheduler);
+    let cluster = or_skip!(started);
     let folder = cluster.folder.path();
     let sleeper = |uid: u32| {
         let mut sleep = Command::new("sleep");
         Running::start(std::os::unix::process::CommandExt::uid(sleep.arg("600"), uid))
     };
-    // Start a process of another user on the job's GPU, and a process of the job's user on a GPU outside the job.
+    // Another user's process, and a process of the job's user on the GPU outside the job.
     let (stranger, elsewhere) = (sleeper(0), sleeper(DAEMON));
-    let leave = "setsid sh -c 'echo $$ >out/left; exec sleep 600' &\n\
-                 while [ ! -e out/go ]; do sleep 0.1; done";
-    let options = format!("--gres=gpu:1 --uid={DAEMON}");
-
-    // The job's GPU is in use. The node is drained with a reason, and the process on the GPU survives.
-    write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
-    cluster.submit(&options, leave);
-    let node = || cluster.output_of("scontrol show node");
-    let is_drained = || {
-        let node = node();
-        node.contains("DRAIN") && node.contains("Reason=gpumem: limit: GPU 0: 8.0 GiB in use")
+    let scene = |on_gpu: &[u32]| match index {
+        0 => scene([on_gpu, &[elsewhere.pid()]]),
+        _ => scene([&[elsewhere.pid()], on_gpu]),
     };
-    wait_until("the node drains", is_drained);
-    assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
-    cluster.output_of("scancel -u daemon");
-    wait_until("the job has left the queue", || cluster.output_of("squeue -h").is_empty());
+    let play = |scene: &Scene| {
+        scene.write(&folder.join("scene.new")).unwrap();
+        fs::rename(folder.join("scene.new"), folder.join("scene.json")).unwrap();
+    };
+    let ask = |line: &str| cluster.output_of(line);
+    let host = ask("sinfo -h -o %n");
+    let resume = || {
+        ask(&format!("scontrol update nodename={host} state=resume"));
+        wait_until("the node is idle", || ask("sinfo -h -o %T") == "idle");
+    };
+    let wait_for_drain = |reason: &str| {
+        let reason = format!("Reason=gpumem: {reason}");
+        wait_until(&format!("the node drains, {reason}"), || {
+            let node = ask("scontrol show node");
+            node.contains("DRAIN") && node.contains(&reason)
+        });
+        assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
+    };
+    let in_use = format!("limit: GPU {index}: 8.0 GiB in use");
+    // Leaves three processes, of which two ignore SIGTERM.
+    let leave = "for n in 1 2 3; do\n\
+                 setsid sh -c '[ $1 = 1 ] || trap \"\" TERM; echo $$ >out/left.$1; exec sleep 600' - $n &\n\
+                 done\n\
+                 while [ ! -e out/go ]; do sleep 0.1; done";
+    let job = || cluster.submit(&format!("--gres=gpu:1 --uid={DAEMON}"), leave);
+    let restart = |job: &str| {
+        let queue = || ask(&format!("squeue -h -j {job} -o '%T %r'"));
+        wait_until("the job is requeued", || queue().starts_with("PENDING"));
+        assert_eq!(queue().contains("launch failed requeued held"), is_held, "{}", queue());
+        resume();
+        if is_held {
+            ask(&format!("scontrol release {job}"));
+        }
+    };
+    let wait_for_leftovers =
+        || [1, 2, 3].map(|number| wait_for_pid(&folder.join(format!("out/left.{number}"))));
 
-    // The GPU is free. The job runs, and the epilog kills the process that the job leaves behind.
-    write_scene(folder, &[&[], &[elsewhere.pid()]]);
-    let host = cluster.output_of("sinfo -h -o %n");
-    cluster.output_of(&format!("scontrol update nodename={host} state=resume"));
-    wait_until("the node is idle again", || cluster.output_of("sinfo -h -o %T") == "idle");
-    cluster.submit(&options, leave);
-    let left = wait_for_pid(&folder.join("out/left"));
-    write_scene(folder, &[&[left], &[elsewhere.pid()]]);
+    // The GPU cannot be read, and later is not free.
+    let failing = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"];
+    let fault = |scene: Scene, name| scene.fault(Fault::error(name, 999).on(index as u32));
+    play(&failing.into_iter().fold(scene(&[]), fault));
+    let first = job();
+    wait_for_drain("could not measure everything: ");
+    play(&scene(&[stranger.pid()]));
+    restart(&first);
+    wait_for_drain(&in_use);
+
+    // The GPU is free: the job runs, and the processes it leaves behind are killed, all at the same time.
+    play(&scene(&[]));
+    restart(&first);
+    let left = wait_for_leftovers();
+    play(&scene(&left));
     fs::write(folder.join("out/go"), "").unwrap();
-    wait_until("the leftover process has ended", || !lives(left));
-    write_scene(folder, &[&[], &[elsewhere.pid()]]);
+    wait_until("the leftover processes have ended", || !left.into_iter().any(lives));
+    play(&scene(&[]));
     fs::write(folder.join("out/freed"), "").unwrap();
-    wait_until("the node is idle", || cluster.output_of("sinfo -h -o %T") == "idle");
+    wait_until("the node is idle", || ask("sinfo -h -o %T") == "idle");
     assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
+    let ledger = fs::read_to_string(folder.join("state/reap.jsonl")).unwrap();
+    let sent = |signal: &str| -> Vec<usize> {
+        let lines = ledger.lines().enumerate();
+        let sent = lines.filter(|(_, line)| line.contains("intended") && line.contains(signal));
+        sent.map(|(at, _)| at).collect()
+    };
+    let (terms, kills) = (sent("TERM"), sent("KILL"));
+    assert_eq!((terms.len(), kills.len()), (3, 2), "{ledger}");
+    assert!(terms[2] < kills[0], "{ledger}");
 
-    // Another user's process is on the GPU. The epilog drains the node and does not kill the process.
-    fs::remove_file(folder.join("out/go")).unwrap();
-    fs::remove_file(folder.join("out/left")).unwrap();
-    cluster.submit(&options, leave);
-    let left = wait_for_pid(&folder.join("out/left"));
-    write_scene(folder, &[&[stranger.pid()], &[elsewhere.pid()]]);
+    // Another user's process on the GPU is not killed: the node drains.
+    for name in ["go", "left.1", "left.2", "left.3"] {
+        fs::remove_file(folder.join("out").join(name)).unwrap();
+    }
+    job();
+    let left = wait_for_leftovers();
+    play(&scene(&[stranger.pid()]));
     fs::write(folder.join("out/go"), "").unwrap();
-    wait_until("the node drains", is_drained);
-    assert!(lives(stranger.pid()) && lives(elsewhere.pid()));
-    crate::procs::send(left, rustix::process::Signal::KILL);
+    wait_for_drain(&in_use);
+    for pid in left {
+        crate::procs::send(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn slurm_numbers_gpus_by_device_file() {
+    jobs_start_on_free_gpus_and_leave_them_free(GpuNumbers::Files, 1);
+}
+
+#[test]
+fn slurm_numbers_gpus_as_the_driver_does() {
+    jobs_start_on_free_gpus_and_leave_them_free(GpuNumbers::Nvml, 0);
+}
+
+#[test]
+fn slurm_names_gpus_by_uuid() {
+    jobs_start_on_free_gpus_and_leave_them_free(GpuNumbers::Uuids, 0);
 }
