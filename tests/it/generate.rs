@@ -1,5 +1,5 @@
-//! Renders completions and manual pages from the clap definition. The results in `completions` and `man` are committed,
-//! and compiled into the binary.
+//! Renders completions and manual pages from the clap definition. The results in `completions` and `man` are
+//! committed, and compiled into the binary.
 
 use clap::{CommandFactory as _, ValueHint};
 use clap_complete::Shell as Renderer;

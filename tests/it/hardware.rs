@@ -128,7 +128,7 @@ fn assert_lying_gpumem_fails(python: &Path) {
     support::write_program(&liar, &format!("#!/usr/bin/env python3{text}"));
     let output = run_on_mock(python, &liar, &out, "1,2,3,4,5,7", "{}");
     assert_eq!(output.code, 1, "{}", output.stdout);
-    // These checks compare frameworks with the driver, and do not run gpumem.
+    // These checks do not use gpumem's output. They compare frameworks with the driver, and time NVML calls.
     let others = [
         "2 frameworks: cupy: bytes on the GPU",
         "2 frameworks: cupy: exited",

@@ -430,7 +430,8 @@ fn a_hung_gpu_does_not_delay_others() {
     assert!(snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"), "{:?}", snapshot.errors());
     assert!(snapshot.errors()[0].contains("no answer for"), "{:?}", snapshot.errors());
 
-    // The GPU answers at first, and then hangs. The last values remain, marked as stale.
+    // The GPU answers at first, and then hangs. Its memory remains, marked as stale, and its utilization becomes
+    // unknown.
     machine.play(&scene);
     let mut recording = machine.record(&["--interval", "100ms", "--nvml-timeout", "2s"]);
     assert!(recording.next().gpu(0).get("stale_seconds").is_none());

@@ -1,5 +1,5 @@
-//! gpumem finds the notebook and the server of a kernel. The tests run real Jupyter servers and kernels. `batch` tests
-//! programs that execute a notebook without a server, and `misbehaving` tests servers that misbehave.
+//! gpumem finds the notebook and the server of a kernel. The tests run real Jupyter servers and kernels. `batch`
+//! tests programs that execute a notebook without a server, and `misbehaving` tests servers that misbehave.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -67,8 +67,8 @@ fn cells(number: u16) -> NonZero<u16> {
 }
 
 impl Terminal {
-    /// A shell with job control that continues a stopped gpumem when Enter is pressed. gpumem does not stop without job
-    /// control.
+    /// A shell with job control that continues a stopped gpumem when Enter is pressed. gpumem does not stop without
+    /// job control.
     pub const SHELL: &[&str] = &[
         "bash",
         "-c",
@@ -589,7 +589,7 @@ fn the_demo_pauses_steps_and_seeks() {
         let end = line.find(" UTC")?;
         line.get(end - 8..end).map(str::to_owned)
     };
-    // Pause when the history is loaded.
+    // Wait until the history is loaded, and pause.
     terminal.wait_for("finding", |text| text.contains("no GPU use in"));
     terminal.press("p");
     let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));

@@ -97,8 +97,8 @@ fn kernels_and_sessions(server: &Server) -> (Value, Value) {
     (get("/api/kernels"), get("/api/sessions"))
 }
 
-/// These checks share a server, because starting a server is slow. Each check ends its kernel, and the last check kills
-/// the server.
+/// These checks share a server, because starting a server is slow. Each check ends its kernel, and the last check
+/// kills the server.
 #[test]
 fn a_notebook_server_ends_its_kernels() {
     let mut server = or_skip!(server(&[]));

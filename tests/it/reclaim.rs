@@ -1,4 +1,5 @@
-//! Actions on real processes through the library. The tests construct NVML's data, and all other data comes from Linux.
+//! Actions on real processes through the library. The tests construct NVML's data, and all other data comes from
+//! Linux.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -397,8 +398,8 @@ fn freed_means_no_process_of_the_target_holds_memory() {
             scope.spawn(move || {
                 let mut random = Random::new("freed", seed);
                 let manner = MANNERS[seed as usize % MANNERS.len()];
-                // The delay is shorter than the grace period of 4 s, and shorter than the 5 s for which gpumem watches
-                // the memory.
+                // The delay is shorter than the grace period of 4 s, and shorter than the 5 s for which gpumem
+                // watches the memory.
                 let delay = random.range(0.1, 1.5);
                 let mut stage = Stage::new(&[]);
                 let file = stage.dev().join("nvidia0");

@@ -24,8 +24,8 @@ use crate::procs::{self, lives};
 use crate::release::options;
 use crate::support::{self, wait_until};
 
-/// Returns the directory in which `.ci/servers` has installed a server. If the server is missing, prints the reason and
-/// returns `None`.
+/// Returns the directory in which `.ci/servers` has installed a server. If the server is missing, prints the reason
+/// and returns `None`.
 fn find_server(server: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUMEM_TEST_SERVERS");
     let folder = folder.map(|folder| Path::new(&folder).join(server));

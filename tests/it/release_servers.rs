@@ -489,7 +489,7 @@ fn unmet_requirements_of_a_server_are_refused() {
         assert!(reason.contains(words), "{reason}");
         server.assert_untouched();
     }
-    // The server would move the weights to host memory, which is too small.
+    // The server holds more memory than is available on the host, to which it would move the weights.
     let server = StandIn::start(&python, program_of("vllm"), "idle");
     let mut way = server.way();
     way.by = ReleaseBy::Server(ServerUnload { held_bytes: Some(1 << 50), ..unload(&way).clone() });

@@ -1,5 +1,5 @@
-//! As root, gpumem rejects files that other users can change. With file capabilities or the setuid bit, gpumem does not
-//! trust the caller. These tests need root to change owners, and run gpumem as another user.
+//! As root, gpumem rejects files that other users can change. With file capabilities or the setuid bit, gpumem does
+//! not trust the caller. These tests need root to change owners, and run gpumem as another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -259,8 +259,8 @@ fn a_privileged_program_shows_no_other_users_environment() {
         assert!(output.stdout.contains(&title), "{output:?}");
         output.stdout
     };
-    // gpumem can read every environment, but shows callers only the environments of their own processes. Root sees all
-    // environments.
+    // gpumem can read every environment, but shows callers only the environments of their own processes. Root sees
+    // all environments.
     assert!(page(&callers, NOBODY).contains("of-the-caller"));
     assert!(page(&roots, 0).contains("of-root"));
     let shown = page(&roots, NOBODY);
@@ -390,7 +390,7 @@ fn a_process_hidden_by_hidepid_is_not_reported_dead() {
         let (reason, is_named) = facts(others.pid());
         assert_eq!((reason.is_some(), is_named), (is_hidden, !is_hidden), "{option}: {reason:?}");
         assert_eq!(facts(nobodys.pid()), (None, true), "{option}");
-        // gpumem cannot distinguish an exited process from a hidden process.
+        // With hidepid, gpumem cannot distinguish an exited process from a hidden process.
         assert_eq!(facts(gone).0.is_some(), is_hidden, "{option}");
     }
 }

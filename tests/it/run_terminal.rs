@@ -66,7 +66,7 @@ os._exit(9)"#;
         terminal.wait_for_line("SIGWINCH 1 100x30");
         terminal.press("\u{1c}");
     });
-    // Ctrl-C ends the command and the loop of the surrounding script.
+    // Ctrl-C ends the command.
     assert_same(&["sh", "-c", "echo started; exec sleep 600"], |terminal| {
         terminal.wait_for_line("started");
         terminal.press("\u{3}");

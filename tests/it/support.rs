@@ -150,8 +150,8 @@ pub fn start_and_read_line(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
-/// Copies a program with cp(1). If this process wrote the file, children of other threads could inherit the open file,
-/// and execve(2) would fail with ETXTBSY.
+/// Copies a program with cp(1). If this process wrote the file, children of other threads could inherit the open
+/// file, and execve(2) would fail with ETXTBSY.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--dereference").arg(from.as_ref()).arg(to.as_ref());
@@ -231,8 +231,8 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// Creates a self-signed certificate `c.pem` and its key `k.pem`. If openssl is missing, prints the reason and returns
-/// `None`.
+/// Creates a self-signed certificate `c.pem` and its key `k.pem`. If openssl is missing, prints the reason and
+/// returns `None`.
 pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     let openssl = find("openssl", "openssl")?;
     let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.join(name).display().to_string());

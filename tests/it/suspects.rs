@@ -166,8 +166,8 @@ fn a_working_process_is_never_a_suspect() {
     }
     assert_eq!(complaints, [""; 0]);
     assert!(checks > 20_000, "{checks}");
-    // Later, the recordings contain a finding about each of these processes, except about the idle process whose pid is
-    // reused.
+    // Later, the recordings contain a finding about each of these processes, except about the idle process whose pid
+    // is reused.
     let expected = [
         ("idle_notebook_after_training-101.jsonl", "idle", 12_385),
         ("idle_shared_gpu-100.jsonl", "idle", 3_896_993),

@@ -1,5 +1,5 @@
-//! `gpumem watch` shows the same text as other commands, writes little output, keeps columns in place, and restores the
-//! terminal.
+//! `gpumem watch` shows the same text as other commands, writes little output, keeps columns in place, and restores
+//! the terminal.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;

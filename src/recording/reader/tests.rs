@@ -137,8 +137,8 @@ fn damaged_lines_are_skipped_and_reported() {
 fn a_whole_line_after_a_torn_one_is_kept() {
     let expected = snapshots(3);
     let lines = lines(&expected);
-    // The first line was cut off, and a second writer appended a complete line directly after it. A power failure then
-    // left zeros before the third line.
+    // The first line was cut off, and a second writer appended a complete line directly after it. A power failure
+    // then left zeros before the third line.
     let bytes = [&lines[0][..40], &lines[1][..], &[0; 4096], &lines[2][..]].concat();
     let (snapshots, damage, _) = read(bytes);
     assert_eq!(snapshots, expected[1..]);

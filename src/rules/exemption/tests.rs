@@ -160,7 +160,7 @@ fn each_gpu_of_a_process_is_matched_separately() {
     ] {
         assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
-    // The memory of a process that has just started is unknown, so the exemption may match.
+    // `may_exempt` does not know how much memory the process holds, so the exemption may match.
     let snapshot = snapshot(process());
     let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));

@@ -268,7 +268,7 @@ fn a_notebook_is_shut_down_by_its_living_server() {
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
     for (application, is_served, severity, actions) in [
-        // The server knows the state, but does not report it. The kernel may be waiting for input.
+        // A server knows the state, but gpumem does not get an answer. The kernel may be waiting for input.
         (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
         (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
         (Some("voila"), true, Severity::Info, &[Action::Notify]),

@@ -62,7 +62,7 @@ fn impossible_values_are_unknown_and_cause_no_finding() {
     let forty = holding(80, 30).utilization(50, 10);
     let forty = (0..40).fold(forty, |gpu, _| gpu.process(busy()));
     let lies: [(Gpu, &str, Check); 7] = [
-        // 1.8e19 is above the memory of any GPU, but differs from the driver's value for "unknown", which is 2^64 - 1.
+        // 1.8e19 is above the memory of any GPU, but differs from `u64::MAX`, the driver's value for "unknown".
         (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is unknown", |snapshot, pid| {
             assert_eq!(snapshot.row(0, pid).get("used_bytes"), None);
         }),

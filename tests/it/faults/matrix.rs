@@ -1,9 +1,9 @@
 //! Injects NVML errors into gpumem's calls: on one GPU or on all GPUs, permanently or once. Compares each run with a
 //! run without faults.
 //!
-//! The mock driver counts the calls in the run without faults. Snapshots have timestamps minutes apart, and the mock's
-//! clock runs faster, so that the rules can decide without waiting. A process can play only one scene, so the test
-//! starts its binary again for each worker.
+//! The mock driver counts the calls in the run without faults. Snapshots have timestamps minutes apart, and the
+//! mock's clock runs faster, so that the rules can decide without waiting. A process can play only one scene, so the
+//! test starts its binary again for each worker.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -183,8 +183,8 @@ fn faults_cause_no_false_findings_and_are_reported() {
     if let Ok(part) = env::var(PART) {
         return run_part(&part);
     }
-    // Start the processes in separate sessions. Other tests listen on sockets in this test's session, which would make
-    // the processes look like servers.
+    // Start the processes in separate sessions. Other tests listen on sockets in this test's session, which would
+    // make the processes look like servers.
     let start_alone = || Running::start(Command::new("setsid").args(["sleep", "600"]));
     let processes: Vec<Running> = (0..PROCESSES).map(|_| start_alone()).collect();
     for process in &processes {

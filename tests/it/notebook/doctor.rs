@@ -1,5 +1,5 @@
-//! `gpumem doctor` with real notebook servers, a server that hangs, a server that wrongly announces HTTPS, and a stale
-//! file.
+//! `gpumem doctor` with real notebook servers, a server that hangs, a server that wrongly announces HTTPS, and a
+//! stale file.
 
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 //! process in the plan and be younger than its parent's pidfd.
 //!
 //! A spawner starts real processes in a new pid namespace: ended logins, launchers and their ranks, data loaders,
-//! supervisors, daemons, and processes with a keep ([`people`]). The library makes plans for some of the processes and
-//! acts, in a process under strace. The system calls in strace's log show the signals ([`trace`]). The processes
+//! supervisors, daemons, and processes with a keep ([`people`]). The library makes plans for some of the processes
+//! and acts, in a process under strace. The system calls in strace's log show the signals ([`trace`]). The processes
 //! themselves record their parents ([`truth`]). The checks do not use sessions, groups, run ids or names ([`judge`]).
 //!
 //! `GPUMEM_CHANCE_FAMILIES=10000` sets the number of families, and `GPUMEM_CHANCE_SEED=7` sets the first seed.

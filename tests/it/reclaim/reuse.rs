@@ -29,7 +29,7 @@ const RACES: u64 = 2_000;
 /// Number of processes in rotation. Before a process is used again, it must be older than a clock tick.
 const SLOTS: usize = 64;
 const FIRST_PID: u32 = 1000;
-/// The test makes fewer races if the machine is slow.
+/// The test fails if the races take longer. The limit allows for a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 #[test]

@@ -1,9 +1,9 @@
 //! A simulated machine with processes, which is recorded with labels.
 //!
 //! A family sets the length of the recording, the processes with their activities, and the expected findings.
-//! [`Stage::play`] takes samples with noise, power and temperature that match the activity, and late and lost samples.
-//! Edits then change the snapshots, to simulate faults of a driver or clock. [`super::bystanders`] adds unrelated
-//! processes.
+//! [`Stage::play`] takes samples with noise, power and temperature that match the activity, and late and lost
+//! samples. Edits then change the snapshots, to simulate faults of a driver or clock. [`super::bystanders`] adds
+//! unrelated processes.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! The table of NVML's symbols with their arguments and answers.
 //!
 //! A line contains a kind, a symbol, C arguments and an answer. Programs can call an `always` function before
-//! `nvmlInit`, but not a `system` function. A `device` function takes the handle of a GPU, an `instance` function also
-//! takes the handle of a MIG device, and a `lookup` function returns a handle. Functions that the scene does not model
-//! return `NOT_SUPPORTED`. The table contains no unsafe code, because [`Pointer`] dereferences the pointers.
+//! `nvmlInit`, but not a `system` function. A `device` function takes the handle of a GPU, an `instance` function
+//! also takes the handle of a MIG device, and a `lookup` function returns a handle. Functions that the scene does not
+//! model return `NOT_SUPPORTED`. The table contains no unsafe code, because [`Pointer`] dereferences the pointers.
 //!
 //! To add a function, add a line and, if needed, a field in [`scene`](crate::scene).
 
@@ -48,8 +48,8 @@ macro_rules! symbols {
                 match self { $(Self::$name => symbols!(@takes_device $kind)),* }
             }
 
-            /// Returns whether the first argument can be a MIG device. Other functions return `NOT_SUPPORTED` for a MIG
-            /// device.
+            /// Returns whether the first argument can be a MIG device. Other functions return `NOT_SUPPORTED` for a
+            /// MIG device.
             pub(crate) fn takes_mig_device(self) -> bool {
                 match self { $(Self::$name => symbols!(@takes_mig_device $kind)),* }
             }
@@ -398,8 +398,8 @@ fn without_mig(device: &Device<'_>) -> Answer {
     }
 }
 
-/// Fails if an unprivileged caller queries the whole GPU while MIG is on. Every caller can query a MIG device (nvml.h,
-/// notes on memory info and process lists).
+/// Fails if an unprivileged caller queries the whole GPU while MIG is on. Every caller can query a MIG device
+/// (nvml.h, notes on memory info and process lists).
 pub(crate) fn may_see_all(device: &Device<'_>) -> Answer {
     let is_whole = device.mig.is_none() && device.gpu.mig == Some(true);
     if is_whole && !device.scene.driver.privileged {

@@ -1,8 +1,8 @@
 //! A driver for tests: a shared library with NVML's C ABI that plays a scene file.
 //!
-//! The production code loads the library like the real driver. The crate contains the driver (cdylib) and the interface
-//! for tests (rlib): the [`scene`], the [`Counts`] of calls, and the path of the [`library()`]. The crate is never
-//! shipped.
+//! The production code loads the library like the real driver. The crate contains the driver (cdylib) and the
+//! interface for tests (rlib): the [`scene`], the [`Counts`] of calls, and the path of the [`library()`]. The crate
+//! is never shipped.
 //!
 //! # Use
 //!

@@ -8,8 +8,8 @@ const NAME: &str = "libmock_nvml.so";
 
 /// Returns the path of the driver that cargo has built for the calling test, benchmark or binary.
 ///
-/// If a package depends on this package, cargo builds both crate types, and leaves the cdylib beside the test binaries
-/// in `target/<profile>/deps/`. Only if this package itself is built, cargo also creates a hard link in
+/// If a package depends on this package, cargo builds both crate types, and leaves the cdylib beside the test
+/// binaries in `target/<profile>/deps/`. Only if this package itself is built, cargo also creates a hard link in
 /// `target/<profile>/`, which can belong to an older build. Therefore, `deps` is searched first.
 ///
 /// # Panics
@@ -27,11 +27,12 @@ pub fn library() -> PathBuf {
     })
 }
 
-/// Copies the driver without the given symbols to `libnvidia-ml.so.1` in `folder`, and returns the path of the copy. A
-/// lookup of these symbols fails, as in a driver that never had them.
+/// Copies the driver without the given symbols to `libnvidia-ml.so.1` in `folder`, and returns the path of the copy.
+/// A lookup of these symbols fails, as in a driver that never had them.
 ///
 /// The function changes the last character of each name in the table of dynamic symbols, but not the hash tables. A
-/// lookup of the old name fails because the names differ, and a lookup of the new name fails because the hashes differ.
+/// lookup of the old name fails because the names differ, and a lookup of the new name fails because the hashes
+/// differ.
 ///
 /// # Errors
 ///

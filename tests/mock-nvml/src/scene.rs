@@ -1,7 +1,7 @@
 //! The scene that the driver plays: types with serde, and builders for tests.
 //!
-//! Omitted keys have plausible defaults. For a value that is `null`, the driver returns `NVML_ERROR_NOT_SUPPORTED`. An
-//! unknown key is an error. The documentation of the crate contains examples.
+//! Omitted keys have plausible defaults. For a value that is `null`, the driver returns `NVML_ERROR_NOT_SUPPORTED`.
+//! An unknown key is an error. The documentation of the crate contains examples.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ mod process;
 #[serde(default, deny_unknown_fields)]
 pub struct Scene {
     pub driver: Driver,
-    /// Return code of `nvmlInit*`: 4 (no permission), 9 (driver not loaded) or 18 (version mismatch).
+    /// Return code of `nvmlInit*`, such as 4 (no permission), 9 (driver not loaded) or 18 (version mismatch).
     pub init_error: Option<u32>,
     /// Speed of the scene's time relative to real time, 1 by default. In each process, the scene starts with the
     /// first call.
@@ -44,7 +44,7 @@ pub struct Driver {
     pub cuda_version: u32,
     /// Set if the records in the `_v3` process lists have 32 bytes instead of 24, as in drivers 535.43 to 535.86.
     pub wide_records: bool,
-    /// Clock of the utilization samples of processes.
+    /// Epoch of the timestamps of processes' utilization samples.
     pub utilization_clock: UtilizationClock,
     /// Set if the caller may query the memory and processes of a whole GPU while MIG is on. Otherwise, the driver
     /// returns `NO_PERMISSION`.
@@ -72,8 +72,8 @@ impl Default for Driver {
 }
 
 impl Driver {
-    /// Returns a driver with 32-byte records in the `_v3` process lists. The driver supports the call for confidential
-    /// computing, but not the detailed process list.
+    /// Returns a driver with 32-byte records in the `_v3` process lists. The driver supports the call for
+    /// confidential computing, but not the detailed process list.
     pub fn r535() -> Self {
         Self {
             version: "535.54.03".into(),
@@ -109,7 +109,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// Epoch of the timestamps of processes' utilization samples.
+/// The point in time from which the driver counts microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UtilizationClock {

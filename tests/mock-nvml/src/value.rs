@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// A constant, or a function of the scene's time in seconds.
 ///
-/// In JSON: `40`, steps such as `[[0, 10], [30, 90]]` (10 until second 30, and then 90), or a line such as `{"points":
-/// [[0, 10], [30, 90]], "interpolate": true}`. Before the first point, the first value applies. After the last point,
-/// the last value applies.
+/// In JSON: `40`, steps such as `[[0, 10], [30, 90]]` (10 until second 30, and then 90), or a line such as
+/// `{"points": [[0, 10], [30, 90]], "interpolate": true}`. Before the first point, the first value applies. After the
+/// last point, the last value applies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {

@@ -88,8 +88,8 @@ pub struct Sample {
     pub sm: u32,
 }
 
-/// Makes the compute list grow. Until call number `calls`, each call adds `entries` processes. Reading the scene again
-/// resets the list.
+/// Makes the compute list grow. Until call number `calls`, each call adds `entries` processes. Reading the scene
+/// again resets the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Growth {
