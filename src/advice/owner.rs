@@ -58,8 +58,8 @@ pub fn owner(process: &Process) -> Option<Owner> {
     owner_of(process, &[process])
 }
 
-/// Finds the owner of a process. The command ends all processes of the `job`, but nothing else in the same container
-/// or unit.
+/// Finds the owner of a process, or returns `None` if no owner is known. If possible, the owner's command ends all
+/// processes of the `job`, but nothing else in the same container or unit.
 pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
@@ -89,7 +89,7 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     })
 }
 
-/// Returns the owner from the first entry for `place` whose facts are all known.
+/// Returns the owner from the first entry for `place` whose facts are all known, or `None` if there is no such entry.
 fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner> {
     let fill = |text: &String| fill(text, &|name| facts.get(name).cloned());
     OwnerEntry::in_place(place, process.container.as_deref()).find_map(|entry| {
@@ -267,7 +267,8 @@ fn pod(process: &Process) -> Option<Facts> {
     Some(known([("pod", name), ("namespace", namespace), ("uid", uid)]))
 }
 
-/// Returns facts about the container, unless the container is rootless.
+/// Returns facts about the process's container. Returns `None` if it is in no container, or if the container is
+/// rootless or may be.
 fn container(process: &Process, job: &[&Process]) -> Option<Facts> {
     let container = process.container.as_deref()?;
     let [called, id, space, runtime] =

@@ -164,8 +164,8 @@ impl SecretScan {
         }
     }
 
-    /// Masks secrets in a word like [`Self::hide_argument`]. The word is part of a text that may already be partly
-    /// masked.
+    /// Masks secrets in a word as [`Self::hide_argument`] does in an argument. Returns `None` if nothing needs to be
+    /// masked. The word is part of a text that may already be partly masked.
     fn hide_word(&mut self, word: &str) -> Option<String> {
         if word.contains(HIDDEN) {
             self.follows = Follows::Nothing;

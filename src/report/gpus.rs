@@ -95,7 +95,7 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`.
 ///
 /// Lists the GPUs that fit, most free memory first. GPUs with outdated figures and GPUs that `gpumem run --claim` has
-/// claimed are omitted.
+/// claimed are omitted. Returns `None` if no GPU is left.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,

@@ -82,7 +82,8 @@ impl TotalsReport {
     }
 }
 
-/// Formats one line per total, without the RECLAIMABLE column if no rules were applied.
+/// Formats one line per total, without the RECLAIMABLE column if no rules were applied. Returns an empty string if
+/// there are no totals.
 pub fn table(
     by: Field,
     totals: &[Total],

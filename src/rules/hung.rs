@@ -295,7 +295,8 @@ fn evidence(
     })
 }
 
-/// Returns evidence that an orphan spins although gpumem never observed it at work.
+/// Returns evidence that an orphan spins although gpumem never observed it at work, or `None` if it does not seem to
+/// spin.
 fn left_spinning(
     input: ProcessInput<'_>,
     row: &RowHistory,
@@ -350,7 +351,8 @@ fn is_throttled(phase: &LowPowerPhase, work: &Work) -> bool {
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
 }
 
-/// Combines the GPUs of a hung process into one finding with the weakest evidence of all GPUs.
+/// Combines the GPUs of a hung process into one finding with the weakest evidence of all GPUs. Returns `None` if
+/// there are no GPUs.
 fn finding_parts(input: ProcessInput<'_>, mut hung: Vec<HungGpu>) -> Option<FindingParts> {
     let severity = hung.iter().map(|hung_gpu| hung_gpu.severity).max()?;
     let since = hung.iter().map(|hung_gpu| hung_gpu.since).max()?;

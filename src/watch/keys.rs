@@ -268,7 +268,8 @@ pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
     names.split(' ').filter_map(named)
 }
 
-/// Parses a key: a character, or a name such as `PgDn`, `F9` or `Ctrl-F`. Case does not matter in names.
+/// Parses a key: a character, or a name such as `PgDn`, `F9` or `Ctrl-F`. Case does not matter in names. Returns
+/// `None` if there is no such key.
 pub fn named(name: &str) -> Option<KeyEvent> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next())

@@ -92,8 +92,8 @@ pub struct MemoryShares {
 }
 
 impl MemoryShares {
-    /// Divides used memory among the processes. The rest is unattributed, or unknown if
-    /// `is_rest_attributable` is false.
+    /// Divides used memory among the processes. The rest is unattributed, or unknown if `is_rest_attributable` is
+    /// false. Returns `None` if the GPU's total memory is 0.
     fn new(
         memory: &Memory,
         rows: impl Iterator<Item = (GpuProcess, UseVerdict)>,

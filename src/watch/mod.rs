@@ -480,8 +480,8 @@ fn sample(
     send(Event::SourceFailed(error_with_causes(&error)));
 }
 
-/// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a
-/// description of unfinished actions.
+/// Handles requests until the mailbox closes or [`ReclaimRequest::Leave`] arrives. Returns a description of
+/// unfinished actions, if there are any.
 fn handle_requests(
     mut worker: ReclaimWorker,
     requests: &MailboxReceiver,

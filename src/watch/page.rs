@@ -369,7 +369,8 @@ fn newest(app: &App) -> Option<&Snapshot> {
     app.screenful.as_ref().map(|screenful| &screenful.snapshot)
 }
 
-/// Returns the page about a process or a GPU, unless it is missing from `last`.
+/// Returns the page about a process or a GPU. Returns `None` if the process or GPU is missing from `last`, or if
+/// `about` is another kind of page.
 fn report(
     app: &App,
     about: About,

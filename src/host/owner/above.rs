@@ -266,8 +266,9 @@ fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
     above.container = watched(program, &command);
 }
 
-/// Returns the container that `program` monitors according to its arguments. Monitors are `conmon` (Podman, CRI-O),
-/// `containerd-shim-runc-v2` (containerd), `systemd-nspawn`, and `runc run` in the foreground.
+/// Returns the container that `program` monitors according to its arguments, or `None` if the program is not a
+/// monitor. Monitors are `conmon` (Podman, CRI-O), `containerd-shim-runc-v2` (containerd), `systemd-nspawn`, and
+/// `runc run` or `crun run` in the foreground.
 fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
     let (own_name, arguments) = command.split_first()?;
     let program = program.unwrap_or_else(|| file_name(own_name));

@@ -155,7 +155,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
 
 /// Returns the container of a process: the one named in the cgroup, with details from its monitor and the runtime's
 /// files, or otherwise the monitor's container. If neither is known, a process in a separate pid namespace is in an
-/// unknown container.
+/// unknown container. Returns `None` for any other process.
 fn container(
     process: &Process,
     known: &Whereabouts,
@@ -206,7 +206,9 @@ fn container(
     Some(container)
 }
 
-/// Returns the job and the step that the kernel proves. The environment adds only the name and the array index.
+/// Returns the job and the step that the kernel proves, or `None` if the process is in no job. The environment adds
+/// the name and the array index. It also adds the job's number if the cgroups do not contain it, or if the job has no
+/// step left on this machine.
 fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();

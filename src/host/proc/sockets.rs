@@ -458,8 +458,9 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 
 /// Parses a line such as `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`.
 ///
-/// Ignores all sockets except stream sockets, because the CUDA library listens on a seqpacket socket
-/// (`@cuda-uvmfd-…`) in each process that has a CUDA context.
+/// Returns `None` if the line cannot be parsed, and [`SocketLine::Other`] if the socket does not listen or is not a
+/// stream socket. The CUDA library listens on a seqpacket socket (`@cuda-uvmfd-…`) in each process that has a CUDA
+/// context.
 fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// Flag `__SO_ACCEPTCON` of a listening socket (`include/uapi/linux/net.h`).
     const ACCEPTS: u32 = 1 << 16;

@@ -36,7 +36,8 @@ impl Act {
         }
     }
 
-    /// Ends the act if the finding no longer holds, unless a person named the target.
+    /// Returns the move that ends the act if the finding no longer holds, or the move that waits as long as this is
+    /// unknown. Returns `None` if the act can continue, and always if a person named the target.
     pub(super) fn recheck_finding(
         &mut self,
         input: StepInput<'_>,

@@ -29,7 +29,8 @@ const PROBE_TIME: Duration = Duration::from_millis(800);
 /// earlier.
 const ANSWER_SHARE: u32 = 4;
 
-/// Returns the release request if the process is a kernel, or the reason why the kernel cannot be asked.
+/// Returns the release request for a kernel, or the reason why the kernel cannot be asked. Returns `None` if the
+/// process is not a kernel.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));

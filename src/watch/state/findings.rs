@@ -100,8 +100,8 @@ impl NextCommands {
         steps.commands.first().map(String::as_str)
     }
 
-    /// Returns a request for the commands of the findings and of the open `page`, unless the last
-    /// request is still current.
+    /// Returns a request for the commands of the findings and of the open `page`, or `None` if the last request is
+    /// still current or there are no findings.
     pub fn request(
         &mut self,
         screenful: &Screenful,

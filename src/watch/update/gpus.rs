@@ -10,8 +10,9 @@ use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 /// Maximum time between two digits of one number.
 const SECOND_DIGIT: Duration = Duration::from_secs(1);
 
-/// Filters by the GPU with this number. If another digit was typed just before, and a GPU with both
-/// digits exists, filters by that GPU.
+/// Handles a digit: filters by the GPU with this number or, if that filter is already set, removes it. If another
+/// digit was typed just before, and a GPU with both digits exists, filters by that GPU. On a page, opens the page of
+/// the GPU instead.
 pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
     let Some(screenful) = &app.screenful else {
         return app.refuse(NOTHING_SEEN);
