@@ -37,7 +37,6 @@ impl Machine {
         scene.write(&self.path("scene.json")).unwrap();
     }
 
-    /// Returns a path in the machine's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

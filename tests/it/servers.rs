@@ -236,7 +236,6 @@ fn check(machine: &Machine, rules: &str, window: &str) -> Value {
     output.json()
 }
 
-/// Returns the kinds of the findings about a process.
 fn kinds(checked: &Value, pid: u32) -> Vec<String> {
     let findings = checked["findings"].as_array().unwrap().iter();
     let of_process = findings.filter(|finding| finding["process"]["pid"] == pid);

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// The result of running a program.
 #[derive(Debug)]
 pub struct Output {
     /// The exit code, or 128 + N if signal N ended the program.

@@ -115,7 +115,6 @@ fn a_plan_is_the_text_of_reap() {
     assert!(ends > 0, "no plan ends a process");
 }
 
-/// Returns a scene with one GPU and two processes.
 fn two_processes(first: u32, second: u32) -> Scene {
     let gpu = Gpu::new("NVIDIA L40S").total(48 * GIB);
     let gpu = gpu.process(Process::compute(first, 4 * GIB));

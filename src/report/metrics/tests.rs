@@ -1,4 +1,4 @@
-//! Tests of the series on the page.
+//! Tests the series on the metrics page.
 
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};

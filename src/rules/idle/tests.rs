@@ -699,8 +699,8 @@ fn a_release_by_gpumem_is_not_activity() {
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{case}");
     }
-    // The finding ends if gpumem did not cause the activity, because the kernel resumed work. The finding also ends
-    // if little memory remains.
+    // If gpumem did not cause the activity, the kernel has resumed work, so the finding ends. The finding also ends if
+    // little memory remains.
     for (left, is_asked) in [(15 * GIB, false), (GIB / 2, true)] {
         let (mut scene, mut engine) = resting_kernel();
         let asked = release(&mut scene, left);

@@ -215,7 +215,6 @@ pub fn idle_holder(stage: &Stage, script: &str) -> Option<Holder> {
     None
 }
 
-/// Returns a scene with one GPU and one process.
 pub fn scene(pid: u32, sm_percent: u32) -> Scene {
     let process = Process::compute(pid, 2 * GIB).sm(sm_percent);
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);

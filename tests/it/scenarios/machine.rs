@@ -107,7 +107,6 @@ impl Machine {
         }
     }
 
-    /// Returns the PCI address of a GPU.
     pub fn bus(gpu: usize) -> String {
         format!("00000000:{}:00.0", BUSES[gpu % BUSES.len()])
     }

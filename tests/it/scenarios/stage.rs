@@ -90,7 +90,6 @@ impl Stage {
         self.interval = if fits.is_empty() { 10.0 } else { self.random.pick(&fits) };
     }
 
-    /// Sets the sampling interval.
     pub fn every(&mut self, seconds: f64) {
         self.interval = seconds;
     }

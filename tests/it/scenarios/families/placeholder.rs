@@ -1,4 +1,4 @@
-//! Programs that occupy a GPU without useful work, and a program that only looks like such a program.
+//! Programs that occupy a GPU without useful work, and a useful program that resembles them.
 
 use super::super::doing::{resting, working};
 use super::{Family, family};
