@@ -46,8 +46,9 @@ struct CpuPoint {
 }
 
 impl Counter {
-    /// Adds a counter reading. If the counter is missing, adds the percentage since the previous snapshot instead,
-    /// provided that it is at most `allowed_gap` milliseconds old.
+    /// Adds a counter reading. If this reading or the previous one is missing, adds the percentage since the previous
+    /// snapshot instead, provided that this snapshot is at most `allowed_gap` milliseconds old. If that is not
+    /// possible either, starts over. If both values are missing, nothing changes.
     pub(super) fn observe(
         &mut self,
         time: Time,

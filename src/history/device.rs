@@ -186,7 +186,8 @@ struct HighFloor {
 }
 
 impl Floors {
-    /// Adds a number. `None` changes nothing, but after the allowed gap, the history starts over.
+    /// Adds a number. `None` adds nothing. If more than the allowed gap has passed since the last number, the history
+    /// starts over.
     pub(super) fn observe(&mut self, value: Option<u64>, sample: SampleTime) {
         if self.until.is_some_and(|until| sample.time - until > sample.allowed_gap) {
             *self = Self::default();

@@ -42,7 +42,8 @@ pub(super) struct Clause {
 }
 
 impl Clause {
-    /// Adds a sample. If it is unknown (`None`), nothing changes until the allowed gap has passed.
+    /// Adds a sample. If it is unknown (`None`), nothing changes until the allowed gap has passed; then the streak
+    /// ends.
     pub(super) fn observe(&mut self, holds: Option<bool>, sample: SampleTime) {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(sample, false),

@@ -25,7 +25,8 @@ pub struct UnlistedPid {
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Adds a row without a known process. `was_listed` tells whether the previous list was read, too.
+    /// Adds a row whose process is not known, or removes it if the process may be alive. `was_listed` tells whether
+    /// the previous list was read, too.
     pub(super) fn observe(
         &mut self,
         device: usize,

@@ -300,7 +300,8 @@ pub(super) fn holds_gpu(pid: u32, facts: &Guarded, snapshot: &Snapshot) -> Optio
     Some(files.iter().any(|path| is_gpu_open(path)))
 }
 
-/// Returns whether a new child passes every check that applies to processes found by rules.
+/// Returns whether a new child may be added to the target. Its facts are checked as for a process that rules found,
+/// even if a person named the target.
 fn may_be_added(
     call: Call,
     guard: &Guard,

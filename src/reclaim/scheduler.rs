@@ -141,7 +141,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Replaces the configuration. A running act continues only if the new configuration would end the target, too.
+    /// Replaces the configuration. A running act continues only if the new configuration requires the same response
+    /// to its findings and exempts none of its processes.
     pub fn reconfigure(&mut self, rules: RuleSet, reap: ReapConfig) {
         self.engine.set_settings(rules.clone());
         (self.rules, self.reap) = (rules, reap);

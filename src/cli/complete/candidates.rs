@@ -151,7 +151,8 @@ struct OnGpus<'a> {
     gpus: Vec<String>,
 }
 
-/// Lists processes with user, memory, GPUs and command. The caller's processes come first, sorted by memory.
+/// Lists processes with user, memory, GPUs and command. If `is_listed` is set, omits those that NVML does not list.
+/// The caller's processes come first; within both groups, those with the most memory do.
 fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {

@@ -102,7 +102,8 @@ pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> io::Re
     Ok(())
 }
 
-/// Returns the valid places of other processes in order of arrival, or only those that arrived earlier.
+/// Returns the valid places of other processes in order of arrival. If `before_ns` is given, returns only those that
+/// arrived earlier than that.
 pub(super) fn read_places(file: &OwnedFd, before_ns: Option<u64>, now_ns: u64) -> Vec<Place> {
     let mut places = Vec::new();
     let mut unread = vec![(0, before_ns.map_or(i64::MAX, start_of))];

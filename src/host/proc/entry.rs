@@ -181,8 +181,9 @@ impl Surroundings {
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
-    /// Updates a known process from `stat` only. Returns `false` if other files must be read, too. Requires at most
-    /// three system calls, and none for a resting process that was read recently.
+    /// Updates a known process from `stat` and, if it may have waited for a CPU, from `schedstat`. Returns `false` if
+    /// other files must be read, too. Requires at most three system calls, and none for a resting process that was
+    /// read recently.
     pub fn update_from_stat(
         &mut self,
         entry: &mut ProcessEntry,

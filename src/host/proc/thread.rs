@@ -17,7 +17,8 @@ pub(in crate::host) struct RemainingThread {
 }
 
 /// Returns a live thread of a process whose first thread has exited, preferably one that is not in state D. Returns
-/// `None` if the first thread is alive or if all threads have exited. `stat` must have been read through `process`.
+/// `None` if the first thread is alive, if all threads have exited, or if the threads cannot be read. `stat` must
+/// have been read through `process`.
 pub(in crate::host) fn find_remaining_thread(
     process: &Folder,
     stat: &Stat<'_>,
