@@ -160,8 +160,8 @@ pub struct RowHistory {
     kind: ProcessType,
     used: Option<(u64, Time)>,
     growth: Growth,
-    /// Memory, in bytes, after the last change of at least [`MOVEMENT_BYTES`]. `moved_at` is the time of the last
-    /// such change that gpumem did not request.
+    /// Memory, in bytes, after the last change of at least [`MOVEMENT_BYTES`], or the first known amount if there was
+    /// no such change. `moved_at` is the time of the last such change that gpumem did not request.
     settled: Option<u64>,
     moved_at: Option<Time>,
     last_use: Use,

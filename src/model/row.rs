@@ -22,7 +22,8 @@ pub struct Me {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RowPlace {
-    /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU whose device file it has open.
+    /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU whose device file it has open, or `None`
+    /// if there is none.
     pub gpu: Option<usize>,
     /// Index in [`Gpu::processes`], or `None` if NVML does not list the process.
     pub entry: Option<usize>,
@@ -73,7 +74,8 @@ pub struct ProcessRow<'a> {
     pub snapshot: &'a Snapshot,
     /// Identity of the process, even of an unresolved one, or `None` if the row is a whole GPU.
     pub identity: Option<Identity>,
-    /// GPU of the row. For an unlisted process, the first GPU whose device file it has open.
+    /// GPU of the row. For an unlisted process, the first GPU whose device file it has open, or `None` if there is
+    /// none.
     pub gpu: Option<&'a Gpu>,
     /// Entry of the process in the GPU's list, or `None` if NVML does not list the process.
     pub entry: Option<&'a GpuProcess>,

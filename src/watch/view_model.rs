@@ -28,7 +28,8 @@ pub const WINDOW_SECONDS: f64 = 1800.0;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RowKey {
     pub identity: Identity,
-    /// NVML index of the GPU. For an unlisted process, the first GPU that the process holds open.
+    /// NVML index of the GPU. For an unlisted process, the first GPU that the process holds open, or `None` if there
+    /// is none.
     pub gpu: Option<u32>,
     /// GPU instance and compute instance, if MIG is in use.
     pub instance: (Option<u32>, Option<u32>),
@@ -54,7 +55,7 @@ impl RowKey {
 #[derive(Clone, Debug)]
 pub struct RowView {
     pub key: RowKey,
-    /// Seconds since the process last used this GPU, or 0 if the process is using it.
+    /// Seconds since the process last used this GPU, 0 if the process is using it, or `None` if unknown.
     pub idle_seconds: Option<f64>,
     pub runtime_seconds: Option<f64>,
     pub finding: Option<usize>,

@@ -57,7 +57,7 @@ impl CheckQuestion {
 #[derive(Debug)]
 pub(in crate::cli) struct CheckVerdict {
     question: CheckQuestion,
-    /// Reason why the baseline cannot be compared with this host.
+    /// Reason why the baseline cannot be compared with this host, or `None` if it can.
     unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,

@@ -39,7 +39,7 @@ struct Nearest {
     uuid: Option<Arc<str>>,
     mig: Option<String>,
     free_bytes: u64,
-    /// Reason why the device is unusable even if enough memory is free.
+    /// Reason why the device is unusable even if enough memory is free, or `None` if it is usable.
     refusal: Option<String>,
 }
 

@@ -36,7 +36,7 @@ impl RuntimeEnvironment {
 
 #[derive(Debug)]
 pub(super) struct DriverFacts<'a> {
-    /// The argument of `--nvml-library`.
+    /// The argument of `--nvml-library`, if it is given.
     pub(super) named: Option<&'a Path>,
     pub(super) opened: Result<&'a Driver, &'a NvmlFailure>,
     /// The path of the loaded NVML library.

@@ -15,7 +15,7 @@ const DISPLAY: &str = "0x03";
 pub struct PciGpu {
     /// Address of the GPU on the bus, such as `0000:17:00.0`.
     pub address: String,
-    /// Name of the bound kernel driver, such as `nvidia`, `nouveau` or `vfio-pci`.
+    /// Name of the bound kernel driver, such as `nvidia`, `nouveau` or `vfio-pci`. `None` if no driver is bound.
     pub driver: Option<String>,
     /// Whether the kernel has suspended the GPU to save power. Opening the device file of a suspended GPU wakes it.
     pub is_suspended: bool,

@@ -26,7 +26,7 @@ pub enum NoticeKind {
 pub struct Notice {
     pub kind: NoticeKind,
     pub time: Time,
-    /// When the process will be ended, unless the finding ends earlier.
+    /// When the process will be ended, unless the finding ends earlier. `None` if the process will not be ended.
     pub acts_at: Option<Time>,
     pub finding: Finding,
     pub uid: Option<u32>,

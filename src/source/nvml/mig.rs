@@ -144,8 +144,8 @@ impl Mig {
         }
     }
 
-    /// Returns the same as [`Mig::list`], except that it returns `Ok(None)` if the driver cannot list the compute
-    /// processes of a MIG device.
+    /// Reads a process list of all MIG devices with the handles that are known. Returns `Ok(None)` if the driver
+    /// cannot list the compute processes of a MIG device.
     fn records(
         &mut self,
         nvml: &Nvml,

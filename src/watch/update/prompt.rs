@@ -114,8 +114,8 @@ fn search(prompt: &mut Prompt, app: &mut App) {
     }
 }
 
-/// Selects the nearest match in the direction of `step`, starting `step` rows away from the selection. If no row
-/// matches, the selection stays.
+/// Selects the nearest match in the direction of `step`, starting `step` rows away from the selection. At the end of
+/// the table, the search continues at the other end. If no row matches, the selection stays.
 fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     prompt.error = None;
     let selector = match Selector::parse(&prompt.text) {
