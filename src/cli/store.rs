@@ -228,7 +228,8 @@ pub(super) struct StoredPart {
     pub(super) most_bytes: Option<u64>,
 }
 
-/// Calls `handle` with each stored snapshot of this boot in `part`. Returns information about the newest snapshot.
+/// Calls `handle` with each stored snapshot of this boot in `part`. Returns information about the newest snapshot, or
+/// `None` if no store contains snapshots of this boot.
 pub(super) fn each_stored(
     global: &Global,
     live: &Live,
@@ -281,7 +282,7 @@ pub(super) fn each_stored(
     Ok(Some(latest))
 }
 
-/// Returns the trusted store that contains the newest snapshot of this boot.
+/// Returns the trusted store that contains the newest snapshot of this boot, or `None` if there is none.
 fn choose(
     global: &Global,
     host: &Host,

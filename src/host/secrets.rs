@@ -188,8 +188,8 @@ impl SecretScan {
         hidden.map(|hidden| format!("{before}{hidden}{}", &word[before.len() + bare.len()..]))
     }
 
-    /// Masks a word that is an option, or that must be masked because of the words before it. Returns `None` if
-    /// neither applies.
+    /// Returns the masked form of a word, according to the word itself and the words before it. Returns `Some(None)`
+    /// if the word is to be shown as it is, and `None` if neither it nor the words before it decide this.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         let follows = std::mem::take(&mut self.follows);
         // Matches the `=` of `api_key = 'x'` in a script.

@@ -155,7 +155,7 @@ impl Handles {
         alive
     }
 
-    /// Opens handles on the members' new children, if they hold a GPU.
+    /// Opens handles on the members' new children that hold a GPU and pass the checks of the guard.
     pub fn adopt(
         &mut self,
         call: Call,

@@ -130,8 +130,9 @@ impl Engine {
         output
     }
 
-    /// Drops new findings and pending ones on processes that may also use a GPU whose process list is missing,
-    /// because such a process may be working there. Keeps earlier findings, but without actions.
+    /// Drops new findings, pending ones and candidates for suspects on processes that may also use a GPU whose
+    /// process list is missing, because such a process may be working there. Keeps earlier findings, but only with
+    /// the action to notify the owner.
     fn drop_unobservable(&self, output: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput { findings, pending, candidates, .. } = output;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())

@@ -248,8 +248,9 @@ impl Unused {
     }
 }
 
-/// Returns `None` if the process uses a GPU, holds no memory, or its GPU use is unknown. In the last case, also
-/// reports that the rule is undecided if the process would otherwise be an orphan.
+/// Collects the GPUs on which the process holds memory without using them. Returns `None` if the process uses a GPU,
+/// holds no memory, or its GPU use is unknown. In the last case, also reports that the rule is undecided if the
+/// process would otherwise be an orphan.
 fn unused(input: ProcessInput<'_>, output: &mut RuleOutput) -> Option<Unused> {
     let ProcessInput { rule_input, process, process_history } = input;
     let mut unused = Unused {

@@ -42,7 +42,7 @@ pub(in crate::host) struct Around<'a> {
 }
 
 impl Whereabouts {
-    /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the previous values remain.
+    /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the previous content is used.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,

@@ -237,8 +237,8 @@ impl Listening {
 }
 
 impl Listening {
-    /// Returns those of the TCP addresses in `addresses` that have a client, which is a process outside the job that
-    /// is or recently was connected. `folder` belongs to the process that listens at the addresses, and `job`
+    /// Returns those of the TCP addresses in `addresses` that have a client. A client is a process outside the job
+    /// that is connected or recently was. `folder` belongs to the process that listens at the addresses, and `job`
     /// contains the sockets of all processes of the job. Uses the tables read by [`read`](Self::read). Returns `None`
     /// without these tables, or if no client was found and there are too many connections to know.
     pub(in crate::host) fn clients(

@@ -385,7 +385,7 @@ impl DeviceReader {
     }
 
     /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. Returns an error with the
-    /// reason if memory is unknown although no call failed.
+    /// reason if NVML does not offer the figures for this GPU to this user, and `Ok(None)` if it fails otherwise.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";

@@ -12,7 +12,8 @@ use crate::units::Bytes;
 /// Maximum memory of a row, in bytes, if the GPU's memory is unknown: 1 PiB.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// Merges the lists into one row per process and instance, with the larger memory value.
+/// Merges the lists into one row per process and instance, with the larger memory value. Also returns descriptions of
+/// impossible entries.
 pub(super) fn merge(
     compute: &[ProcessRecord],
     graphics: &[ProcessRecord],
