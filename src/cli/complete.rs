@@ -95,12 +95,12 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if cursor.is_of_files() {
         return Exit::Findings;
     }
-    // If a GPU or a file system hangs, only the new thread hangs.
     let is_recorded = cursor.is_set("demo") || cursor.value("replay").is_some();
     let patience = match is_recorded {
         true => PATIENCE_FOR_RECORDING,
         false => PATIENCE,
     };
+    // If a GPU or a file system hangs, only the new thread hangs.
     let task = Task::start("complete", move || candidates::find(&cursor));
     let found = task.ok().and_then(|task| task.wait(patience).ok());
     let lines: String = found.unwrap_or_default().iter().filter_map(line).collect();

@@ -101,8 +101,8 @@ impl Counter {
         let reaches_back =
             |tier: &&VecDeque<CpuPoint>| tier.front().is_some_and(|oldest| oldest.time <= start);
         let tiers = [&self.last, &self.fine];
+        // If no tier reaches back to `start`, use the coarse one, which contains the first point until it is full.
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
-        // Until it is full, each tier contains the first point.
         let after = tier.partition_point(|point| point.time < start);
         // Prefer the earlier of two points at similar distances, because a window that is too short proves too
         // little.

@@ -428,7 +428,8 @@ impl ProcessHistory {
 
 /// Minimum amount of unexplained memory. Contexts and rounding explain less.
 const LEAST_UNEXPLAINED_BYTES: u64 = GIB;
-/// Divides the total memory to estimate the driver's reserve, if the driver does not report it.
+/// Divisor by which the driver's reserve is estimated from the total memory, if the driver does not report it. The
+/// estimate is at least 1 GiB.
 const RESERVED_SHARE: u64 = 50;
 /// Maximum number of device files per process. No machine has so many GPUs.
 const MOST_FILES: usize = 256;

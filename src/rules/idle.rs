@@ -100,11 +100,11 @@ pub(super) const DEFAULTS: Settings = Settings {
 
 /// A process that resumed work earlier is idle once its pause exceeds its longest earlier pause by this factor.
 const LONGER_THAN_PAUSES: f64 = 1.5;
-/// Factor that applies instead of [`LONGER_THAN_PAUSES`] to a process that resumed work at least [`OFTEN`] times.
-/// Until its pause exceeds this factor, too, the finding is only `info`.
+/// A finding on a process that resumed work at least [`OFTEN`] times is only `info` until the pause exceeds the
+/// longest earlier pause by this factor.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// Multiplies the duration if the process has not used its GPU since it started.
+/// Factor by which the required duration is longer if the process has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
 /// Maximum time, in seconds, between the start and the first sample of a process that was observed from its start.
 const FROM_START_SECONDS: f64 = 120.0;

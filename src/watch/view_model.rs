@@ -36,8 +36,8 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// Returns whether two keys might identify the same row. The start time of a process can be
-    /// missing from a sample.
+    /// Returns whether two keys might identify the same row: the pid, GPU and MIG instance are equal, and the start
+    /// times of the process are equal or one of them is unknown.
     pub fn may_be(&self, other: &Self) -> bool {
         let is_same_start = self.identity.start == other.identity.start
             || !self.is_certain()

@@ -58,7 +58,8 @@ pub(super) fn run(args: &Explain, global: &Global, page_style: PageStyle) -> any
     Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
 }
 
-/// Reads the history up to the time in `--at`, or to the end without `--at`. Returns the time in `--at`.
+/// Reads the history up to the time in `--at`, or to the end without `--at`. Returns the time in `--at`, or `None`
+/// without `--at`, if it is `end`, or if the recording is empty.
 fn observe(
     history: &mut SampledHistory,
     args: &Explain,
