@@ -104,7 +104,7 @@ const LONGER_THAN_PAUSES: f64 = 1.5;
 /// longest earlier pause by this factor.
 const SURELY_LONGER_THAN_PAUSES: f64 = 3.0;
 const OFTEN: u32 = 2;
-/// Factor by which the required duration is longer if the process has not used its GPU since it started.
+/// Factor by which the required duration is multiplied if the process has not used its GPU since it started.
 const START_FACTOR: f64 = 3.0;
 /// Maximum time, in seconds, between the start and the first sample of a process that was observed from its start.
 const FROM_START_SECONDS: f64 = 120.0;

@@ -78,7 +78,7 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// Multiplies `min_growth` for desktops, whose memory grows whenever a window opens.
+/// Factor by which `min_growth` is multiplied for desktops, whose memory grows whenever a window opens.
 const DISPLAY_FACTOR: u64 = 16;
 const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
 

@@ -9,7 +9,7 @@ use crate::model::Time;
 
 /// Minimum growth, as a multiple of the mean depth of the valleys that samples can miss.
 const MISSED_VALLEYS: f64 = 1.5;
-/// Time, in seconds, for which growth that slows down continues after the last window passed.
+/// Time, in seconds since the last window that passed, for which growth that slows down is considered to continue.
 const SLOW_FOR_SECONDS: u32 = 90;
 /// Replaces [`SLOW_FOR_SECONDS`] for irregular growth, whose rises can be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;

@@ -29,7 +29,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const VALID_NS: u64 = 5 * SECOND_NS;
 /// Unit of arrival times. With [`LENGTH_BITS`], ranges fit into 63 bits for ten years after boot.
 const TICK_NS: u64 = 100_000;
-/// Number of low bits of a range's start that are zero, so that ranges do not overlap. The length is in seconds.
+/// Number of low bits of a range's start that are zero. The length of a range, in seconds, fits into these bits, so
+/// ranges do not overlap.
 const LENGTH_BITS: u32 = 21;
 /// Interval between checks of the claims and queues. The checks do not call the driver.
 const POLL: Duration = Duration::from_millis(20);
