@@ -174,7 +174,7 @@ impl MemorySeries {
         &self.held.buckets
     }
 
-    /// Returns the buckets of the utilization (of the GPU, or the SM utilization of the process), oldest first.
+    /// Returns the buckets of the GPU's utilization or of the process's SM utilization, oldest first.
     pub fn loads(&self) -> &[Bucket] {
         &self.used.buckets
     }

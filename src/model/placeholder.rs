@@ -31,7 +31,7 @@ fn named(command: &[Arc<str>]) -> Option<&'static str> {
         | "keep_gpu.mcp.server" => "keep-gpu",
         // github.com/TideDra/doma
         "doma" => "doma",
-        // pypi.org/project/nvertake. Without a subcommand, it only fills memory.
+        // Without a subcommand, the program of pypi.org/project/nvertake only fills memory.
         "nvertake" | "nvertake.cli" if fills_only(arguments) => "nvertake",
         // pypi.org/project/occgpu
         "occgpu" | "occgpu.cli" => "occgpu",
