@@ -33,8 +33,7 @@ use crate::cli::signals;
 use crate::config::Config;
 use crate::host::{self, Roots};
 use crate::model::json::document;
-use crate::model::snapshot::Claim;
-use crate::model::{Gpu, Kind, Time};
+use crate::model::{Kind, Time};
 use crate::reclaim::commands::CommandSource;
 use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
 use crate::report::reap::ReapReport;
@@ -312,7 +311,13 @@ fn observe(
     }
     let window = SampleWindow { interval, length: patience, begins_answered: true };
     session::sample(&mut live, window, |mut snapshot| {
-        ignore_own_claims(&mut snapshot.gpus);
+        // This process may use the GPUs that its ancestors have claimed.
+        for gpu in &mut snapshot.gpus {
+            gpu.claim.take_if(|claim| {
+                let own = std::process::id();
+                claim.pid.is_some_and(|pid| host::descends_from(&Roots::default(), own, pid))
+            });
+        }
         let mut verdict = lock(verdict);
         let progress = verdict.observe(snapshot);
         verdict.prove_machine()?;
@@ -321,17 +326,6 @@ fn observe(
             VerdictProgress::Open => ControlFlow::Continue(()),
         })
     })
-}
-
-/// Removes the claims of ancestors, whose GPUs this process may use.
-fn ignore_own_claims(gpus: &mut [Gpu]) {
-    let is_ancestors = |claim: &mut Claim| {
-        let own = std::process::id();
-        claim.pid.is_some_and(|pid| host::descends_from(&Roots::default(), own, pid))
-    };
-    for gpu in gpus {
-        gpu.claim.take_if(is_ancestors);
-    }
 }
 
 /// Locks the verdict and ignores poisoning, because the state is valid even after a panic.

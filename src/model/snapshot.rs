@@ -273,16 +273,16 @@ pub struct Gpu {
     pub claim: Option<Claim>,
     /// Processes that wait to claim the GPU, in order of arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub queue: Vec<Waiter>,
+    pub queue: Vec<Claim>,
     /// The GPU's processes, one row per (process, GPU instance); absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
 
-/// A claim on a GPU (`gpumem run --claim`), or another program's lock, which prevents claims.
+/// A claim on a GPU (`gpumem run --claim`), a run that waits for it, or another program's lock, which prevents claims.
 #[skip_serializing_none]
-#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Claim {
-    /// PID of the process that holds the lock; absent if unknown, for example in another container.
+    /// PID of the process; absent if unknown, for example in another container.
     pub pid: Option<u32>,
     /// User ID of the process.
     pub uid: Option<u32>,
@@ -291,58 +291,42 @@ pub struct Claim {
     /// Name of the process's program, unless it is gpumem: a program that inherited a claim, or that took the lock.
     #[serde(default)]
     pub program: Option<Arc<str>>,
-}
-
-/// A `gpumem run --claim` that waits for a GPU.
-#[skip_serializing_none]
-#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
-pub struct Waiter {
-    /// PID of the process; absent if unknown, for example in another container.
-    pub pid: Option<u32>,
-    /// User ID of the process.
-    pub uid: Option<u32>,
-    /// User name of the process.
-    pub user: Option<Arc<str>>,
-    /// For how long it has waited, in seconds.
+    /// For how long the process has waited, in seconds; absent unless it waits.
+    #[serde(default)]
     #[schemars(range(min = 0))]
-    pub seconds: f64,
+    pub waiting_seconds: Option<f64>,
 }
 
 impl fmt::Display for Claim {
-    /// Formats as `claimed by ann (4242)` or `locked by ann's flock (4242)`, escaped.
+    /// Writes `claimed by ann (4242)`, `locked by ann's flock (4242)` or `first in line: ann (4242) for 5m`. Names are
+    /// escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.program.is_some() { "locked by " } else { "claimed by " })?;
-        f.write_str(&owner_text(self.user.as_deref(), self.uid))?;
+        f.write_str(match (self.waiting_seconds, &self.program) {
+            (Some(_), _) => "first in line: ",
+            (None, Some(_)) => "locked by ",
+            (None, None) => "claimed by ",
+        })?;
+        match (&self.user, self.uid) {
+            (Some(user), _) => write!(f, "{}", escape(user))?,
+            (None, Some(uid)) => write!(f, "uid {uid}")?,
+            (None, None) => f.write_str("an unknown process")?,
+        }
         if let Some(program) = &self.program {
             write!(f, "'s {}", escape(program))?;
         }
-        self.pid.map_or(Ok(()), |pid| write!(f, " ({pid})"))
-    }
-}
-
-impl fmt::Display for Waiter {
-    /// Formats as `ann (4242) for 5m`, escaped.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&owner_text(self.user.as_deref(), self.uid))?;
-        self.pid.map_or(Ok(()), |pid| write!(f, " ({pid})"))?;
-        write!(f, " for {}", Span::from_seconds(self.seconds))
-    }
-}
-
-/// Formats the owner of a process, escaped.
-fn owner_text(user: Option<&str>, uid: Option<u32>) -> String {
-    match (user, uid) {
-        (Some(user), _) => escape(user).into_owned(),
-        (None, Some(uid)) => format!("uid {uid}"),
-        (None, None) => "an unknown process".to_owned(),
+        if let Some(pid) = self.pid {
+            write!(f, " ({pid})")?;
+        }
+        let waiting = self.waiting_seconds.map(Span::from_seconds);
+        waiting.map_or(Ok(()), |waiting| write!(f, " for {waiting}"))
     }
 }
 
 impl Gpu {
     /// Describes the claim and the queue of claimers; `None` if there are none.
     pub fn claim_text(&self) -> Option<String> {
-        let mut texts = Vec::from_iter(self.claim.as_ref().map(ToString::to_string));
-        texts.extend(self.queue.first().map(|first| format!("first in line: {first}")));
+        let mut texts: Vec<String> =
+            self.claim.iter().chain(self.queue.first()).map(ToString::to_string).collect();
         texts.extend((self.queue.len() > 1).then(|| format!("{} in line", self.queue.len())));
         (!texts.is_empty()).then(|| texts.join(", "))
     }

@@ -71,12 +71,7 @@ pub(super) fn choose(
         }
     }
     if args.claim {
-        set = claimable(&set, count, &snapshot, (live.claims(), args.quiet))?;
-    }
-    let mut queue = None;
-    if args.claim {
-        let gpus: Vec<&Gpu> = in_set(&set, &snapshot).map(|device| device.gpu).collect();
-        queue = Some(live.claims().enter_queues(&gpus)?);
+        set = enter_queues(&set, count, &snapshot, (live.claims(), args.quiet))?;
         live.mark_claims(&mut snapshot.gpus);
     }
     let mut waiting: Option<Waiting> = None;
@@ -92,6 +87,7 @@ pub(super) fn choose(
             let uuids: Option<Vec<&str>> = named.map(|device| Some(&**device.uuid()?)).collect();
             let visible = uuids.context("a chosen GPU has no UUID")?.join(",");
             let locks = locks.into_iter().flatten().collect();
+            live.claims().leave_queues();
             if let Some(waiting) = &waiting {
                 waiting.finish();
             }
@@ -116,25 +112,27 @@ pub(super) fn choose(
             return Ok(None);
         }
         let pause = interval.min(args.timeout.0.saturating_sub(begun.elapsed()));
-        match &queue {
-            Some(queue) => queue.wait(pause),
-            None => thread::sleep(pause),
+        if args.claim {
+            live.claims().wait_in_queues(pause);
+        } else {
+            thread::sleep(pause);
         }
         snapshot = live.sample();
     }
 }
 
-/// Leaves out GPUs that cannot be claimed, such as a lost GPU, whose bus address is unknown. Fails if too few are left.
-fn claimable(
+/// Enters the queues of the GPUs. Leaves out GPUs that cannot be claimed, such as a lost GPU, whose bus address is
+/// unknown. Fails if too few are left.
+fn enter_queues(
     set: &[DeviceKey],
     count: usize,
     snapshot: &Snapshot,
-    (claims, is_quiet): (&Claims, bool),
+    (claims, is_quiet): (&mut Claims, bool),
 ) -> Result<Vec<DeviceKey>, CannotClaim> {
     let mut kept = Vec::new();
     let mut errors = Vec::new();
     for device in in_set(set, snapshot) {
-        match claims.check(device.gpu) {
+        match claims.enter_queue(device.gpu) {
             Ok(()) => kept.push(device.key()),
             Err(error) => errors.push(error),
         }

@@ -1,8 +1,8 @@
 //! Queues of processes that wait to claim GPUs.
 //!
 //! A waiting process holds a shared record lock (fcntl(2)) on a file in the GPU's folder. The start of the locked range
-//! is the time of arrival, and the length is the time until which the place is valid. The process prolongs the lock as
-//! long as it runs, so a stopped process does not delay others. The kernel removes the lock when the process exits.
+//! is the time of arrival, and the length is the time until which the place is valid. The process prolongs the lock
+//! while it waits, so a stopped process does not delay others. The kernel removes the lock when the process exits.
 //!
 //! Other processes read the ranges, even from other pid namespaces, where the lock has no pid. Shared locks do not
 //! conflict, so they cannot be refused, and the order does not depend on when the kernel wakes a process. Nothing is
@@ -11,18 +11,11 @@
 //! A process loses its record locks when it closes any descriptor of the file. A waiting process therefore keeps the
 //! files open, and no other code in gpumem may open them.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::time::Duration;
-use std::{io, thread};
+use std::io;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fd::OwnedFd;
-
-use crate::host::gpu::claims::is_locked;
-use crate::host::machine::clocks::read_clocks;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Time for which a place stays valid unless the process prolongs it, long enough for a busy machine.
@@ -32,8 +25,6 @@ const TICK_NS: u64 = 100_000;
 /// Number of low bits of a range's start that are zero. The length of a range, in seconds, fits into these bits, so
 /// ranges do not overlap.
 const LENGTH_BITS: u32 = 21;
-/// Interval between checks of the claims and queues. The checks do not call the driver.
-const POLL: Duration = Duration::from_millis(20);
 /// Maximum number of locks read for each GPU. Any user can take record locks.
 const MAX_LOCKS: usize = 1000;
 
@@ -43,57 +34,6 @@ pub(super) struct Place {
     pub(super) arrived_ns: u64,
     /// Absent for a process in another pid namespace.
     pub(super) pid: Option<u32>,
-}
-
-/// This process's place in the queues of GPUs. Dropping it leaves the queues.
-#[derive(Debug)]
-pub struct Queue {
-    changes: Receiver<()>,
-    _stop: Sender<()>,
-}
-
-impl Queue {
-    /// Keeps a place in these queues until the result is dropped. `gpus` contains the path of each GPU's lock and the
-    /// open queue file.
-    pub(super) fn hold(gpus: Vec<(PathBuf, Arc<OwnedFd>)>, arrived_ns: u64) -> io::Result<Self> {
-        let (changed, changes) = sync_channel(1);
-        let (stop, stopped) = channel();
-        let watch = move || watch(&gpus, arrived_ns, &changed, &stopped);
-        thread::Builder::new().name("queue".to_owned()).spawn(watch)?;
-        Ok(Self { changes, _stop: stop })
-    }
-
-    /// Waits until a claim on one of the GPUs or a queue changes, or until `pause` has passed.
-    pub fn wait(&self, pause: Duration) {
-        if self.changes.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
-            thread::sleep(pause);
-        }
-    }
-}
-
-fn watch(
-    gpus: &[(PathBuf, Arc<OwnedFd>)],
-    arrived_ns: u64,
-    changed: &SyncSender<()>,
-    stopped: &Receiver<()>,
-) {
-    let mut before = Vec::new();
-    while stopped.recv_timeout(POLL) == Err(RecvTimeoutError::Timeout) {
-        let now_ns = read_clocks().boottime_ns;
-        let look = |(lock, file): &(PathBuf, Arc<OwnedFd>)| {
-            let _ = take_place(file, arrived_ns, now_ns);
-            (is_locked(lock, false), read_places(file, Some(arrived_ns), now_ns).len())
-        };
-        let now = gpus.iter().map(look).collect();
-        if before != now {
-            before = now;
-            // If the channel is full, the receiver has not yet seen the previous change.
-            let _ = changed.try_send(());
-        }
-    }
-    for (_, file) in gpus {
-        let _ = fcntl(file, FcntlArg::F_SETLK(&range(libc::F_UNLCK, 0, 0)));
-    }
 }
 
 /// Takes or prolongs a place.

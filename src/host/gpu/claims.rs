@@ -19,24 +19,22 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use crate::host::Roots;
-use crate::host::gpu::claim_queue::{Place, Queue, read_places, take_place};
+use crate::host::gpu::claim_queue::{Place, read_places, take_place};
 use crate::host::machine::clocks::read_clocks;
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::guarded::read_ancestors;
 use crate::host::proc::small_file::read_start;
-use crate::host::proc::stat::read_start_ticks;
-use crate::model::snapshot::{Claim, Gpu, Waiter};
+use crate::model::snapshot::{Claim, Gpu};
 
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.
 const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
@@ -57,6 +55,8 @@ const HOLDERS_NS: u64 = 30_000_000_000;
 /// hold the lock briefly.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Interval between checks of the claims and queues. The checks do not call the driver.
+const POLL: Duration = Duration::from_millis(20);
 /// Content of `/proc/PID/comm` if the process is gpumem.
 const COMM: &[u8] = b"gpumem\n";
 
@@ -89,21 +89,24 @@ pub fn is_claim_folder_valid() -> bool {
 /// Device and inode number of a locked file.
 type FileId = ((u32, u32), u64);
 
-/// Process that holds a lock on a GPU.
-#[derive(Clone, Debug)]
-struct Holder {
-    gpu: u32,
-    start_ticks: Option<u64>,
-    claim: Claim,
+/// A GPU in whose queue this process waits.
+#[derive(Debug)]
+struct WaitedGpu {
+    index: u32,
+    lock: PathBuf,
+    queue: OwnedFd,
+    /// Whether the GPU was claimed, and the number of processes ahead.
+    state: (bool, usize),
 }
 
 /// Claims of the machine's GPUs, detected in one lockable folder per PCI device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Claims {
     folder: PathBuf,
     /// Number of claims in which this process is nested. The claims are held by ancestors.
     level: usize,
-    holders: Vec<Holder>,
+    /// The holders of locks, by the GPU's index.
+    holders: Vec<(u32, Claim)>,
     read_ns: Option<u64>,
     searched_ns: Option<u64>,
     /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
@@ -112,8 +115,7 @@ pub struct Claims {
     shared: Vec<u32>,
     /// Since when this process waits in queues.
     arrived_ns: Option<u64>,
-    /// The files of these queues, by the GPU's index.
-    queues: Vec<(u32, Arc<OwnedFd>)>,
+    queues: Vec<WaitedGpu>,
 }
 
 impl Claims {
@@ -159,52 +161,54 @@ impl Claims {
         inherited.map(|(index, _)| index).collect()
     }
 
-    /// Enters the queues of these GPUs. From then on, [`Self::mark`] lists only the processes that are ahead.
-    pub fn enter_queues(&mut self, gpus: &[&Gpu]) -> Result<Queue, CannotClaim> {
-        let arrived_ns = read_clocks().boottime_ns;
-        let mut files = Vec::new();
-        for gpu in gpus {
-            let path = self.queue_path(gpu);
-            let file = open_file(&path).map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
-            take_place(&file, arrived_ns, arrived_ns)
-                .map_err(|error| CannotClaim::new(gpu, &path, error))?;
-            let file = Arc::new(file);
-            self.queues.push((gpu.index, Arc::clone(&file)));
-            files.push((self.lock_path(gpu), file));
-        }
-        self.arrived_ns = Some(arrived_ns);
-        Queue::hold(files, arrived_ns).map_err(|error| CannotClaim {
-            gpu: gpus.first().map_or(0, |gpu| gpu.index),
-            reason: format!("cannot start a thread: {error}"),
-        })
+    /// Enters the queue of a GPU. From then on, [`Self::mark`] lists only the processes that are ahead. Fails if the GPU
+    /// has no folder in sysfs.
+    pub fn enter_queue(&mut self, gpu: &Gpu) -> Result<(), CannotClaim> {
+        // A run has the same place in all queues, so that no two runs wait for each other.
+        let now_ns = read_clocks().boottime_ns;
+        let arrived_ns = *self.arrived_ns.get_or_insert(now_ns);
+        let path = self.queue_path(gpu);
+        let queue = open_file(&path).map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
+        take_place(&queue, arrived_ns, now_ns)
+            .map_err(|error| CannotClaim::new(gpu, &path, error))?;
+        let lock = self.lock_path(gpu);
+        self.queues.push(WaitedGpu { index: gpu.index, lock, queue, state: (false, 0) });
+        Ok(())
     }
 
-    fn read_waiters(
-        &self,
-        gpu: &Gpu,
-        roots: &Roots,
-        (users, now_ns): (&mut Users, u64),
-    ) -> Vec<Waiter> {
-        let kept = self.queues.iter().find(|(index, _)| *index == gpu.index);
-        let opened = kept.map(|(_, file)| Arc::clone(file));
-        let opened = opened.or_else(|| open_file(&self.queue_path(gpu)).ok().map(Arc::new));
-        let places = opened.map(|file| read_places(&file, self.arrived_ns, now_ns));
-        let waiter = |place: Place| {
-            let uid = place.pid.and_then(|pid| Folder::open(&roots.proc, pid).ok()?.owner().ok());
-            Waiter {
-                pid: place.pid,
-                uid,
-                user: uid.and_then(|uid| users.name(uid, now_ns)),
-                seconds: now_ns.saturating_sub(place.arrived_ns) as f64 / 1e9,
+    /// Keeps the places in the queues, and waits until a claim ends, a queue changes, or `pause` has passed.
+    pub fn wait_in_queues(&mut self, pause: Duration) {
+        let (begun, mut is_changed) = (Instant::now(), false);
+        while !is_changed && begun.elapsed() < pause {
+            thread::sleep(POLL.min(pause));
+            let now_ns = read_clocks().boottime_ns;
+            for gpu in &mut self.queues {
+                let _ = take_place(&gpu.queue, self.arrived_ns.unwrap_or(now_ns), now_ns);
+                let ahead = read_places(&gpu.queue, self.arrived_ns, now_ns);
+                let state = (is_locked(&gpu.lock, false), ahead.len());
+                is_changed |= std::mem::replace(&mut gpu.state, state) != state;
             }
-        };
-        places.into_iter().flatten().map(waiter).collect()
+        }
     }
 
-    /// Fails if the GPU cannot be claimed because it has no folder in sysfs.
-    pub fn check(&self, gpu: &Gpu) -> Result<(), CannotClaim> {
-        let path = self.lock_path(gpu);
-        open_file(&path).map(drop).map_err(|errno| CannotClaim::new(gpu, &path, errno))
+    /// Leaves all queues, because closing a file releases the process's record locks on it.
+    pub fn leave_queues(&mut self) {
+        self.queues.clear();
+        self.arrived_ns = None;
+    }
+
+    /// Returns the runs in the GPU's queue, or those ahead of this run.
+    fn read_queue(&self, gpu: &Gpu, roots: &Roots, now_ns: u64) -> Vec<Claim> {
+        let places = match self.queues.iter().find(|waited| waited.index == gpu.index) {
+            Some(waited) => read_places(&waited.queue, self.arrived_ns, now_ns),
+            None => open_file(&self.queue_path(gpu))
+                .map_or_else(|_| Vec::new(), |file| read_places(&file, None, now_ns)),
+        };
+        let waiting = |place: Place| Claim {
+            waiting_seconds: Some(now_ns.saturating_sub(place.arrived_ns) as f64 / 1e9),
+            ..place.pid.and_then(|pid| read_claim(&roots.proc, pid)).unwrap_or_default()
+        };
+        places.into_iter().map(waiting).collect()
     }
 
     /// Claims a GPU. Returns `None` if another process has locked the GPU.
@@ -243,26 +247,29 @@ impl Claims {
         self.path(gpu).join(LEVELS[self.level].1)
     }
 
-    /// Sets `queue`, and `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every [`HOLDERS_NS`].
+    /// Sets `queue`, and `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every
+    /// [`HOLDERS_NS`].
     pub fn mark(&mut self, gpus: &mut [Gpu], roots: &Roots, users: &mut Users, now_ns: u64) {
-        let is_gone = |holder: &Holder| {
-            let pid = holder.claim.pid.unwrap_or_default();
-            read_start_ticks(&roots.proc, pid).ok().flatten() != holder.start_ticks
+        let is_gone = |(_, claim): &(u32, Claim)| {
+            claim.pid.is_none_or(|pid| Folder::open(&roots.proc, pid).is_err())
         };
         let is_old = self.read_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
         let claimed = self.locked(gpus);
         let is_new = claimed.iter().any(|index| !self.claimed.contains(index));
         self.claimed = claimed;
         if is_new || is_old || self.holders.iter().any(is_gone) {
-            self.find_holders(gpus, roots, (users, now_ns));
+            self.find_holders(gpus, roots, now_ns);
             // The search can find shared locks.
             self.claimed = self.locked(gpus);
         }
         for gpu in gpus.iter_mut() {
-            gpu.queue = self.read_waiters(gpu, roots, (users, now_ns));
-            let holder = self.holders.iter().find(|holder| holder.gpu == gpu.index);
-            let claim = || holder.map(|holder| holder.claim.clone()).unwrap_or_default();
+            let holder = self.holders.iter().find(|(index, _)| *index == gpu.index);
+            let claim = || holder.map(|(_, claim)| claim.clone()).unwrap_or_default();
             gpu.claim = self.claimed.contains(&gpu.index).then(claim);
+            gpu.queue = self.read_queue(gpu, roots, now_ns);
+            for claim in gpu.claim.iter_mut().chain(&mut gpu.queue) {
+                claim.user = claim.uid.and_then(|uid| users.name(uid, now_ns));
+            }
         }
     }
 
@@ -278,56 +285,45 @@ impl Claims {
         locked
     }
 
-    fn find_holders(&mut self, gpus: &[Gpu], roots: &Roots, (users, now_ns): (&mut Users, u64)) {
-        let read = read_start(&roots.proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
+    fn find_holders(&mut self, gpus: &[Gpu], roots: &Roots, now_ns: u64) {
+        let proc = &roots.proc;
+        let read = read_start(&proc.join("locks"), LOCKS_BYTES).unwrap_or_default();
         // The last line may be truncated because of the size limit.
         let lines = read.split_inclusive(|&byte| byte == b'\n');
         let lines = lines.filter(|line| line.ends_with(b"\n"));
-        let mut locks: Vec<(u32, Lock)> = lines.filter_map(parse_lock).collect();
-        self.read_ns = Some(now_ns);
-        let files: Vec<(&Gpu, FileId)> =
-            gpus.iter().filter_map(|gpu| Some((gpu, file_id(&self.lock_path(gpu))?))).collect();
-        let is_listed = |file: FileId| locks.iter().any(|(_, lock)| lock.file == file);
-        let is_locked =
-            |gpu: &Gpu| self.claimed.contains(&gpu.index) || self.shared.contains(&gpu.index);
-        let locked: Vec<FileId> = files
-            .iter()
-            .filter(|(gpu, file)| is_locked(gpu) || is_listed(*file))
-            .map(|(_, file)| *file)
-            .collect();
-        locks.retain(|(_, lock)| locked.contains(&lock.file));
+        let listed: Vec<(u32, Lock)> = lines.filter_map(parse_lock).collect();
         // The process that took a lock may have exited after others have inherited the lock.
-        locks.retain(|&(pid, lock)| match read_locks_of(&roots.proc, pid, gpus) {
+        let holds = |&(pid, lock): &(u32, Lock)| match read_locks_of(proc, pid, gpus) {
             Some(held) => held.contains(&lock),
-            None => Folder::open(&roots.proc, pid).is_ok(),
-        });
-        let is_found = |file: &FileId| locks.iter().any(|(_, lock)| lock.file == *file);
+            None => Folder::open(proc, pid).is_ok(),
+        };
         let may_search = self.searched_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
-        if may_search && !locked.iter().all(is_found) {
-            self.searched_ns = Some(now_ns);
-            let processes = Folder::list(&roots.proc).and_then(|proc| proc.processes());
-            for ProcEntry { pid, .. } in processes.unwrap_or_default() {
-                let held = read_locks_of(&roots.proc, pid, gpus).unwrap_or_default();
-                locks.extend(held.into_iter().map(|lock| (pid, lock)));
-            }
-        }
+        let mut searched: Option<Vec<(u32, Lock)>> = None;
+        self.read_ns = Some(now_ns);
         self.holders.clear();
-        for (gpu, file) in files {
-            for &(pid, lock) in locks.iter().filter(|(_, lock)| lock.file == file) {
-                let Some(holder) = read_holder(&roots.proc, pid, gpu.index) else { continue };
-                // A shared lock held by gpumem is only a test.
-                let is_test = holder.claim.program.is_none() && !lock.is_exclusive;
-                if is_test || self.holders.iter().any(|holder| holder.gpu == gpu.index) {
-                    continue;
+        for gpu in gpus {
+            let Some(file) = file_id(&self.lock_path(gpu)) else { continue };
+            let is_its = |(_, lock): &&(u32, Lock)| lock.file == file;
+            let is_shared = self.shared.contains(&gpu.index);
+            let mut locks: Vec<(u32, Lock)> = listed.iter().filter(is_its).copied().collect();
+            let is_locked = !locks.is_empty() || is_shared || self.claimed.contains(&gpu.index);
+            locks.retain(holds);
+            if locks.is_empty() && is_locked && may_search {
+                let all = searched.get_or_insert_with(|| read_all_locks(proc, gpus));
+                locks.extend(all.iter().filter(is_its));
+            }
+            for (pid, lock) in locks {
+                let Some(claim) = read_claim(proc, pid) else { continue };
+                // gpumem briefly takes a shared lock to test a claim.
+                if lock.is_exclusive || claim.program.is_some() || is_shared {
+                    self.shared.extend((!lock.is_exclusive && !is_shared).then_some(gpu.index));
+                    self.holders.push((gpu.index, claim));
+                    break;
                 }
-                if !lock.is_exclusive && !self.shared.contains(&gpu.index) {
-                    self.shared.push(gpu.index);
-                }
-                self.holders.push(holder);
             }
         }
-        for holder in &mut self.holders {
-            holder.claim.user = holder.claim.uid.and_then(|uid| users.name(uid, now_ns));
+        if searched.is_some() {
+            self.searched_ns = Some(now_ns);
         }
     }
 }
@@ -350,7 +346,7 @@ fn file_id(path: &Path) -> Option<FileId> {
 }
 
 /// Tries to take a lock that conflicts with exclusive locks, or also with shared ones.
-pub(super) fn is_locked(path: &Path, or_shared: bool) -> bool {
+fn is_locked(path: &Path, or_shared: bool) -> bool {
     let Ok(file) = open_file(path) else { return false };
     let locked = flock(
         &file,
@@ -392,14 +388,24 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
     listed.ok().map(|()| locks)
 }
 
-fn read_holder(proc: &Path, pid: u32, gpu: u32) -> Option<Holder> {
+/// Returns the locks on these GPUs, with the processes that hold them.
+fn read_all_locks(proc: &Path, gpus: &[Gpu]) -> Vec<(u32, Lock)> {
+    let processes = Folder::list(proc).and_then(|proc| proc.processes()).unwrap_or_default();
+    let locks_of = |entry: ProcEntry| {
+        let held = read_locks_of(proc, entry.pid, gpus).unwrap_or_default();
+        held.into_iter().map(move |lock| (entry.pid, lock))
+    };
+    processes.into_iter().flat_map(locks_of).collect()
+}
+
+/// Describes a process that holds a lock or waits; `None` if it does not exist.
+fn read_claim(proc: &Path, pid: u32) -> Option<Claim> {
     let mut content = [0; 32];
     let length = Folder::list(proc).ok()?.file_of(pid, "comm", &mut content).ok()?;
     let comm = content.get(..length)?;
     let program = (comm != COMM).then(|| String::from_utf8_lossy(comm.trim_ascii_end()).into());
     let uid = Folder::open(proc, pid).ok()?.owner().ok();
-    let start_ticks = read_start_ticks(proc, pid).ok().flatten();
-    Some(Holder { gpu, start_ticks, claim: Claim { pid: Some(pid), uid, user: None, program } })
+    Some(Claim { pid: Some(pid), uid, program, ..Claim::default() })
 }
 
 /// Lock taken by flock(2).
@@ -475,7 +481,7 @@ mod tests {
         assert!(first.is_some() && claims.claim(&gpu).unwrap().is_none());
         drop(first);
         assert!(claims.claim(&gpu).unwrap().is_some());
-        assert!(claims.enter_queues(&[&gpu]).is_err());
+        assert!(claims.enter_queue(&gpu).is_err());
     }
 
     /// Before the claim, `/proc/locks` lists 100,000 locks of a user, so that a read ends before the line of the
