@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use gpumem::api::model::{Gpu, GpuProcess, Me, Memory, PidNamespace, Process, Snapshot, Time};
+use gpumem::api::model::{
+    CurrentUser, Gpu, GpuProcess, Memory, PidNamespace, Process, Snapshot, Time,
+};
 use gpumem::api::reclaim::Plan;
 use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::watch::{
@@ -181,7 +183,7 @@ impl Screen {
             replay: None,
             host: None,
             version: "0",
-            me: Me::default(),
+            me: CurrentUser::default(),
             has_color: true,
             ascii: false,
         };

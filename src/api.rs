@@ -33,7 +33,7 @@ pub mod model {
         AskedRelease, Container, Descendants, Parent, Relation, Relative, Slurm,
     };
     pub use crate::model::reservation::Reservation;
-    pub use crate::model::row::Me;
+    pub use crate::model::row::CurrentUser;
     pub use crate::model::snapshot::*;
     pub use crate::model::suspect::{SeenSoFar, StillMissing, SuspectEvidence};
     pub use crate::model::{
@@ -45,7 +45,7 @@ pub mod model {
 pub mod reclaim {
     pub use crate::reclaim::plan::{PlanInput, Why, pids};
     pub use crate::reclaim::process_control::{
-        Approved, Handle, NotOpened, NotSent, RequestResult,
+        ApprovedProcess, Handle, NotOpened, NotSent, RequestResult,
     };
     pub use crate::reclaim::release::{
         NotReleased, Reference, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport,
@@ -149,5 +149,5 @@ pub mod watch {
     pub use crate::watch::ui_state::UiState;
     pub use crate::watch::update::update;
     pub use crate::watch::view::draw;
-    pub use crate::watch::{Options, Past, WatchError, run};
+    pub use crate::watch::{EarlierHistory, Options, WatchError, run};
 }

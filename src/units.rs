@@ -137,7 +137,7 @@ pub enum Amount {
 
 impl Amount {
     /// Returns the number of bytes, rounded down, or `None` for a share of an unknown total.
-    pub fn of(self, total: Option<u64>) -> Option<u64> {
+    pub fn in_bytes(self, total: Option<u64>) -> Option<u64> {
         match self {
             Self::Size(bytes) => Some(bytes.0),
             Self::Share(percent) => Some((total? as f64 * percent / 100.0) as u64),
@@ -339,9 +339,9 @@ mod tests {
             ("100%", 80 * GIB),
         ] {
             let amount: Amount = text.parse().unwrap();
-            assert_eq!(amount.of(Some(80 * GIB)), Some(bytes), "{text}");
+            assert_eq!(amount.in_bytes(Some(80 * GIB)), Some(bytes), "{text}");
         }
-        assert_eq!("33%".parse::<Amount>().unwrap().of(Some(10)), Some(3), "rounded down");
+        assert_eq!("33%".parse::<Amount>().unwrap().in_bytes(Some(10)), Some(3), "rounded down");
         for text in ["", "%", "101%", "-1%", "8GB", "NaN%", "1e1%", "50%%"] {
             let error = text.parse::<Amount>().unwrap_err().to_string();
             assert!(error.ends_with("write 8GiB, 512MiB or 90%"), "{error}");

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::unload::{UnloadServer, server_of, unload_servers, values};
-use super::{Remark, of};
+use super::{AdviceText, framework_of};
 use crate::model::Process;
 
-impl Remark {
+impl AdviceText {
     /// Returns the text with the process's option values and, if known, the address of its server.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = with_options(&self.text, process);
@@ -41,8 +41,8 @@ fn server_address(process: &Process) -> Option<(bool, u16, String)> {
         return typed_port(process);
     }
     let (row, listener) = server_of(process)?;
-    let listener =
-        listener.filter(|_| of(process).is_some_and(|framework| framework.name == row.name))?;
+    let listener = listener
+        .filter(|_| framework_of(process).is_some_and(|framework| framework.name == row.name))?;
     let address = row.address(listener.command, listener.listening_on)?;
     let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
     // Only the owner of a container knows how the container's port is published.

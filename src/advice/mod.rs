@@ -32,7 +32,7 @@ pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
 
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remark {
+pub struct AdviceText {
     /// One line without a full stop, with commands in backquotes.
     pub text: String,
     pub source: String,
@@ -48,7 +48,7 @@ pub struct Remark {
 /// Environment variables with lower-case substrings of their values. One match suffices.
 type Settings = BTreeMap<String, Vec<String>>;
 
-impl Remark {
+impl AdviceText {
     /// Returns whether the advice applies to the process. An unreadable environment is treated as empty.
     pub fn applies(&self, process: &Process) -> bool {
         let environment = process.environment.as_deref();
@@ -75,17 +75,17 @@ pub struct Framework {
     /// File names of programs that are recognised regardless of the libraries that they load.
     #[serde(default)]
     programs: Vec<String>,
-    pub takes: Remark,
+    pub takes: AdviceText,
     /// How to free memory while the process runs. Short advice shows only the first line.
     #[serde(default)]
-    pub inside: Vec<Remark>,
+    pub inside: Vec<AdviceText>,
     #[serde(default)]
-    pub at_start: Vec<Remark>,
+    pub at_start: Vec<AdviceText>,
     /// Common attempts that do not return memory to the driver.
     #[serde(default)]
-    pub unchanged: Vec<Remark>,
+    pub unchanged: Vec<AdviceText>,
     #[serde(default)]
-    pub at_end: Vec<Remark>,
+    pub at_end: Vec<AdviceText>,
 }
 
 impl Framework {
@@ -105,9 +105,9 @@ struct NotebookEnd {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    kernel: Remark,
+    kernel: AdviceText,
     notebook: Vec<NotebookEnd>,
-    end: Remark,
+    end: AdviceText,
     framework: Vec<Framework>,
 }
 
@@ -142,7 +142,7 @@ fn plain(name: &str) -> String {
 }
 
 /// Returns the framework that holds the process's memory.
-pub fn of(process: &Process) -> Option<&'static Framework> {
+pub fn framework_of(process: &Process) -> Option<&'static Framework> {
     let program =
         process.command.as_deref().and_then(<[_]>::first).map(|program| file_name(program));
     let is_language =
@@ -178,7 +178,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
 }
 
 /// Returns short advice: how to free memory while the process runs, then how to end the process.
-pub fn lines(process: &Process) -> Vec<&'static Remark> {
+pub fn lines(process: &Process) -> Vec<&'static AdviceText> {
     let is_kernel = place::is_notebook(process) && !process.has_lost_server();
     let end = if is_kernel { &TABLE.kernel } else { &TABLE.end };
     inside(process).into_iter().chain([end]).collect()
@@ -196,13 +196,13 @@ pub fn steps(process: &Process) -> Vec<String> {
         .collect()
 }
 
-fn inside(process: &Process) -> Option<&'static Remark> {
-    let mut lines = of(process)?.inside.iter();
+fn inside(process: &Process) -> Option<&'static AdviceText> {
+    let mut lines = framework_of(process)?.inside.iter();
     lines.find(|line| line.applies(process))
 }
 
 /// Returns the first setting that would make the process reserve less memory after a restart.
-pub fn at_start(process: &Process) -> Option<&'static Remark> {
-    let mut lines = of(process)?.at_start.iter();
+pub fn at_start(process: &Process) -> Option<&'static AdviceText> {
+    let mut lines = framework_of(process)?.at_start.iter();
     lines.find(|line| line.applies(process))
 }

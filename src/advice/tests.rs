@@ -24,7 +24,7 @@ fn texts(process: &Process) -> Vec<&'static str> {
     lines(process).iter().map(|line| &*line.text).collect()
 }
 
-fn all(row: &Framework) -> impl Iterator<Item = &Remark> {
+fn all(row: &Framework) -> impl Iterator<Item = &AdviceText> {
     let parts = [&row.inside, &row.at_start, &row.unchanged, &row.at_end];
     [&row.takes].into_iter().chain(parts.into_iter().flatten())
 }
@@ -107,7 +107,7 @@ fn tensorflow_1_has_its_own_row() {
     ] {
         let process =
             Process { framework_version: version.map(Arc::from), ..process(Some("tensorflow")) };
-        assert_eq!(of(&process).unwrap().name, name, "{version:?}");
+        assert_eq!(framework_of(&process).unwrap().name, name, "{version:?}");
     }
 }
 
@@ -127,7 +127,7 @@ fn a_setting_that_is_already_set_is_not_advised() {
     }
     let expandable = with("pytorch", &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")]);
     let has_advice = |process: &Process| {
-        let row = of(process).unwrap();
+        let row = framework_of(process).unwrap();
         let mut lines = row.at_start.iter();
         lines.any(|line| line.text.contains("expandable") && line.applies(process))
     };

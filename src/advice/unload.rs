@@ -63,7 +63,7 @@ pub struct UnloadApi {
     pub is_idle_unconnected: bool,
     /// A check that the server treats as use of the model. It is sent once for each model, just before unloading.
     pub at_deed: Option<Question>,
-    pub hold: Option<Hold>,
+    pub hold: Option<PauseApi>,
     /// The request that unloads. If it contains the placeholder, it is sent once for each model.
     deed: Question,
     /// Check of the result. By default, the answer to `deed` suffices.
@@ -86,7 +86,7 @@ pub struct UnloadApi {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hold {
+pub struct PauseApi {
     /// First version in which `pause` does not abort running requests.
     pub since: (u32, u32, u32),
     pub pause: Question,
@@ -302,7 +302,7 @@ impl UnloadServer {
 }
 
 impl UnloadApi {
-    pub fn deeds(&self, facts: &Known) -> Vec<ServerRequest> {
+    pub fn deeds(&self, facts: &ServerFacts) -> Vec<ServerRequest> {
         let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
         match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
             true => facts.models.iter().map(|model| self.deed.request(model)).collect(),
@@ -376,7 +376,7 @@ impl ServerRequest {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Known {
+pub struct ServerFacts {
     /// Names of the loaded models, which are untrusted.
     pub models: Vec<String>,
     pub version: Option<(u32, u32, u32)>,
@@ -427,7 +427,7 @@ impl Question {
     }
 
     /// Judges an answer and adds what it shows about the server to `facts`.
-    pub fn check(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
+    pub fn check(&self, answer: &UnloadAnswer, facts: &mut ServerFacts) -> AnswerCheckResult {
         match answer.success() {
             Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
             success => success?,
@@ -477,7 +477,7 @@ impl Question {
     }
 
     /// Checks the result of unloading: the answer must not list a loaded model.
-    pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut Known) -> AnswerCheckResult {
+    pub fn check_done(&self, answer: &UnloadAnswer, facts: &mut ServerFacts) -> AnswerCheckResult {
         match (self.check(answer, facts), &self.models) {
             (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
             (Ok(()), Some(_)) => Err(AnswerVerdict::NotYet),
@@ -512,7 +512,7 @@ impl Expect {
 }
 
 impl ModelList {
-    fn load(&self, value: &Value, facts: &mut Known) -> AnswerCheckResult {
+    fn load(&self, value: &Value, facts: &mut ServerFacts) -> AnswerCheckResult {
         facts.models.clear();
         let models = list(value, &self.list)?;
         if models.len() > MOST_MODELS {

@@ -59,7 +59,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     let (verdict, interval) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            print(&format.of(&CheckReport::failed(&format!("{error:#}")))?)?;
+            print(&format.render(&CheckReport::failed(&format!("{error:#}")))?)?;
             return Err(error);
         }
     };
@@ -70,7 +70,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
         verdict.conclude();
         verdict.report(failure.as_deref())
     };
-    print(&format.of(&report)?)?;
+    print(&format.render(&report)?)?;
     outcome?;
     if report.status == CheckOutcome::Error && !args.quiet {
         warn(&could_not_measure(&report));
@@ -87,7 +87,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
 
 impl CheckFormat {
     /// Formats the report as a complete document, or returns an empty string for the text format.
-    fn of(self, report: &CheckReport) -> anyhow::Result<String> {
+    fn render(self, report: &CheckReport) -> anyhow::Result<String> {
         let now = jiff::Timestamp::now().as_millisecond();
         Ok(match self {
             Self::Text => String::new(),
@@ -168,7 +168,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    CheckQuestion::of(args)?;
+    CheckQuestion::from_args(args)?;
     let needed = rules.longest();
     let windows = match args.window {
         Some(window) => vec![window.0],
@@ -178,7 +178,7 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
     let asked = args.clone();
     let answers = hosts::ask_all(named, time, move |host, hangup| {
         let commands = CommandSource::on_host(&rules, host.clone());
-        let question = CheckQuestion::of(&asked)?;
+        let question = CheckQuestion::from_args(&asked)?;
         let mut verdict = CheckVerdict::new(question, rules.clone(), commands, true);
         let mut stored = asked.stored;
         for window in &windows {
@@ -234,7 +234,7 @@ fn prepare(
     let settings = chosen_rules(args, &config)?;
     let commands = CommandSource::new(&config.rules, args.recorded.is_live());
     let interval = args.interval.unwrap_or(config.sample.interval);
-    let question = CheckQuestion::of(args)?;
+    let question = CheckQuestion::from_args(args)?;
     let verdict = CheckVerdict::new(question, settings, commands, args.recorded.is_live());
     Ok((Arc::new(Mutex::new(verdict)), interval.0))
 }
@@ -350,7 +350,7 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
         format => format.unwrap_or(CheckFormat::Text),
     };
     let fails = |why: &str| match command {
-        Some("check") => format.of(&CheckReport::failed(why)),
+        Some("check") => format.render(&CheckReport::failed(why)),
         Some("reap") if is_json => Ok(document(&ReapReport::failed(why))?),
         Some("release") if is_json => Ok(document(&ReleaseDocument::failed(why))?),
         _ => Ok(String::new()),
@@ -381,7 +381,7 @@ fn report_on_signal(
         }
         let why = format!("interrupted by {} before the verdict", signals::name(signal));
         // Ignore the error: standard output can be closed.
-        let _ = format.of(&verdict.report(Some(&why))).and_then(|document| print(&document));
+        let _ = format.render(&verdict.report(Some(&why))).and_then(|document| print(&document));
         if !quiet {
             warn(&why);
         }

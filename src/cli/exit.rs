@@ -53,7 +53,7 @@ impl Exit {
         if badness(&other) > badness(&self) { other } else { self }
     }
 
-    pub fn of(error: &anyhow::Error) -> Self {
+    pub fn from_error(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if let Some(NotStarted { exit, .. }) = cause.downcast_ref() {
                 return *exit;

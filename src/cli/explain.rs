@@ -21,8 +21,8 @@ use super::session::{self, SampleWindow};
 use super::{UsageError, config, live, print, recorded, store, style, terminal_width, warn};
 use crate::advice;
 use crate::explain::page::ExplainPage;
-use crate::explain::{self, FillIn, KnownSoFar, More};
-use crate::history::memory_series::Courses;
+use crate::explain::{self, ExplainInput, FillIn, More};
+use crate::history::memory_series::AllSeries;
 use crate::model::finding::Finding;
 use crate::model::json::document;
 use crate::model::{Process, Snapshot};
@@ -82,7 +82,11 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
-fn page(target: &TypedTarget, found: &ExplainSubject, known_so_far: KnownSoFar<'_>) -> ExplainPage {
+fn page(
+    target: &TypedTarget,
+    found: &ExplainSubject,
+    known_so_far: ExplainInput<'_>,
+) -> ExplainPage {
     let mut page = match found {
         ExplainSubject::Process(pid, asked) => explain::process(known_so_far, *pid, asked.as_ref()),
         ExplainSubject::Gpu(index, asked) => explain::gpu(known_so_far, *index, asked.as_ref()),
@@ -125,7 +129,7 @@ fn is_blind(page: &ExplainPage) -> bool {
 #[derive(Debug)]
 struct SampledHistory {
     engine: Engine,
-    courses: Courses,
+    all_series: AllSeries,
     last: Option<Snapshot>,
     is_live: bool,
 }
@@ -134,7 +138,7 @@ impl SampledHistory {
     fn new(settings: RuleSet) -> Self {
         Self {
             engine: Engine::new(settings),
-            courses: Courses::default(),
+            all_series: AllSeries::default(),
             last: None,
             is_live: false,
         }
@@ -142,14 +146,14 @@ impl SampledHistory {
 
     fn observe(&mut self, snapshot: Snapshot) {
         self.engine.observe(&snapshot);
-        self.courses.follow(self.engine.history(), &snapshot);
+        self.all_series.follow(self.engine.history(), &snapshot);
         self.last = Some(snapshot);
     }
 
     fn page(
         &mut self,
         source: &CommandSource,
-        compose: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
+        compose: impl FnOnce(&Self, ExplainInput<'_>) -> anyhow::Result<ExplainPage>,
     ) -> anyhow::Result<ExplainPage> {
         let last = self.last.as_ref().context("there was no snapshot")?;
         // As in `check` and `watch`, mark the processes that a plan would include.
@@ -157,15 +161,19 @@ impl SampledHistory {
         self.engine.mark_planned(&marks);
         let commands = |findings: &mut [Finding], process: Option<&Process>| {
             source.fill_in(findings.iter_mut(), self.engine.findings(), last);
-            commands::own_commands(&self.engine, process, last, source.typist())
+            commands::own_commands(&self.engine, process, last, source.command_user())
         };
         compose(self, self.known_so_far(last, &commands))
     }
 
-    fn known_so_far<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
-        KnownSoFar {
+    fn known_so_far<'k>(
+        &'k self,
+        last: &'k Snapshot,
+        commands: &'k FillIn<'k>,
+    ) -> ExplainInput<'k> {
+        ExplainInput {
             engine: &self.engine,
-            courses: &self.courses,
+            all_series: &self.all_series,
             last,
             needed: self.engine.settings().longest(),
             more: if self.is_live { More::ByWindow } else { More::Nowhere },
@@ -199,9 +207,9 @@ fn observe(
     let interval = interval.min(window.0.max(Duration::from_millis(100)));
     let mut live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
-    let (engine, courses) = (&mut history.engine, &mut history.courses);
+    let (engine, all_series) = (&mut history.engine, &mut history.all_series);
     store::feed_each(engine, &live, ask, |engine, snapshot| {
-        courses.follow(engine.history(), snapshot);
+        all_series.follow(engine.history(), snapshot);
     })?;
     if args.window.is_some() && io::stderr().is_terminal() {
         warn(&format!("sampling for {window} (--window)"));

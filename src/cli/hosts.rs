@@ -171,7 +171,7 @@ pub(super) fn print_answers(
                 if !quiet {
                     warn(&format!("{}: {error:#}", host.name));
                 }
-                (HostOutput::Nothing, Exit::of(&error), Some(format!("{error:#}")))
+                (HostOutput::Nothing, Exit::from_error(&error), Some(format!("{error:#}")))
             }
         };
         exit = exit.or_worse(host_exit);

@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             warn(&format!("{error:#}"));
-            Exit::of(&error).into()
+            Exit::from_error(&error).into()
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
 }
 
 fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
-    let reader = RefusalReader::at(place);
+    let reader = RefusalReader::new(place);
     let planned = Observation::new(args, global).and_then(|observation| {
         let (plan, guard) = observation.plan(args)?;
         Ok((observation, plan, guard))
@@ -110,7 +110,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
         print(&text::total(&report))?;
     }
-    if let Carried::Interrupted(signal) = carried {
+    if let Execution::Interrupted(signal) = carried {
         // Die from the signal, so that a script that runs gpumem also ends.
         signals::end_as_by(signal)?;
     }
@@ -118,7 +118,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         // `kill` fails if nothing was sent, unless `--dry-run` was given.
         ReapStatus::Planned
             if is_refused
-                || carried == Carried::Declined
+                || carried == Execution::Declined
                 || (place == RefusalPlace::Kill && !args.dry_run) =>
         {
             Exit::Findings
@@ -130,12 +130,12 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Carried {
+pub(super) enum Execution {
     /// The plan was only shown.
-    Not,
+    PlanOnly,
     /// The user did not confirm the plan.
     Declined,
-    Out,
+    Complete,
     /// A signal with this number interrupted the plan.
     Interrupted(i32),
 }
@@ -147,11 +147,11 @@ fn carry_out(
     observation: Observation,
     guard: Guard,
     report: &mut ReapReport,
-) -> anyhow::Result<Carried> {
+) -> anyhow::Result<Execution> {
     let Observation { live, mut engine, snapshot, .. } = observation;
     let Some(mut live) = live else {
         warn("plan only: a recording cannot be acted on");
-        return Ok(Carried::Not);
+        return Ok(Execution::PlanOnly);
     };
     let mine: Vec<&Target> = report
         .targets
@@ -161,20 +161,20 @@ fn carry_out(
         .collect();
     if !args.yes {
         if mine.is_empty() {
-            return Ok(Carried::Not);
+            return Ok(Execution::PlanOnly);
         }
         if args.dry_run || args.json || !execute::can_ask() {
             warn("dry run; add --yes to carry it out");
-            return Ok(Carried::Not);
+            return Ok(Execution::PlanOnly);
         }
         if !confirmed(&text::question(&mine), &mut live, &mut engine)? {
-            return Ok(Carried::Declined);
+            return Ok(Execution::Declined);
         }
     }
     report.freed_bytes = Some(0);
     if report.targets.is_empty() {
         report.status = ReapStatus::Done;
-        return Ok(Carried::Out);
+        return Ok(Execution::Complete);
     }
     let targets: Vec<Target> =
         report.targets.iter().map(|planned| planned.target.clone()).collect();
@@ -192,14 +192,14 @@ fn carry_out(
         warn(&words);
         report.status = ReapStatus::Interrupted;
         report.freed_bytes = Some(report.freed());
-        return Ok(Carried::Interrupted(signal));
+        return Ok(Execution::Interrupted(signal));
     }
     report.freed_bytes = Some(report.freed());
     report.status = match report.ended() == report.targets.len() {
         true => ReapStatus::Done,
         false => ReapStatus::Incomplete,
     };
-    Ok(Carried::Out)
+    Ok(Execution::Complete)
 }
 
 /// Returns whether a selected GPU is unreadable.

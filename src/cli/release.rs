@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::args::{Global, HowToKill, ReapArgs, ReleaseArgs};
 use super::exit::{Exit, UsageError};
-use super::reap::Carried;
+use super::reap::Execution;
 use super::reap::execute::{self, confirmed};
 use super::reap::observe::Observation;
 use super::{print, signals, style, warn};
@@ -83,7 +83,7 @@ fn finish(
     guard: Guard,
     mut report: ReleaseDocument,
 ) -> anyhow::Result<Exit> {
-    let reader = RefusalReader::at(RefusalPlace::Release);
+    let reader = RefusalReader::new(RefusalPlace::Release);
     if !args.json {
         let style = style(global.color);
         print(&text::plan(&report, &observation.snapshot, style, reader))?;
@@ -102,13 +102,13 @@ fn finish(
     if args.json {
         print(&document(&report)?)?;
     }
-    if let Carried::Interrupted(signal) = carried {
+    if let Execution::Interrupted(signal) = carried {
         // Die from the signal, so that a script that runs gpumem also ends.
         signals::end_as_by(signal)?;
     }
     let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);
     Ok(match (carried, report.status) {
-        (Carried::Not, _) if is_possible && !report.targets.is_empty() => Exit::Clean,
+        (Execution::PlanOnly, _) if is_possible && !report.targets.is_empty() => Exit::Clean,
         (_, ReapStatus::Done) => Exit::Clean,
         _ => Exit::Findings,
     })
@@ -120,7 +120,7 @@ fn carry_out(
     observation: Observation,
     guard: Guard,
     report: &mut ReleaseDocument,
-) -> anyhow::Result<Carried> {
+) -> anyhow::Result<Execution> {
     let Observation { live, mut engine, snapshot, .. } = observation;
     let due: Vec<Target> = text::due(report).into_iter().cloned().collect();
     let Some(mut live) = live.filter(|_| !due.is_empty()) else {
@@ -128,17 +128,17 @@ fn carry_out(
             report.status = ReapStatus::Incomplete;
             report.released_bytes = Some(0);
         }
-        return Ok(Carried::Not);
+        return Ok(Execution::PlanOnly);
     };
     if !args.yes {
         if args.dry_run || args.json || !execute::can_ask() {
             warn("dry run; add --yes to carry it out");
-            return Ok(Carried::Not);
+            return Ok(Execution::PlanOnly);
         }
         let count = reap::count(&due.iter().collect::<Vec<_>>());
         let question = format!("Ask {count} to release memory?");
         if !confirmed(&question, &mut live, &mut engine)? {
-            return Ok(Carried::Declined);
+            return Ok(Execution::Declined);
         }
     }
     report.released_bytes = Some(0);
@@ -156,11 +156,11 @@ fn carry_out(
     if let Some((signal, words)) = interrupted {
         warn(&words);
         report.status = ReapStatus::Interrupted;
-        return Ok(Carried::Interrupted(signal));
+        return Ok(Execution::Interrupted(signal));
     }
     report.status = match report.is_all() {
         true => ReapStatus::Done,
         false => ReapStatus::Incomplete,
     };
-    Ok(Carried::Out)
+    Ok(Execution::Complete)
 }

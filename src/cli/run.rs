@@ -259,7 +259,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         ..incomplete(args, String::new())
     };
     let peak = args.max_peak.map(|limit| {
-        let allowed = |gpu: &RunGpu| limit.of(gpu.total_bytes);
+        let allowed = |gpu: &RunGpu| limit.in_bytes(gpu.total_bytes);
         let over = report.gpus.iter().find_map(|gpu| {
             let allowed = allowed(gpu)?;
             let peak = gpu.figures.peak_bytes.filter(|&peak| peak > allowed)?;

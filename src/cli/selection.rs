@@ -8,7 +8,7 @@ use super::UsageError;
 use super::args::Where;
 use crate::host::is_unknown_user;
 use crate::model::field::{Field, Needle, is_called};
-use crate::model::row::{Me, ProcessRow, RowPlace, places};
+use crate::model::row::{CurrentUser, ProcessRow, RowIndices, places};
 use crate::model::selector::{NamedGpus, Selected, Selector};
 use crate::model::{Finding, Gpu, Snapshot};
 use crate::report::escape::escape;
@@ -17,8 +17,8 @@ use crate::rules::Engine;
 /// Maximum number of users in an error message.
 const MOST_USERS: usize = 20;
 
-pub(super) fn current_user() -> Me {
-    Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
+pub(super) fn current_user() -> CurrentUser {
+    CurrentUser { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
 /// Names and uids of the users whose processes a recording contains.
@@ -47,7 +47,7 @@ pub(super) struct Selection {
     /// `--gpu`, `--user` and `--where`, combined. `None` if everything is selected.
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
-    me: Me,
+    me: CurrentUser,
     users: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ impl Selection {
         let places = places(snapshot, findings);
         let rows = rows(snapshot, engine);
         let fits = |row: &ProcessRow<'_>| selector.fits(row, &self.me);
-        let fitting: Vec<RowPlace> = places
+        let fitting: Vec<RowIndices> = places
             .iter()
             .zip(&rows)
             .filter(|(_, row)| fits(row))
@@ -178,7 +178,7 @@ impl Selection {
             .collect();
         // A process without a GPU matches no term about GPUs.
         let is_loose = |at: usize| {
-            let place = RowPlace { process: Some(at), ..RowPlace::default() };
+            let place = RowIndices { process: Some(at), ..RowIndices::default() };
             !selector.asks_for_gpus()
                 && places.iter().all(|place| place.process != Some(at))
                 && fits(&ProcessRow::new(snapshot, findings, place))

@@ -19,7 +19,7 @@ use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::{ReleaseLog, ledger};
 use crate::recording::RecordingError;
-use crate::recording::store::{Access, Latest, Store};
+use crate::recording::store::{Access, LatestSnapshot, Store};
 use crate::rules::Engine;
 use crate::source::live::Live;
 use crate::units::{Bytes, MIB, Span};
@@ -48,7 +48,7 @@ const MOST_WARNINGS: usize = 3;
 
 /// Arguments and environment variables that determine the directory of a store.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places<'a> {
+struct StoreLocations<'a> {
     chosen: Option<&'a Path>,
     state_directory: Option<&'a OsStr>,
     xdg_state_home: Option<&'a OsStr>,
@@ -56,7 +56,7 @@ struct Places<'a> {
     is_root: bool,
 }
 
-impl Places<'_> {
+impl StoreLocations<'_> {
     /// Returns the directory in `--store-dir` or in systemd's STATE_DIRECTORY.
     fn chosen(self) -> Option<PathBuf> {
         let service = || self.service().map(|folder| folder.join(STORE));
@@ -103,11 +103,11 @@ fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
     path.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(Places<'_>) -> T) -> T {
+fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(StoreLocations<'_>) -> T) -> T {
     let variable = env::var_os;
     let (state, xdg, home) =
         (variable("STATE_DIRECTORY"), variable("XDG_STATE_HOME"), variable("HOME"));
-    use_places(Places {
+    use_places(StoreLocations {
         chosen,
         state_directory: state.as_deref(),
         xdg_state_home: xdg.as_deref(),
@@ -170,7 +170,7 @@ impl<'a> Ask<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fed {
+pub(super) struct LoadedHistory {
     /// Time of the first snapshot, or `None` if the history is empty.
     pub(super) first: Option<Time>,
     /// `true` if a recorder is running and the history is long enough to sample only briefly.
@@ -178,7 +178,11 @@ pub(super) struct Fed {
 }
 
 /// Applies the rules to the stored history of this boot.
-pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed, RecordingError> {
+pub(super) fn feed(
+    engine: &mut Engine,
+    live: &Live,
+    ask: Ask<'_>,
+) -> Result<LoadedHistory, RecordingError> {
     feed_each(engine, live, ask, |_, _| {})
 }
 
@@ -194,9 +198,9 @@ pub(super) fn feed_each(
     live: &Live,
     ask: Ask<'_>,
     mut handle: impl FnMut(&Engine, &Snapshot),
-) -> Result<Fed, RecordingError> {
+) -> Result<LoadedHistory, RecordingError> {
     if ask.stored.no_store {
-        return Ok(Fed::default());
+        return Ok(LoadedHistory::default());
     }
     let needed = engine.settings().longest().as_secs_f64();
     let until = ask.until.unwrap_or_else(|| live.now());
@@ -205,7 +209,7 @@ pub(super) fn feed_each(
         until,
         most_bytes: ask.until.is_none().then_some(ask.most_bytes),
     };
-    let mut fed = Fed::default();
+    let mut fed = LoadedHistory::default();
     let latest = each_stored(ask.global, live, part, ask.quiet, |snapshot| {
         engine.observe(&snapshot);
         handle(engine, &snapshot);
@@ -236,7 +240,7 @@ pub(super) fn each_stored(
     part: StoredPart,
     quiet: bool,
     mut handle: impl FnMut(Snapshot) -> Result<(), RecordingError>,
-) -> Result<Option<Latest>, RecordingError> {
+) -> Result<Option<LatestSnapshot>, RecordingError> {
     let warn_unless_quiet = |text: &str| {
         if !quiet {
             warn(text);
@@ -288,11 +292,11 @@ fn choose(
     host: &Host,
     now: Time,
     warn_unless_quiet: impl Fn(&str),
-) -> Result<Option<(Store, Latest)>, RecordingError> {
+) -> Result<Option<(Store, LatestSnapshot)>, RecordingError> {
     let (folders, chosen) = with_places(global.store_dir.as_deref(), |places| {
         (places.to_read(), places.chosen.is_some())
     });
-    let mut found: Option<(Store, Latest)> = None;
+    let mut found: Option<(Store, LatestSnapshot)> = None;
     for folder in folders {
         let store = match Store::open(&folder) {
             Ok(store) => store,
@@ -386,7 +390,7 @@ fn same_machine(stored: &Host, host: &Host) -> bool {
 
 /// Returns whether a recorder is running, judged by the age of the newest snapshot. The limit allows for buffering and
 /// for two missed samples.
-fn is_fresh(latest: &Latest, now: Time) -> bool {
+fn is_fresh(latest: &LatestSnapshot, now: Time) -> bool {
     let interval = latest.interval_seconds.unwrap_or(0.0).max(0.0);
     now.seconds_since(latest.time) < 3.0 * interval + HELD_BACK_SECONDS
 }
@@ -404,28 +408,29 @@ mod tests {
 
     #[test]
     fn a_chosen_store_precedes_the_default_locations() {
-        let user = Places { home: os("/home/ann"), ..Places::default() };
+        let user = StoreLocations { home: os("/home/ann"), ..StoreLocations::default() };
         let user_store = PathBuf::from("/home/ann/.local/state/gpumem/store");
         assert_eq!(user.to_write(), Some(user_store.clone()));
         assert_eq!(user.to_read(), [user_store, SYSTEM.into()]);
 
-        let xdg = Places { xdg_state_home: os("/state"), ..user };
+        let xdg = StoreLocations { xdg_state_home: os("/state"), ..user };
         assert_eq!(xdg.to_write(), Some("/state/gpumem/store".into()));
-        let relative = Places { xdg_state_home: os("state"), home: os(""), ..user };
+        let relative = StoreLocations { xdg_state_home: os("state"), home: os(""), ..user };
         assert_eq!(relative.to_write(), None);
         assert_eq!(relative.to_read(), [PathBuf::from(SYSTEM)]);
 
-        let root = Places { is_root: true, ..xdg };
+        let root = StoreLocations { is_root: true, ..xdg };
         assert_eq!(root.to_write(), Some(SYSTEM.into()));
         assert_eq!(root.to_read(), [PathBuf::from(SYSTEM)]);
 
-        let service = Places { state_directory: os("/var/lib/gpumem:/var/lib/other"), ..root };
+        let service =
+            StoreLocations { state_directory: os("/var/lib/gpumem:/var/lib/other"), ..root };
         assert_eq!(service.to_write(), Some(SYSTEM.into()));
         assert_eq!(user.state(), Some("/home/ann/.local/state/gpumem".into()));
         assert_eq!(root.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(service.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(relative.state(), None);
-        let chosen = Places { chosen: Some(Path::new("here")), ..service };
+        let chosen = StoreLocations { chosen: Some(Path::new("here")), ..service };
         assert_eq!(chosen.to_read(), [PathBuf::from("here")]);
         assert_eq!(chosen.to_write(), Some("here".into()));
     }
@@ -455,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_store_is_fresh_for_three_intervals_and_the_buffering_time() {
-        let latest = |interval_seconds| Latest {
+        let latest = |interval_seconds| LatestSnapshot {
             time: Time::from_unix_milliseconds(1_000_000),
             host: Host::default(),
             interval_seconds,

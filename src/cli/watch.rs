@@ -29,10 +29,10 @@ use crate::source::live::Live;
 use crate::source::remote::{Hangup, RemoteHost, RemoteSource};
 use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
-use crate::watch::once::Still;
+use crate::watch::once::StillScreen;
 use crate::watch::theme::{Theme, has_colors};
 use crate::watch::ui_state::{UiState, parse};
-use crate::watch::{self, Options, Past, WatchOutcome, Watched, terminal};
+use crate::watch::{self, EarlierHistory, Options, WatchOutcome, Watched, terminal};
 
 const SIZE: (u16, u16) = (80, 24);
 
@@ -64,7 +64,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
                 let hangup = Hangup::default();
                 hangups.push(hangup.clone());
                 Watched {
-                    past: Past::new(Engine::new(config.rules.clone())),
+                    past: EarlierHistory::new(Engine::new(config.rules.clone())),
                     worker: ReclaimWorker::on_host(&config, host.clone()),
                     source: Box::new(RemoteSource::new(host.clone(), request, hangup)),
                     host: Some(host),
@@ -107,7 +107,7 @@ fn this_machine(
     interval: Duration,
 ) -> anyhow::Result<Watched> {
     let worker = worker(args, config);
-    let mut past = Past::new(Engine::new(config.rules.clone()));
+    let mut past = EarlierHistory::new(Engine::new(config.rules.clone()));
     let source: Box<dyn Source> = match recorded(&args.recorded)? {
         Some(replay) => Box::new(replay.at_speed(args.speed)),
         None => Box::new(judged_live(args, global, interval, &mut past)?),
@@ -134,14 +134,14 @@ fn judged_live(
     args: &WatchArgs,
     global: &Global,
     interval: Duration,
-    past: &mut Past,
+    past: &mut EarlierHistory,
 ) -> anyhow::Result<Live> {
     Selection::new(&[], &args.user, &args.terms).check_users()?;
     let live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
-    let courses = &mut past.courses;
+    let all_series = &mut past.all_series;
     store::feed_each(&mut past.engine, &live, ask, |engine, snapshot| {
-        courses.follow(engine.history(), snapshot);
+        all_series.follow(engine.history(), snapshot);
     })?;
     Ok(live)
 }
@@ -187,7 +187,7 @@ fn once(
         None => worker(args, &config),
     };
     let needed = config.rules.longest();
-    let mut past = Past::new(Engine::new(config.rules));
+    let mut past = EarlierHistory::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
         // The file can be viewed on another terminal or in another locale.
@@ -198,7 +198,7 @@ fn once(
     let (mut still, last, is_live) = match (recorded(&args.recorded)?, host) {
         (Some(mut replay), _) => {
             let name = replay.name().to_owned();
-            let mut still = Still::new(options, Some(name), None, past, size);
+            let mut still = StillScreen::new(options, Some(name), None, past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
@@ -216,13 +216,13 @@ fn once(
             let answer = hosts::ask_all(vec![host.clone()], time, collect).next();
             let (_, answer) = answer.context("no host was asked")?;
             let (snapshots, last) = answer.with_context(|| host.name.to_string())?;
-            let mut still = Still::new(options, None, Some(host), past, size);
+            let mut still = StillScreen::new(options, None, Some(host), past, size);
             snapshots.into_iter().for_each(|snapshot| still.add_sample(snapshot));
             (still, last, true)
         }
         (None, None) => {
             let mut live = judged_live(args, global, interval, &mut past)?;
-            let mut still = Still::new(options, None, None, past, size);
+            let mut still = StillScreen::new(options, None, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // NVML reports utilization from the second sample on.
             still.add_sample(next()?);
@@ -246,7 +246,7 @@ fn once(
 }
 
 /// Plays a recording until the end, or the demo until its start position. Returns the last snapshot.
-fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result<Snapshot> {
+fn play(replay: &mut Replay, still: &mut StillScreen, is_demo: bool) -> anyhow::Result<Snapshot> {
     let (mut first, mut last) = (None, None);
     while let Some(snapshot) = replay.next()? {
         let first = *first.get_or_insert(snapshot.time);

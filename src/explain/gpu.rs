@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::page::{ExplainPage, Row, Section};
 use super::verdict::{Verdict, commands};
-use super::{KnownSoFar, add_memory_chart, steps, utilization_text, who};
+use super::{ExplainInput, add_memory_chart, steps, utilization_text, who};
 use crate::history::memory_series::MemorySeries;
 use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{ComputeDevice, Gpu, GpuProcess, Process, Snapshot, Suspect};
@@ -17,7 +17,7 @@ const CHART_LINES: usize = 3;
 
 /// Creates the page about the GPU at index `position` of the snapshot, or an empty page if there is no such GPU. The
 /// finding `asked` comes first.
-pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
+pub fn gpu(input: ExplainInput<'_>, position: usize, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let Some(gpu) = last.gpus.get(position) else {
         return input.page(String::new(), |_| false);
@@ -29,7 +29,7 @@ pub fn gpu(input: KnownSoFar<'_>, position: usize, asked: Option<&Finding>) -> E
     let name = gpu.name.as_deref().unwrap_or("of an unknown name");
     let mut page = input.page(format!("GPU {}: {name}", gpu.index), |index| index == gpu.index);
     let mut facts = Section::default();
-    let series = input.courses.gpu(gpu);
+    let series = input.all_series.gpu(gpu);
     add_description(&mut facts, gpu, series.and_then(MemorySeries::percent_mean));
     memory(&mut facts, last, gpu);
     add_memory_chart(&mut facts, series, CHART_LINES);

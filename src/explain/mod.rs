@@ -13,8 +13,8 @@ mod verdict;
 
 use std::time::Duration;
 
-use crate::advice::{self, Remark};
-use crate::history::memory_series::{Courses, MemorySeries};
+use crate::advice::{self, AdviceText};
+use crate::history::memory_series::{AllSeries, MemorySeries};
 use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{Identity, Process, Snapshot, Time};
 use crate::report::table::{Align, Table};
@@ -30,9 +30,9 @@ use steps::at_start;
 const STILL_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Copy)]
-pub struct KnownSoFar<'k> {
+pub struct ExplainInput<'k> {
     pub engine: &'k Engine,
-    pub courses: &'k Courses,
+    pub all_series: &'k AllSeries,
     pub last: &'k Snapshot,
     /// The longest history that any rule needs.
     pub needed: Duration,
@@ -54,7 +54,7 @@ pub enum More {
     ByWaiting,
 }
 
-impl KnownSoFar<'_> {
+impl ExplainInput<'_> {
     fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
         let seconds = self.engine.history().span_seconds();
         let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
@@ -189,7 +189,7 @@ pub fn frameworks() -> ExplainPage {
     page
 }
 
-fn section(heading: &str, lines: &[Remark]) -> Section {
+fn section(heading: &str, lines: &[AdviceText]) -> Section {
     let mut section = Section::new(heading);
     for line in lines {
         section.item("- ", at_start(&line.text_for(&Process::default())));

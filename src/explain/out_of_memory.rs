@@ -4,7 +4,7 @@
 
 use super::gpu::{Marks, held_by, holders, memory};
 use super::page::{ExplainPage, Section};
-use super::{KnownSoFar, who};
+use super::{ExplainInput, who};
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Identity, Suspect, Time};
 use crate::units::Bytes;
@@ -30,7 +30,7 @@ enum Evidence<'u> {
     Suspected(&'u Suspect),
 }
 
-pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainPage {
+pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> ExplainPage {
     let last = input.last;
     let is_asked = |gpu: &&Gpu| shortage.gpus.is_empty() || shortage.gpus.contains(&gpu.index);
     let asked = last.gpus.iter().filter(is_asked);
@@ -77,9 +77,9 @@ pub fn out_of_memory(input: KnownSoFar<'_>, shortage: &Shortage<'_>) -> ExplainP
 
 /// Returns when most memory was used, and how much more than in the last sample. Returns `None` if usage was never
 /// higher or is unknown.
-fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
+fn fullest(input: ExplainInput<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
     let used_bytes = gpu.memory?.used_bytes;
-    let buckets = input.courses.gpu(gpu)?.buckets().iter();
+    let buckets = input.all_series.gpu(gpu)?.buckets().iter();
     let fullest = buckets.max_by_key(|bucket| bucket.high)?;
     let more = fullest.high.checked_sub(used_bytes).filter(|&more| more > 0)?;
     Some((fullest.since, more))
@@ -87,7 +87,7 @@ fn fullest(input: KnownSoFar<'_>, gpu: &Gpu) -> Option<(Time, u64)> {
 
 /// Returns the processes that held memory without using it: first those with findings, then suspects, each sorted by
 /// size.
-fn unused<'u>(input: KnownSoFar<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
+fn unused<'u>(input: ExplainInput<'u>, gpu: &Gpu, findings: &'u [Finding]) -> Vec<Unused<'u>> {
     let held = |identity: Identity| {
         let rows = gpu.processes.iter().flatten().filter(|row| row.pid == identity.pid);
         let bytes: u64 = rows.filter_map(|row| row.used_bytes).sum();
@@ -144,7 +144,7 @@ fn listed(unused: &[Unused<'_>]) -> Section {
 }
 
 fn sufficient(
-    input: KnownSoFar<'_>,
+    input: ExplainInput<'_>,
     gpu: &Gpu,
     shortage: &Shortage<'_>,
     unused: &[Unused<'_>],

@@ -2,7 +2,7 @@
 
 use super::page::{ExplainPage, Section};
 use super::verdict::{Verdict, commands};
-use super::{KnownSoFar, add_memory_chart, steps, utilization_text, who};
+use super::{ExplainInput, add_memory_chart, steps, utilization_text, who};
 use crate::advice;
 use crate::history::ProcessHistory;
 use crate::history::memory_series::MemorySeries;
@@ -27,7 +27,7 @@ pub(super) struct OnGpu<'k> {
 }
 
 struct Subject<'k> {
-    input: KnownSoFar<'k>,
+    input: ExplainInput<'k>,
     process: &'k Process,
     on: &'k [OnGpu<'k>],
     findings: &'k [Finding],
@@ -35,7 +35,7 @@ struct Subject<'k> {
 
 /// Creates the page about the process with this PID. The finding `asked` comes first. If the process's identity is
 /// uncertain, the page contains only the reason and the last known facts.
-pub fn process(input: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
+pub fn process(input: ExplainInput<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
     let last = input.last;
     let unknown = Process { pid, ..Process::default() };
     let found = last.process(pid).unwrap_or(&unknown);
@@ -140,7 +140,7 @@ impl Subject<'_> {
 
     fn add_description(&self, facts: &mut Section) {
         let process = self.process;
-        let title = advice::of(process).map(|row| row.title.to_string());
+        let title = advice::framework_of(process).map(|row| row.title.to_string());
         let framework = title.or_else(|| process.framework.as_deref().map(str::to_owned));
         let label = if framework.is_some() { "" } else { "What" };
         if let Some(framework) = framework {
@@ -342,7 +342,7 @@ impl Subject<'_> {
             None => format!("GPU {}", gpu.index),
         };
         let identity = self.process.identity();
-        let series = input.courses.row(identity, gpu, row);
+        let series = input.all_series.row(identity, gpu, row);
         let held = match (row.used_bytes, total(gpu, row.gpu_instance_id)) {
             (Some(used), Some(total)) if total > 0 => {
                 let share = used as f64 / total as f64 * 100.0;

@@ -3,7 +3,7 @@
 
 use super::page::Section;
 use super::process::OnGpu;
-use crate::advice::{self, Framework, Remark};
+use crate::advice::{self, AdviceText, Framework};
 use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
 use crate::units::Bytes;
@@ -109,8 +109,8 @@ pub(super) fn of_process(
 
 /// Returns advice that does not depend on a finding. A process that cannot run gets no advice about its code.
 fn general(process: &Process, gpus: &[OnGpu<'_>], is_unresponsive: bool) -> Vec<ExplainStep> {
-    let row = advice::of(process);
-    let lines = |lines_of: fn(&Framework) -> &[Remark], when, max| {
+    let row = advice::framework_of(process);
+    let lines = |lines_of: fn(&Framework) -> &[AdviceText], when, max| {
         let lines = |row| lines_of(row).iter().filter(|line| line.applies(process));
         // Add one line of advice about each additional library.
         let beside = advice::beside(process);

@@ -23,16 +23,16 @@ fn style_of(width: usize) -> PageStyle {
 
 struct Observed {
     engine: Engine,
-    courses: Courses,
+    all_series: AllSeries,
     last: Snapshot,
     more: More,
 }
 
 impl Observed {
-    fn input(&self) -> KnownSoFar<'_> {
-        KnownSoFar {
+    fn input(&self) -> ExplainInput<'_> {
+        ExplainInput {
             engine: &self.engine,
-            courses: &self.courses,
+            all_series: &self.all_series,
             last: &self.last,
             needed: self.engine.settings().longest(),
             more: self.more,
@@ -43,15 +43,15 @@ impl Observed {
 
 fn observe(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
     let mut engine = Engine::new(RuleSet::default());
-    let mut courses = Courses::default();
+    let mut all_series = AllSeries::default();
     let mut last = scene.now.clone();
     for step in 0..steps {
         change(scene, step);
         last = scene.step().clone();
         engine.observe(&last);
-        courses.follow(engine.history(), &last);
+        all_series.follow(engine.history(), &last);
     }
-    Observed { engine, courses, last, more: More::Nowhere }
+    Observed { engine, all_series, last, more: More::Nowhere }
 }
 
 fn words(text: &str) -> Option<Arc<str>> {

@@ -1,6 +1,6 @@
 //! The rules' results for a process or a GPU.
 
-use super::KnownSoFar;
+use super::ExplainInput;
 use super::page::{Row, Section};
 use crate::model::finding::{Finding, Kept, OwnCommands, Pending, Undecided};
 use crate::model::{Identity, Kind};
@@ -19,7 +19,7 @@ pub(super) struct Verdict<'k> {
 impl<'k> Verdict<'k> {
     /// Collects the results for a process. On the GPUs in `hidden_on`, the process only has the device file open.
     pub(super) fn of_process(
-        input: KnownSoFar<'k>,
+        input: ExplainInput<'k>,
         identity: Identity,
         (gpus, hidden_on): (&[u32], &[u32]),
         asked: Option<&Finding>,
@@ -50,7 +50,7 @@ impl<'k> Verdict<'k> {
 
     /// Collects the results for a GPU: about the GPU itself, then about its `holders`.
     pub(super) fn of_gpu(
-        input: KnownSoFar<'k>,
+        input: ExplainInput<'k>,
         index: u32,
         holders: &[u32],
         asked: Option<&Finding>,
@@ -71,7 +71,7 @@ impl<'k> Verdict<'k> {
     }
 
     fn select(
-        input: KnownSoFar<'k>,
+        input: ExplainInput<'k>,
         asked: Option<&Finding>,
         is_found: impl Fn(&Finding) -> bool,
         is_pending: impl Fn(&Pending) -> bool,
@@ -97,7 +97,7 @@ impl<'k> Verdict<'k> {
     /// Formats the verdict as a section. `is_shown` selects the findings to show in full.
     pub(super) fn section(
         &self,
-        input: KnownSoFar<'_>,
+        input: ExplainInput<'_>,
         is_shown: impl Fn(&Finding) -> bool,
     ) -> Section {
         let mut section = Section::new("Findings");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::power::{Alone, LowPowerPhase, PowerHistory, Work};
+use super::power::{LowPowerPhase, PowerHistory, SoleProcess, Work};
 use super::streak::{Clause, Streak};
 use super::{SampleTime, row};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
@@ -44,7 +44,7 @@ impl Device {
 
     /// Returns whether this is the history of `gpu`. Compares UUIDs or, if both are unknown, indices. After a reboot,
     /// a GPU can have a different index.
-    pub(super) fn is(&self, gpu: &Gpu) -> bool {
+    pub(super) fn is_for(&self, gpu: &Gpu) -> bool {
         match (&self.uuid, &gpu.uuid) {
             (Some(mine), Some(other)) => mine == other,
             (None, None) => self.index == gpu.index,
@@ -59,7 +59,7 @@ impl Device {
         gpu: &Gpu,
         sample: SampleTime,
         is_listed: bool,
-        alone: Option<Alone>,
+        alone: Option<SoleProcess>,
     ) {
         self.index = gpu.index;
         if is_listed {
@@ -280,7 +280,7 @@ mod tests {
         history.observe(scene.step());
         let device = history.device(&scene.now.gpus[0]).unwrap();
         let phase = device.low_power_phase().unwrap();
-        assert_eq!((phase.who, phase.samples, phase.seconds()), (worker, 2, 10.0));
+        assert_eq!((phase.process, phase.samples, phase.seconds()), (worker, 2, 10.0));
         assert_eq!(device.work(worker).unwrap().power.mean(), Some(300.0));
     }
 

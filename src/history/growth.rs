@@ -103,7 +103,7 @@ impl Growth {
         if passed <= allowed_gap {
             self.observed = self.observed.saturating_add(passed);
         }
-        let sample = Bucket::of(
+        let sample = Bucket::new(
             u32::try_from(self.observed / 1000).unwrap_or(u32::MAX),
             u32::try_from(bytes / UNIT).unwrap_or(u32::MAX),
         );
@@ -148,7 +148,7 @@ impl Growth {
                 }
             }
             None if f64::from(detector.series.now) < needed
-                && View::of(&detector.series).risen(0) >= LEAST_RISE =>
+                && View::new(&detector.series).risen(0) >= LEAST_RISE =>
             {
                 Verdict::TooShort { seconds: f64::from(detector.series.now), needed }
             }

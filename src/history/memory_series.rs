@@ -146,7 +146,7 @@ pub struct MemorySeries {
 
 impl MemorySeries {
     /// Builds a series from samples of bytes and percent, oldest first.
-    pub fn of(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
+    pub fn from_samples(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
         let mut series = Self::default();
         for (time, bytes, percent) in samples {
             let apart = series.last_seen.map_or(0, |last| time - last);
@@ -214,7 +214,7 @@ impl SeriesKey {
 
 /// The series of all rows and GPUs of one machine during one boot.
 #[derive(Clone, Debug, Default)]
-pub struct Courses {
+pub struct AllSeries {
     rows: HashMap<SeriesKey, MemorySeries>,
     gpus: HashMap<u32, MemorySeries>,
     // When the history began.
@@ -223,7 +223,7 @@ pub struct Courses {
     interval: Interval,
 }
 
-impl Courses {
+impl AllSeries {
     /// Adds a snapshot unless `history` rejected it. Discards all series if `history` has discarded its samples.
     pub fn follow(&mut self, history: &History, snapshot: &Snapshot) {
         if history.last_time() != Some(snapshot.time) {
@@ -339,7 +339,7 @@ mod tests {
             for pid in 1..=processes {
                 scene.holder(pid, &[0], GIB);
             }
-            let mut courses = Courses::default();
+            let mut all_series = AllSeries::default();
             for second in 0..200 {
                 for pid in 1..=processes {
                     scene.row(0, pid).used_bytes = Some((1 + second % 2) * GIB);
@@ -347,20 +347,20 @@ mod tests {
                 if second == 77 {
                     scene.row(0, 1).used_bytes = Some(3 * GIB);
                 }
-                courses.observe(scene.step());
+                all_series.observe(scene.step());
             }
-            courses
+            all_series
         };
-        let total = |courses: &Courses| {
-            let rows = courses.rows.values();
+        let total = |all_series: &AllSeries| {
+            let rows = all_series.rows.values();
             rows.map(|series| series.buckets().len()).sum::<usize>()
         };
         let few = all_series(10);
         assert!(total(&few) > 10 * MOST_BUCKETS / 4);
         let many = all_series(600);
         assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
-        let highest = |courses: &Courses| {
-            let buckets = courses.rows.values().flat_map(MemorySeries::buckets);
+        let highest = |all_series: &AllSeries| {
+            let buckets = all_series.rows.values().flat_map(MemorySeries::buckets);
             buckets.map(|bucket| bucket.high).max()
         };
         assert_eq!([highest(&few), highest(&many)], [Some(3 * GIB); 2]);
@@ -370,20 +370,20 @@ mod tests {
     fn gpu_utilization_is_a_bounded_series() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
-        let mut courses = Courses::default();
+        let mut all_series = AllSeries::default();
         for second in 0..1000 {
             scene.gpu(0).gpu_percent = (second % 4 > 0).then_some(30 + second % 4 * 10);
-            courses.observe(scene.step());
+            all_series.observe(scene.step());
         }
         let now = scene.step();
-        let series = courses.gpu(&now.gpus[0]).unwrap();
+        let series = all_series.gpu(&now.gpus[0]).unwrap();
         let loads = series.loads();
         assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
         assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
         let samples: u64 = loads.iter().map(|load| u64::from(load.samples)).sum();
         assert_eq!(samples, 750, "unknown values are not samples");
         let row = &now.gpus[0].processes.as_ref().unwrap()[0];
-        let row = courses.row(now.processes[0].identity(), &now.gpus[0], row);
+        let row = all_series.row(now.processes[0].identity(), &now.gpus[0], row);
         let of_process = row.unwrap().loads();
         assert!(!of_process.is_empty() && of_process.len() <= MOST_BUCKETS);
     }
@@ -392,16 +392,16 @@ mod tests {
     fn a_reused_pid_starts_a_new_series() {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
-        let mut courses = Courses::default();
-        courses.observe(scene.step());
+        let mut all_series = AllSeries::default();
+        all_series.observe(scene.step());
         scene.process(7).start_ticks = Some(99);
         let now = scene.step();
-        courses.observe(now);
+        all_series.observe(now);
         let (gpu, identity) = (&now.gpus[0], now.processes[0].identity());
         let row = &gpu.processes.as_ref().unwrap()[0];
-        assert_eq!(courses.row(identity, gpu, row).unwrap().samples(), 1);
-        assert_eq!(courses.last_on_gpu(7), Some((now.time, 0)));
-        assert_eq!(courses.last_on_gpu(8), None);
+        assert_eq!(all_series.row(identity, gpu, row).unwrap().samples(), 1);
+        assert_eq!(all_series.last_on_gpu(7), Some((now.time, 0)));
+        assert_eq!(all_series.last_on_gpu(8), None);
     }
 
     #[test]
@@ -409,14 +409,14 @@ mod tests {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(7, &[0], GIB);
         scene.row(0, 7).used_bytes = None;
-        let mut courses = Courses::default();
-        courses.observe(scene.step());
+        let mut all_series = AllSeries::default();
+        all_series.observe(scene.step());
         scene.gpu(0).stale_seconds = Some(3.0);
         scene.row(0, 7).used_bytes = Some(GIB);
         let now = scene.step();
-        courses.observe(now);
+        all_series.observe(now);
         let (gpu, identity) = (&now.gpus[0], now.processes[0].identity());
-        let series = courses.row(identity, gpu, &gpu.processes.as_ref().unwrap()[0]);
+        let series = all_series.row(identity, gpu, &gpu.processes.as_ref().unwrap()[0]);
         assert_eq!(series.unwrap().samples(), 0);
         assert!(series.unwrap().last_seen() < Some(now.time));
     }
@@ -425,11 +425,11 @@ mod tests {
     fn series_restart_and_skip_snapshots_like_the_history() {
         let mut scene = Scene::new(1, 1.0);
         scene.memory(0, GIB, 80 * GIB);
-        let (mut history, mut courses) = (History::default(), Courses::default());
+        let (mut history, mut all_series) = (History::default(), AllSeries::default());
         let mut observe = |snapshot: &Snapshot| {
             history.observe(snapshot);
-            courses.follow(&history, snapshot);
-            let series = courses.gpu(&snapshot.gpus[0]);
+            all_series.follow(&history, snapshot);
+            let series = all_series.gpu(&snapshot.gpus[0]);
             series.map(MemorySeries::samples)
         };
         let early = scene.step().clone();

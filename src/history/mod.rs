@@ -30,10 +30,10 @@ use foldhash::HashMap;
 
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use device::{Device, HighStretch};
-use power::Alone;
+use power::SoleProcess;
 pub use power::{Average, LowPowerPhase, Work};
 pub use process::{Hidden, ProcessHistory};
-use row::Shown;
+use row::RowContext;
 pub use row::{Began, RowHistory, Use};
 use sample_time::{Interval, SampleTime};
 pub use streak::Streak;
@@ -232,12 +232,14 @@ impl History {
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
-                (process.last_seen() == sample.time)
-                    .then(|| Alone { who: process.identity(), sm_percent: row.sm_percent })
+                (process.last_seen() == sample.time).then(|| SoleProcess {
+                    process: process.identity(),
+                    sm_percent: row.sm_percent,
+                })
             });
             self.devices[device].observe(gpu, sample, true, alone);
             let is_unexplained = self.devices[device].is_unexplained(gpu, rows, sample.time);
-            let shown = Shown { device, was_listed, is_unexplained };
+            let shown = RowContext { device, was_listed, is_unexplained };
             for (row_index, row) in rows.iter().enumerate() {
                 let history = self.processes.get_mut(&row.pid);
                 if let Some(process) = history.filter(|history| history.last_seen() == sample.time)
@@ -268,7 +270,7 @@ impl History {
             return;
         }
         for gpu in &snapshot.gpus {
-            if let Some(device) = self.devices.iter_mut().find(|device| device.is(gpu)) {
+            if let Some(device) = self.devices.iter_mut().find(|device| device.is_for(gpu)) {
                 device.observe_unused(snapshot.is_unused(gpu), sample);
             }
         }
@@ -294,7 +296,7 @@ impl History {
                 snapshot.gpus.iter().map(of_gpu).collect()
             });
             for (gpu_index, gpu) in snapshot.gpus.iter().enumerate() {
-                let Some(device) = self.devices.iter().position(|device| device.is(gpu)) else {
+                let Some(device) = self.devices.iter().position(|device| device.is_for(gpu)) else {
                     continue;
                 };
                 let is_listed = history.rows().iter().any(|row| row.device() == device);
@@ -320,10 +322,10 @@ impl History {
     /// Returns the position of a GPU in `devices`, which is usually its index in the snapshot. Adds a GPU that is
     /// new.
     fn remember_device(&mut self, gpu: &Gpu, likely_index: usize) -> Option<usize> {
-        if self.devices.get(likely_index).is_some_and(|device| device.is(gpu)) {
+        if self.devices.get(likely_index).is_some_and(|device| device.is_for(gpu)) {
             return Some(likely_index);
         }
-        if let Some(found) = self.devices.iter().position(|device| device.is(gpu)) {
+        if let Some(found) = self.devices.iter().position(|device| device.is_for(gpu)) {
             return Some(found);
         }
         if self.devices.len() >= MOST_DEVICES {
@@ -352,7 +354,7 @@ impl History {
     }
 
     pub fn device(&self, gpu: &Gpu) -> Option<&Device> {
-        self.devices.iter().find(|device| device.is(gpu))
+        self.devices.iter().find(|device| device.is_for(gpu))
     }
 
     /// Returns the rows whose process is uncertain: /proc does not list the pid, or the process in /proc may be a
@@ -373,7 +375,7 @@ impl History {
     /// Returns the facts about a pid that a GPU lists although no living process has it. Returns `None` if a living
     /// process may have the pid.
     pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
-        let device = self.devices.iter().position(|device| device.is(gpu))?;
+        let device = self.devices.iter().position(|device| device.is_for(gpu))?;
         self.unlisted.get(device, pid)
     }
 
@@ -391,7 +393,7 @@ impl History {
 
     /// Returns whether the history contains the process on this GPU, so that it is or recently was listed there.
     pub fn was_on(&self, identity: Identity, gpu: &Gpu) -> bool {
-        let device = self.devices.iter().position(|device| device.is(gpu));
+        let device = self.devices.iter().position(|device| device.is_for(gpu));
         let rows = self.process(identity).map_or(&[][..], ProcessHistory::rows);
         device.is_some_and(|device| rows.iter().any(|row| row.device() == device))
     }
@@ -407,7 +409,7 @@ impl History {
     /// Returns the GPU on which a process may be hidden. `snapshot` must be the last one observed.
     pub fn hidden_gpu<'s>(&self, hidden: &Hidden, snapshot: &'s Snapshot) -> Option<&'s Gpu> {
         let device = &self.devices[hidden.device()];
-        snapshot.gpus.iter().find(|gpu| device.is(gpu))
+        snapshot.gpus.iter().find(|gpu| device.is_for(gpu))
     }
 
     pub fn gpu_index(&self, row: &RowHistory) -> u32 {

@@ -27,7 +27,7 @@ const MOST_USERS: usize = 8;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Work {
-    who: Identity,
+    process: Identity,
     until: Time,
     covered: i64,
     pub gpu_percent: Average,
@@ -51,7 +51,7 @@ impl Work {
 /// A period in which a single process kept the GPU fully utilized while the GPU drew a fraction of its former power.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowPowerPhase {
-    pub who: Identity,
+    pub process: Identity,
     pub since: Time,
     pub until: Time,
     pub samples: u64,
@@ -95,8 +95,8 @@ impl LowPowerPhase {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
-    pub(super) who: Identity,
+pub(super) struct SoleProcess {
+    pub(super) process: Identity,
     pub(super) sm_percent: Option<u32>,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct Alone {
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,
-        _ => !matches!(Use::of(gpu, row), Use::NotUsed(_)),
+        _ => !matches!(Use::from_row(gpu, row), Use::NotUsed(_)),
     };
     let mut working = rows.iter().filter(may_work);
     let only = working.next()?;
@@ -124,8 +124,8 @@ pub(super) struct PowerHistory {
 impl PowerHistory {
     /// Adds a sample of the GPU. `alone` is the process that works on the GPU alone, or `None` if there is no such
     /// process or it is unknown.
-    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, sample: SampleTime) {
-        self.alone = alone.map(|alone| alone.who);
+    pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<SoleProcess>, sample: SampleTime) {
+        self.alone = alone.map(|alone| alone.process);
         self.phase.take_if(|phase| sample.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
@@ -142,17 +142,17 @@ impl PowerHistory {
         }
         // Lower utilization or higher power ends the phase, whichever process caused it.
         let is_over =
-            self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.who, percent, power));
+            self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.process, percent, power));
         if is_over && let Some(phase) = self.phase.take() {
             self.count_as_work(&phase);
         }
         let Some(alone) = alone else {
             return;
         };
-        if !self.is_low(alone.who, percent, power) {
-            self.remember_work(gpu, alone.who, power, sample);
+        if !self.is_low(alone.process, percent, power) {
+            self.remember_work(gpu, alone.process, power, sample);
         } else if alone.sm_percent.is_none_or(|sm| sm >= LEAST_OWN_PERCENT) {
-            self.extend_low_power_phase(gpu, alone.who, (percent, power), sample);
+            self.extend_low_power_phase(gpu, alone.process, (percent, power), sample);
         }
     }
 
@@ -165,7 +165,7 @@ impl PowerHistory {
     }
 
     fn remember_work(&mut self, gpu: &Gpu, process: Identity, power: f64, sample: SampleTime) {
-        let index = self.works.iter().position(|work| work.who == process);
+        let index = self.works.iter().position(|work| work.process == process);
         let mut work = match index {
             Some(index) => self.works.remove(index),
             None => {
@@ -173,7 +173,7 @@ impl PowerHistory {
                     self.works.remove(0);
                 }
                 Work {
-                    who: process,
+                    process,
                     until: sample.time,
                     covered: 0,
                     gpu_percent: Average::default(),
@@ -194,7 +194,7 @@ impl PowerHistory {
 
     /// Counts a finished low-power phase as part of the normal work of the process: the work was only lighter.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
-        if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
+        if let Some(work) = self.works.iter_mut().find(|work| work.process == phase.process) {
             work.gpu_percent.add(phase.gpu_percent);
             work.power.add(phase.power);
             work.memory.add(phase.memory);
@@ -209,9 +209,9 @@ impl PowerHistory {
         (percent, power): (u32, f64),
         now: SampleTime,
     ) {
-        let phase = self.phase.take().filter(|phase| phase.who == process);
+        let phase = self.phase.take().filter(|phase| phase.process == process);
         let mut phase = phase.unwrap_or_else(|| LowPowerPhase {
-            who: process,
+            process,
             since: now.time,
             until: now.time,
             samples: 0,
@@ -242,7 +242,7 @@ impl PowerHistory {
     /// Returns the values of the GPU while the process worked alone, or `None` if the process was not observed for
     /// long enough.
     pub(super) fn work(&self, process: Identity) -> Option<&Work> {
-        self.works.iter().find(|work| work.who == process).filter(|work| work.is_known())
+        self.works.iter().find(|work| work.process == process).filter(|work| work.is_known())
     }
 
     pub(super) fn low_power_phase(&self) -> Option<&LowPowerPhase> {

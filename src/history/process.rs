@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::counter::Counter;
-use super::row::{Began, RowHistory, Shown, Use};
+use super::row::{Began, RowContext, RowHistory, Use};
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::streak::{Clause, Streak};
 use crate::model::name_facts::NameFacts;
@@ -70,7 +70,7 @@ impl KnownNames {
                 framework: process.framework.clone(),
                 parent: process.parent.clone(),
                 parent_is_reaper: process.parent_is_reaper,
-                facts: NameFacts::of(process),
+                facts: NameFacts::new(process),
             };
         }
     }
@@ -277,7 +277,7 @@ impl ProcessHistory {
 
     pub(super) fn observe_row(
         &mut self,
-        shown: Shown,
+        shown: RowContext,
         gpu: &Gpu,
         row: &GpuProcess,
         sample: SampleTime,
@@ -291,9 +291,14 @@ impl ProcessHistory {
     }
 
     /// Returns the index of a row and adds the row if it is new. Returns `None` if there are too many rows.
-    fn row_index(&mut self, shown: Shown, row: &GpuProcess, sample: SampleTime) -> Option<usize> {
+    fn row_index(
+        &mut self,
+        shown: RowContext,
+        row: &GpuProcess,
+        sample: SampleTime,
+    ) -> Option<usize> {
         let device = shown.device;
-        let index = self.rows.iter().position(|history| history.is(device, row));
+        let index = self.rows.iter().position(|history| history.is_for(device, row));
         if index.is_some() {
             return index;
         }
@@ -495,6 +500,6 @@ pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {
         0 => Some(true),
-        _ => Some(is_still && rows.iter().any(|row| Use::of(gpu, row) == Use::Used)),
+        _ => Some(is_still && rows.iter().any(|row| Use::from_row(gpu, row) == Use::Used)),
     }
 }

@@ -44,7 +44,7 @@ pub enum Use {
 }
 
 impl Use {
-    pub fn of(gpu: &Gpu, row: &GpuProcess) -> Self {
+    pub fn from_row(gpu: &Gpu, row: &GpuProcess) -> Self {
         let engines =
             [row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent];
         if engines.iter().flatten().any(|percent| *percent > 0) {
@@ -95,11 +95,11 @@ pub(super) fn is_video_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
 }
 
 pub(super) fn is_used(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
-    rows.iter().any(|row| Use::of(gpu, row) == Use::Used)
+    rows.iter().any(|row| Use::from_row(gpu, row) == Use::Used)
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
+pub(super) struct RowContext {
     pub(super) device: usize,
     /// Whether the list was also read in the previous snapshot.
     pub(super) was_listed: bool,
@@ -202,7 +202,7 @@ impl RowHistory {
         }
     }
 
-    pub(super) fn is(&self, device: usize, row: &GpuProcess) -> bool {
+    pub(super) fn is_for(&self, device: usize, row: &GpuProcess) -> bool {
         self.device as usize == device
             && self.gpu_instance == row.gpu_instance_id
             && self.compute_instance == row.compute_instance_id
@@ -232,7 +232,7 @@ impl RowHistory {
                 asked.is_some_and(|asked| asked.overlaps(previous, sample.time, RELEASED_SECONDS));
             self.note_movement(bytes, sample.time, is_asked);
         }
-        self.last_use = Use::of(gpu, row);
+        self.last_use = Use::from_row(gpu, row);
         match self.last_use {
             Use::Used => {
                 let paused = self.run.map_or(0.0, |run| run.seconds());

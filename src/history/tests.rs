@@ -80,7 +80,7 @@ fn every_engine_counts_as_use_and_an_mps_zero_proves_nothing() {
         (mps, Some(0), Use::NotUsed(NoUseSource::Device)),
         (mps, None, Use::Unknown),
     ] {
-        assert_eq!(Use::of(&gpu(device), &row), expected, "{row:?} {device:?}");
+        assert_eq!(Use::from_row(&gpu(device), &row), expected, "{row:?} {device:?}");
     }
 }
 
@@ -433,7 +433,7 @@ fn names_are_read_again_when_one_changes() {
             6 => process.parent_is_reaper = [None, Some(false), Some(true)][roll(3)],
             _ => {}
         }
-        let (identity, facts) = (process.identity(), NameFacts::of(process));
+        let (identity, facts) = (process.identity(), NameFacts::new(process));
         history.observe(scene.step());
         assert_eq!(history.process(identity).unwrap().names(), &facts);
         let is_present = [
@@ -453,5 +453,5 @@ fn names_are_read_again_when_one_changes() {
         }
     }
     assert!(kinds.iter().all(|count| *count > 10), "{kinds:?}");
-    assert_eq!(NameFacts::of(&Process::default()), NameFacts::default());
+    assert_eq!(NameFacts::new(&Process::default()), NameFacts::default());
 }

@@ -80,7 +80,7 @@ impl<'a> ComputeDevice<'a> {
         let is_part = |mig: &MigDevice| {
             let uuid = mig.uuid.as_deref();
             uuid.is_some_and(|uuid| needle.is_uuid() && needle.is_uuid_of(uuid, false))
-                || needle.is(&mig.name_on(self.gpu.index))
+                || needle.equals(&mig.name_on(self.gpu.index))
         };
         is_called(self.gpu, &needle, false, true) || self.mig.is_some_and(is_part)
     }

@@ -276,7 +276,7 @@ pub struct FindingProcess {
 impl FindingProcess {
     /// Describes a process for a finding. If the process has exited, keeps its former names but no start, because
     /// another process may have its pid now.
-    pub fn of(process: &Process) -> Self {
+    pub fn new(process: &Process) -> Self {
         let (user, command) = match process.ended() {
             Some(ended) => (&ended.user, &ended.command),
             None => (&process.user, &process.command),

@@ -24,7 +24,7 @@ pub struct NameFacts {
 }
 
 impl NameFacts {
-    pub fn of(process: &Process) -> Self {
+    pub fn new(process: &Process) -> Self {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
         Self {
             is_display: process.is_display(),

@@ -57,7 +57,7 @@ impl Reservation {
     /// Sources: sbatch(1) and srun(1), output environment variables (global numbers). Slurm sets `SLURM_JOB_GPUS` for
     /// the batch script and interactive jobs. Steps on other nodes inherit the variable, but it is meaningless there.
     /// NVIDIA Container Toolkit: `NVIDIA_VISIBLE_DEVICES`.
-    pub fn of(process: &Process) -> Option<Self> {
+    pub fn from_environment(process: &Process) -> Option<Self> {
         if process.is_monitor() {
             return None;
         }
@@ -103,7 +103,7 @@ impl Reservation {
     }
 
     /// Returns the positions of the reserved GPUs in `gpus`, in ascending order. Unknown GPUs are left out.
-    pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
+    pub fn gpu_indices(&self, gpus: &[Gpu]) -> Vec<usize> {
         let mut places: Vec<usize> =
             self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
         places.sort_unstable();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn given(process: &Process) -> Option<String> {
-        let reservation = Reservation::of(process)?;
+        let reservation = Reservation::from_environment(process)?;
         Some(format!("{}={}", reservation.variable, reservation.devices.join(",")))
     }
 
@@ -275,7 +275,7 @@ mod tests {
                 devices: devices.iter().map(|device| Arc::from(*device)).collect(),
                 ..Reservation::default()
             };
-            reservation.places(gpus)
+            reservation.gpu_indices(gpus)
         };
         let straight = [gpu(0, 0), gpu(1, 1)];
         let crossed = [gpu(0, 1), gpu(1, 0)];

@@ -14,14 +14,14 @@ use super::suspect::Suspect;
 use super::{Identity, Start, Time};
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Me {
+pub struct CurrentUser {
     /// `None` for a recording, which may be from another machine.
     pub uid: Option<u32>,
     pub name: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RowPlace {
+pub struct RowIndices {
     /// Index in [`Snapshot::gpus`]. For an unlisted process, the first GPU whose device file it has open, or `None`
     /// if there is none.
     pub gpu: Option<usize>,
@@ -32,7 +32,7 @@ pub struct RowPlace {
 }
 
 /// Returns the rows of a snapshot: first the listed processes, GPU by GPU, then the unlisted ones.
-pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
+pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowIndices> {
     // If two processes have the same pid, use the first, as `Snapshot::process` does.
     let processes = snapshot.processes.iter().enumerate().rev();
     let processes: HashMap<u32, usize> =
@@ -48,7 +48,7 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
             let process = processes.get(&entry.pid).copied();
             let identity = identity(entry.pid, process.map(|at| &snapshot.processes[at]));
             let finding = finding_of.get(&identity).copied();
-            rows.push(RowPlace {
+            rows.push(RowIndices {
                 gpu: Some(gpu_at),
                 entry: Some(entry_at),
                 process,
@@ -58,7 +58,7 @@ pub fn places(snapshot: &Snapshot, findings: &[Finding]) -> Vec<RowPlace> {
     }
     for process in snapshot.unlisted_holders() {
         let holds = |gpu: &Gpu| gpu.is_open_in(process) == Some(true);
-        rows.push(RowPlace {
+        rows.push(RowIndices {
             gpu: snapshot.gpus.iter().position(holds),
             entry: None,
             process: processes.get(&process.pid).copied(),
@@ -93,7 +93,7 @@ pub struct ProcessRow<'a> {
 
 impl<'a> ProcessRow<'a> {
     /// Builds the row for `place`. The idle time stays unknown, because it requires several snapshots.
-    pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowPlace) -> Self {
+    pub fn new(snapshot: &'a Snapshot, findings: &'a [Finding], place: RowIndices) -> Self {
         let gpu = place.gpu.map(|at| &snapshot.gpus[at]);
         let entry = gpu.and_then(|gpu| gpu.processes.as_ref()?.get(place.entry?));
         let process = place.process.map(|at| &snapshot.processes[at]);
@@ -187,7 +187,7 @@ impl<'a> ProcessRow<'a> {
 
     /// Returns whether the row belongs to this user. Compares uids if both are known, otherwise names. Returns `None`
     /// if the owner is unknown.
-    pub fn is_of(&self, me: &Me) -> Option<bool> {
+    pub fn is_of(&self, me: &CurrentUser) -> Option<bool> {
         let process = self.process.ok()?;
         if let (Some(mine), Some(uid)) = (me.uid, process.uid) {
             return Some(mine == uid);

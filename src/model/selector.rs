@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::field::{Field, Needle, any_has, is_called, selectable};
-use super::row::{Me, ProcessRow};
+use super::row::{CurrentUser, ProcessRow};
 use super::snapshot::{Gpu, Snapshot};
 use super::{Finding, Identity};
 use crate::units::ParseError;
@@ -196,12 +196,12 @@ impl Selector {
     }
 
     /// Returns whether a row certainly matches. `is:mine` matches the rows of `me`.
-    pub fn fits(&self, row: &ProcessRow<'_>, me: &Me) -> bool {
+    pub fn fits(&self, row: &ProcessRow<'_>, me: &CurrentUser) -> bool {
         self.answer(row, me) == Some(true)
     }
 
     /// Returns whether a row matches, or `None` if unknown values leave this open.
-    pub fn answer(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
+    pub fn answer(&self, row: &ProcessRow<'_>, me: &CurrentUser) -> Option<bool> {
         let mut answer = Some(true);
         for term in &self.terms {
             match term.test.holds(row, me) {
@@ -219,7 +219,7 @@ impl Selector {
         &self,
         rows: &[ProcessRow<'_>],
         counts: impl Fn(&ProcessRow<'_>) -> bool,
-        me: &Me,
+        me: &CurrentUser,
     ) -> bool {
         let is_left_out = |row: &ProcessRow<'_>| {
             let mut negated = self.terms.iter().filter(|term| term.is_negated);
@@ -235,7 +235,7 @@ impl Selector {
         snapshot: &Snapshot,
         rows: &[ProcessRow<'_>],
         found: impl Iterator<Item = &'f Finding>,
-        me: &Me,
+        me: &CurrentUser,
     ) -> Selected {
         let mut by_process: HashMap<Identity, Vec<ProcessRow<'_>>> = HashMap::new();
         for row in rows {
@@ -346,7 +346,7 @@ impl Selector {
 }
 
 impl Test {
-    fn holds(&self, row: &ProcessRow<'_>, me: &Me) -> Option<bool> {
+    fn holds(&self, row: &ProcessRow<'_>, me: &CurrentUser) -> Option<bool> {
         match self {
             Self::Word(needle) => Some(any_has(row, needle)),
             Self::Text { field, whole, any } => {

@@ -10,7 +10,7 @@ use super::row::ProcessRow;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
-    pub of: GroupName,
+    pub group: GroupName,
     /// Number of processes, each of which is counted once even if it is on several GPUs.
     pub processes: usize,
     pub gpus: BTreeSet<u32>,
@@ -71,8 +71,8 @@ pub fn totals<'a, 'r: 'a>(
     }
     let mut totals: Vec<Total> = sums
         .into_iter()
-        .map(|(of, sum)| Total {
-            of,
+        .map(|(group, sum)| Total {
+            group,
             processes: sum.processes.len(),
             gpus: sum.gpus,
             used_bytes: sum.used.known,
@@ -155,7 +155,7 @@ mod tests {
         let machine = machine();
         let short = |total: Total| {
             let gpus = total.gpus.into_iter().collect();
-            (total.of, total.used_bytes, total.processes, gpus)
+            (total.group, total.used_bytes, total.processes, gpus)
         };
         group_totals(&machine, by, &[]).into_iter().map(short).collect()
     }
@@ -208,7 +208,7 @@ mod tests {
         for by in GROUPED {
             let totals = group_totals(&machine, by, &[]);
             assert_eq!(totals.len(), 1, "{by:?}");
-            assert_eq!((&totals[0].of, totals[0].processes), (&GroupName::Unknown, 4));
+            assert_eq!((&totals[0].group, totals[0].processes), (&GroupName::Unknown, 4));
         }
     }
 }

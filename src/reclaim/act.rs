@@ -21,7 +21,9 @@ use super::recheck::is_saving;
 use super::release::ReleaseReport;
 use super::step::{Started, StepContext, StepEffect, StepState};
 use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
-use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, members_hold_memory};
+use super::verify::{
+    Baseline, DEADLINE_SECONDS, FreeCheck, Outcome, ReleaseMeter, members_hold_memory,
+};
 use crate::host::JobUsage;
 use crate::model::{Snapshot, Time};
 use crate::units::{Bytes, Span};
@@ -273,7 +275,7 @@ impl Act {
             return NextMove::End(outcome);
         }
         self.held.record_existing(input.snapshot, control);
-        self.baseline = Some(Baseline::of(&self.target, input.snapshot));
+        self.baseline = Some(Baseline::new(&self.target, input.snapshot));
         NextMove::Go(ActStage::Due(0))
     }
 
@@ -497,7 +499,7 @@ impl Act {
         let is_freed = || {
             alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && members_hold_memory(&self.target, input.snapshot) == Some(false)
-                && matches!(self.compare(input), Some(Back::Yes(_)))
+                && matches!(self.compare(input), Some(FreeCheck::Freed(_)))
         };
         let ends = step.is_none_or(Step::ends_processes);
         let may_end = ends || step.is_some_and(Step::may_be_answered_by_an_end);
@@ -520,8 +522,8 @@ impl Act {
             return NextMove::Go(*resume);
         }
         let freed = match self.compare(input) {
-            Some(Back::Yes(bytes)) => freed.or(Some((bytes, input.snapshot.time))),
-            Some(Back::NotYet(_)) => None,
+            Some(FreeCheck::Freed(bytes)) => freed.or(Some((bytes, input.snapshot.time))),
+            Some(FreeCheck::StillHeld(_)) => None,
             None => freed,
         };
         let seconds =
@@ -563,7 +565,7 @@ impl Act {
             }
             (None, None) if input.now >= deadline => {
                 let holders = match self.compare(input) {
-                    Some(Back::NotYet(holders)) => holders,
+                    Some(FreeCheck::StillHeld(holders)) => holders,
                     _ => Vec::new(),
                 };
                 NextMove::End(Outcome::ExitedNotFreed { holders })
@@ -580,7 +582,7 @@ impl Act {
 
     /// Compares a snapshot with the baseline. Returns `None` if there is no baseline, or the snapshot is older than
     /// the first action.
-    fn compare(&self, input: StepInput<'_>) -> Option<Back> {
+    fn compare(&self, input: StepInput<'_>) -> Option<FreeCheck> {
         let baseline = self.baseline.as_ref()?;
         let first_action = self.first_action?;
         (input.snapshot.time > first_action).then(|| baseline.compare(&self.target, input.snapshot))

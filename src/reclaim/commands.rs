@@ -27,7 +27,7 @@ const ROOT: u32 = 0;
 
 /// User who runs a suggested command, and the place where it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Typist {
+pub enum CommandUser {
     /// The user with this uid, now and on this machine.
     User(u32),
     /// The owner of the processes. This is assumed for a recording, because it is unknown who reads the recording.
@@ -36,7 +36,7 @@ pub enum Typist {
     Elsewhere,
 }
 
-impl Typist {
+impl CommandUser {
     fn is_other_than(self, owner: u32) -> bool {
         matches!(self, Self::User(uid) if uid != owner)
     }
@@ -65,20 +65,25 @@ pub struct NextSteps {
 }
 
 impl NextSteps {
-    pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typist: Typist) -> Self {
+    pub fn new(
+        finding: &Finding,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        command_user: CommandUser,
+    ) -> Self {
         let target = plan.targets.iter().find(|target| target.is_for(finding));
         let command = target.and_then(|target| {
             let Reason::Found { findings } = &target.reason else {
                 return None;
             };
             let pids = findings.iter().map(|because| because.pid).collect();
-            kill_command(target, pids, snapshot, typist)
+            kill_command(target, pids, snapshot, command_user)
         });
         let command = command.or_else(|| explain_command(finding));
         let ask_owner = ask_owner(finding, plan);
         let release = match &ask_owner {
             Some(_) => None,
-            None => release_command(finding, target, snapshot, typist),
+            None => release_command(finding, target, snapshot, command_user),
         };
         Self {
             commands: release.into_iter().chain(command).collect(),
@@ -126,9 +131,9 @@ impl CommandSource {
         all: &[Finding],
         snapshot: &Snapshot,
     ) {
-        let Some((plan, typist)) = self.plan(all, snapshot) else { return };
+        let Some((plan, command_user)) = self.plan(all, snapshot) else { return };
         for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
-            self.steps(finding, &plan, snapshot, typist).put(finding);
+            self.steps(finding, &plan, snapshot, command_user).put(finding);
         }
     }
 
@@ -138,10 +143,10 @@ impl CommandSource {
         findings: &[Finding],
         snapshot: &Snapshot,
     ) -> Vec<(Arc<str>, NextSteps)> {
-        let Some((plan, typist)) = self.plan(findings, snapshot) else {
+        let Some((plan, command_user)) = self.plan(findings, snapshot) else {
             return Vec::new();
         };
-        let steps = |finding: &Finding| self.steps(finding, &plan, snapshot, typist);
+        let steps = |finding: &Finding| self.steps(finding, &plan, snapshot, command_user);
         let findings = findings.iter();
         findings.map(|finding| (Arc::clone(&finding.id), steps(finding))).collect()
     }
@@ -151,9 +156,9 @@ impl CommandSource {
         finding: &Finding,
         plan: &Plan,
         snapshot: &Snapshot,
-        typist: Typist,
+        command_user: CommandUser,
     ) -> NextSteps {
-        let mut steps = NextSteps::new(finding, plan, snapshot, typist);
+        let mut steps = NextSteps::new(finding, plan, snapshot, command_user);
         steps.commands.iter_mut().for_each(|command| *command = self.typed_here(command));
         steps
     }
@@ -163,16 +168,16 @@ impl CommandSource {
         self.host.as_ref().map_or_else(|| command.to_owned(), |host| host.typed(command))
     }
 
-    pub fn typist(&self) -> Typist {
+    pub fn command_user(&self) -> CommandUser {
         match self.is_live {
-            true => Typist::User(rustix::process::geteuid().as_raw()),
-            false if self.host.is_some() => Typist::Elsewhere,
-            false => Typist::Owner,
+            true => CommandUser::User(rustix::process::geteuid().as_raw()),
+            false if self.host.is_some() => CommandUser::Elsewhere,
+            false => CommandUser::Owner,
         }
     }
 
     /// Returns the plan and the user who runs its commands, or `None` if planning failed.
-    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Typist)> {
+    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, CommandUser)> {
         let source =
             PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = default_policy();
@@ -180,9 +185,9 @@ impl CommandSource {
             // Planning fails without /proc. No process can be ended then, so the findings keep the advice of their
             // rules.
             let (plan, guard) = plan_live(policy, source).ok()?;
-            Some((plan, Typist::User(guard.ourselves.uid)))
+            Some((plan, CommandUser::User(guard.ourselves.uid)))
         } else {
-            Some((plan_recorded(policy, source).0, self.typist()))
+            Some((plan_recorded(policy, source).0, self.command_user()))
         }
     }
 }
@@ -193,13 +198,13 @@ fn kill_command(
     target: &Target,
     mut pids: Vec<u32>,
     snapshot: &Snapshot,
-    typist: Typist,
+    command_user: CommandUser,
 ) -> Option<String> {
     let leader = snapshot.process(target.leader)?;
     let members = target.members.iter();
     let job: Vec<_> = members.filter_map(|member| snapshot.process(member.pid)).collect();
     let owner = advice::owner_of(leader, &job);
-    let is_own = !target.members.iter().any(|member| typist.is_other_than(member.uid));
+    let is_own = !target.members.iter().any(|member| command_user.is_other_than(member.uid));
     if target.is_advice() {
         return owner?.command_for(is_own).map(str::to_owned);
     }
@@ -208,11 +213,13 @@ fn kill_command(
         return Some(command.to_owned());
     }
     // A launcher has no exact name, so on another machine, the command names the launcher's ranks instead.
-    if let Some(launcher) = target.launcher.as_ref().filter(|_| typist != Typist::Elsewhere) {
+    if let Some(launcher) =
+        target.launcher.as_ref().filter(|_| command_user != CommandUser::Elsewhere)
+    {
         pids = vec![launcher.pid];
     }
     let option = if is_own { "" } else { " --all-users" };
-    Some(format!("gpumem kill{option} {}", typist.names(pids, snapshot)?))
+    Some(format!("gpumem kill{option} {}", command_user.names(pids, snapshot)?))
 }
 
 /// Returns the command that asks the process of a finding to release memory, together with the other processes of its
@@ -221,7 +228,7 @@ fn release_command(
     finding: &Finding,
     target: Option<&Target>,
     snapshot: &Snapshot,
-    typist: Typist,
+    command_user: CommandUser,
 ) -> Option<String> {
     let found = finding.process.as_ref()?;
     if !finding.kind.may_be_released() || !found.identity.is_certain() {
@@ -239,11 +246,11 @@ fn release_command(
         pids.extend(others.map(|finding| finding.pid).filter(|&pid| process(pid).is_some()));
     }
     let uids = pids.iter().filter_map(|&pid| process(pid)?.uid);
-    let option = match uids.into_iter().any(|uid| typist.is_other_than(uid)) {
+    let option = match uids.into_iter().any(|uid| command_user.is_other_than(uid)) {
         true => " --all-users",
         false => "",
     };
-    Some(format!("gpumem release{option} {}", typist.names(pids, snapshot)?))
+    Some(format!("gpumem release{option} {}", command_user.names(pids, snapshot)?))
 }
 
 /// Returns whether the process is a kernel that is running a cell. Such a kernel must be interrupted before it can be
@@ -259,13 +266,13 @@ pub fn commands_for_process(
     process: &Process,
     snapshot: &Snapshot,
     policy: &Policy,
-    typist: Typist,
+    command_user: CommandUser,
 ) -> OwnCommands {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).flatten();
     let mut rows = rows.filter(|row| row.pid == process.pid);
-    let may_type = match typist {
-        Typist::User(uid) => uid == ROOT || Some(uid) == process.uid,
-        Typist::Owner | Typist::Elsewhere => true,
+    let may_type = match command_user {
+        CommandUser::User(uid) => uid == ROOT || Some(uid) == process.uid,
+        CommandUser::Owner | CommandUser::Elsewhere => true,
     };
     let Some(targets) = Targets::named(vec![process.pid], Vec::new()).filter(|_| may_type) else {
         return OwnCommands::default();
@@ -276,8 +283,10 @@ pub fn commands_for_process(
     let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
     let target = plan.targets.first();
     OwnCommands {
-        release: release.and_then(|policy| own_release_command(process, snapshot, policy, typist)),
-        kill: target.and_then(|target| kill_command(target, vec![process.pid], snapshot, typist)),
+        release: release
+            .and_then(|policy| own_release_command(process, snapshot, policy, command_user)),
+        kill: target
+            .and_then(|target| kill_command(target, vec![process.pid], snapshot, command_user)),
     }
 }
 
@@ -285,7 +294,7 @@ fn own_release_command(
     process: &Process,
     snapshot: &Snapshot,
     policy: Policy,
-    typist: Typist,
+    command_user: CommandUser,
 ) -> Option<String> {
     let release = Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() });
     let policy = Policy { release, ..policy };
@@ -295,16 +304,16 @@ fn own_release_command(
         Step::Release { way, .. } => Some(way),
         _ => None,
     });
-    let returns_memory = || advice::of(process).is_some_and(|row| row.returns(process));
+    let returns_memory = || advice::framework_of(process).is_some_and(|row| row.returns(process));
     let is_certain = match ways.next()?.by {
         ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => true,
         ReleaseBy::Kernel { .. } => returns_memory(),
     };
-    let option = match typist {
-        Typist::User(uid) if Some(uid) != process.uid => " --all-users",
+    let option = match command_user {
+        CommandUser::User(uid) if Some(uid) != process.uid => " --all-users",
         _ => "",
     };
-    let name = typist.names(vec![process.pid], snapshot)?;
+    let name = command_user.names(vec![process.pid], snapshot)?;
     is_certain.then(|| format!("gpumem release{option} {name}"))
 }
 
@@ -312,10 +321,10 @@ pub fn own_commands(
     engine: &Engine,
     process: Option<&Process>,
     snapshot: &Snapshot,
-    typist: Typist,
+    command_user: CommandUser,
 ) -> OwnCommands {
     let policy = judged_policy(engine, snapshot);
-    let commands_of = |process| commands_for_process(process, snapshot, &policy, typist);
+    let commands_of = |process| commands_for_process(process, snapshot, &policy, command_user);
     process.map_or_else(OwnCommands::default, commands_of)
 }
 

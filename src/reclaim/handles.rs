@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::guard::{Call, Guard, is_gpu_open};
 use super::policy::WORKING_CPU_PERCENT;
-use super::process_control::{Approved, Handle, NotOpened, ProcessControl};
+use super::process_control::{ApprovedProcess, Handle, NotOpened, ProcessControl};
 use super::respawn::Respawn;
 use super::target::{LedgerProcess, Target, TargetProcess};
 use crate::host::{Guarded, ListedProcess};
@@ -66,7 +66,7 @@ impl Handles {
         is_member: bool,
         control: &mut dyn ProcessControl,
     ) -> Result<(), NotOpened> {
-        let opened = control.open(&Approved {
+        let opened = control.open(&ApprovedProcess {
             pid: member.pid,
             start_ticks: member.start_ticks,
             uid: member.uid,
@@ -215,7 +215,7 @@ impl Handles {
 
     fn adopt_one(&mut self, child: &ListedProcess, uid: u32, control: &mut dyn ProcessControl) {
         // A child that has exited since it was listed cannot be opened.
-        let Ok(handle) = control.open(&Approved {
+        let Ok(handle) = control.open(&ApprovedProcess {
             pid: child.pid,
             start_ticks: child.start_ticks,
             uid,

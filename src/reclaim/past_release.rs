@@ -36,7 +36,7 @@ impl PastRelease {
             ReleaseBy::Kernel { last_activity, .. } => last_activity,
             _ => None,
         };
-        Self { process: LedgerProcess::of(way), since, until, last_activity }
+        Self { process: LedgerProcess::new(way), since, until, last_activity }
     }
 
     /// Returns the request as it appears in a snapshot taken at `now`.

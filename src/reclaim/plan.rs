@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{find_launcher, find_leader};
 use super::policy::{Targets, WORKING_CPU_PERCENT};
-use super::select::{Accused, select_found, select_named};
+use super::select::{MatchedProcess, select_found, select_named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
 use crate::advice;
@@ -206,16 +206,16 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
     let families = by_launcher(input);
     let input = &PlanInput { families: &families, ..*input };
     let refused = &mut plan.refused;
-    let (call, accused) = match &guard.policy.targets {
+    let (call, matched) = match &guard.policy.targets {
         Targets::Named(names) => (Call::Named, select_named(input, guard, names, refused)),
         Targets::Found(selector) => (Call::Rule, select_found(input, guard, selector, refused)),
     };
     let unread = Unread::new(input.snapshot, input.families, |_, _| false);
-    let (released, accused): (Vec<Accused<'_>>, Vec<Accused<'_>>) =
-        accused.into_iter().partition(|accused| release::is_released(accused, &guard.policy));
+    let (released, matched): (Vec<MatchedProcess<'_>>, Vec<MatchedProcess<'_>>) =
+        matched.into_iter().partition(|matched| release::is_released(matched, &guard.policy));
     release::plan(input, guard, call, (&released, &unread), &mut plan);
     let mut done: Vec<u32> = Vec::new();
-    for requested in &accused {
+    for requested in &matched {
         if done.contains(&requested.process.pid) {
             continue;
         }
@@ -224,14 +224,14 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
             Some(family) => family.members.contains(&pid),
             None => pid == requested.process.pid,
         };
-        let together: Vec<&Accused<'_>> =
-            accused.iter().filter(|accused| is_relative(accused.process.pid)).collect();
-        done.extend(together.iter().map(|accused| accused.process.pid));
+        let together: Vec<&MatchedProcess<'_>> =
+            matched.iter().filter(|matched| is_relative(matched.process.pid)).collect();
+        done.extend(together.iter().map(|matched| matched.process.pid));
         match target(input, guard, call, &together, family, &unread) {
             Ok(target) => plan.targets.push(target),
             // If a family is refused, report every requested process in it, even those that are not the reason.
             Err(why) => {
-                let refused = together.iter().map(|accused| accused.refused(why.clone()));
+                let refused = together.iter().map(|matched| matched.refused(why.clone()));
                 plan.refused.extend(refused);
             }
         }
@@ -293,20 +293,20 @@ fn target(
     input: &PlanInput<'_>,
     guard: &Guard,
     call: Call,
-    accused: &[&Accused<'_>],
+    matched: &[&MatchedProcess<'_>],
     family: Option<&Family>,
     unread: &Unread,
 ) -> Result<Target, Why> {
-    let is_accused = |pid: u32| accused.iter().any(|accused| accused.process.pid == pid);
-    let on_unread = accused.iter().find_map(|accused| unread.gpu_of(accused.process.pid));
+    let is_matched = |pid: u32| matched.iter().any(|matched| matched.process.pid == pid);
+    let on_unread = matched.iter().find_map(|matched| unread.gpu_of(matched.process.pid));
     if call == Call::Rule
         && let Some(gpu) = on_unread
     {
         return Err(Why::Unread { gpu });
     }
     let relatives = family.map_or(&[][..], |family| &family.members);
-    let relatives = || relatives.iter().filter(|&&pid| !is_accused(pid));
-    let mut processes: Vec<&Process> = accused.iter().map(|accused| accused.process).collect();
+    let relatives = || relatives.iter().filter(|&&pid| !is_matched(pid));
+    let mut processes: Vec<&Process> = matched.iter().map(|matched| matched.process).collect();
     let (mut unaccused, mut unasked, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     for &pid in relatives() {
         let Some(process) = input.snapshot.process(pid) else {
@@ -317,7 +317,7 @@ fn target(
             dead.push(pid);
         } else if is_listed || (call == Call::Rule && is_working(process)) {
             unaccused.push(pid);
-        } else if descends(process, accused, input.snapshot) {
+        } else if descends(process, matched, input.snapshot) {
             processes.push(process);
         } else {
             // A relative that is not a descendant does not end with the requested processes.
@@ -333,7 +333,7 @@ fn target(
         dead.clear();
     }
     let launcher =
-        accused.iter().find_map(|accused| find_launcher(accused.process, input.snapshot));
+        matched.iter().find_map(|matched| find_launcher(matched.process, input.snapshot));
     if let Some(parent) = launcher.filter(|_| !is_whole) {
         unaccused.append(&mut unasked);
         let program = launcher_name(parent);
@@ -342,7 +342,7 @@ fn target(
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
     let mut members = Vec::new();
     for process in &processes {
-        let on_gpu = is_accused(process.pid);
+        let on_gpu = is_matched(process.pid);
         members.push(target_process(input, guard, (call, on_gpu), process)?);
     }
     members.sort_by_key(|member| (member.start_ticks, member.pid));
@@ -389,14 +389,14 @@ fn target(
         leader,
         snapshot: input.snapshot,
         is_whole,
-        is_idle: call == Call::Rule && release::is_idle(accused),
+        is_idle: call == Call::Rule && release::is_idle(matched),
     });
     let start =
         members.iter().find(|member| member.pid == leader).map_or(0, |member| member.start_ticks);
     Ok(Target {
         id: format!("{leader}:{start}").into(),
         boot_id: input.snapshot.host.boot_id.clone(),
-        reason: reason(call, accused),
+        reason: reason(call, matched),
         members,
         launcher,
         leader,
@@ -462,14 +462,17 @@ fn is_working(process: &Process) -> bool {
     process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
 
-fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
+fn reason(call: Call, matched: &[&MatchedProcess<'_>]) -> Reason {
     match call {
         Call::Named => Reason::Named,
         Call::Rule => Reason::Found {
-            findings: accused
+            findings: matched
                 .iter()
-                .flat_map(|accused| {
-                    accused.findings.iter().map(|finding| Because::of(finding, accused.process.pid))
+                .flat_map(|matched| {
+                    matched
+                        .findings
+                        .iter()
+                        .map(|finding| Because::new(finding, matched.process.pid))
                 })
                 .collect(),
         },
@@ -477,7 +480,7 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
 }
 
 /// Returns whether a process descends from a requested process, according to the snapshot.
-fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) -> bool {
+fn descends(process: &Process, matched: &[&MatchedProcess<'_>], snapshot: &Snapshot) -> bool {
     let mut child = process;
     // In a recording, two processes can be each other's parents, so the search is limited.
     for _ in 0..MAX_GENERATIONS {
@@ -488,7 +491,7 @@ fn descends(process: &Process, accused: &[&Accused<'_>], snapshot: &Snapshot) ->
         let Some(parent) = parent.filter(is_older) else {
             return false;
         };
-        if accused.iter().any(|accused| accused.process.pid == parent.pid) {
+        if matched.iter().any(|matched| matched.process.pid == parent.pid) {
             return true;
         }
         child = parent;

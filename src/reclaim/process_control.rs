@@ -24,7 +24,7 @@ use crate::host::{
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Approved {
+pub struct ApprovedProcess {
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
@@ -83,7 +83,7 @@ pub type PerformRequest = Arc<dyn Fn(&Request) -> RequestResult + Send + Sync>;
 /// Operations on processes that an act needs. None of them blocks.
 pub trait ProcessControl {
     /// Opens a process, unless its pid belongs to a different process now.
-    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened>;
+    fn open(&mut self, approved: &ApprovedProcess) -> Result<Handle, NotOpened>;
 
     /// Reads the current facts about a process. Returns `None` if the process is gone or cannot be read.
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded>;
@@ -143,7 +143,7 @@ impl PidfdControl {
 }
 
 impl ProcessControl for PidfdControl {
-    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened> {
+    fn open(&mut self, approved: &ApprovedProcess) -> Result<Handle, NotOpened> {
         let pid = approved.pid;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(NotOpened::Gone(pid))?;
@@ -273,7 +273,7 @@ mod tests {
         let mut control = PidfdControl::new(roots.clone());
         let pid = std::process::id();
         let facts = control.read_guarded(pid).unwrap();
-        let approved = Approved {
+        let approved = ApprovedProcess {
             pid,
             start_ticks: facts.start_ticks,
             uid: facts.uid.unwrap(),
@@ -283,15 +283,15 @@ mod tests {
         assert!(!control.has_exited(handle));
         let changed = Err(NotOpened::Changed(pid));
         for changed_identity in [
-            Approved { start_ticks: facts.start_ticks + 1, ..approved.clone() },
-            Approved { uid: approved.uid.wrapping_add(1), ..approved.clone() },
-            Approved { boot_id: None, ..approved.clone() },
-            Approved { boot_id: Some("another".into()), ..approved.clone() },
+            ApprovedProcess { start_ticks: facts.start_ticks + 1, ..approved.clone() },
+            ApprovedProcess { uid: approved.uid.wrapping_add(1), ..approved.clone() },
+            ApprovedProcess { boot_id: None, ..approved.clone() },
+            ApprovedProcess { boot_id: Some("another".into()), ..approved.clone() },
         ] {
             assert_eq!(control.open(&changed_identity), changed, "{changed_identity:?}");
         }
         for pid in [0, u32::MAX, i32::MAX as u32] {
-            let absent = Approved { pid, ..approved.clone() };
+            let absent = ApprovedProcess { pid, ..approved.clone() };
             assert_eq!(control.open(&absent), Err(NotOpened::Gone(pid)));
         }
         assert_eq!(control.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));
@@ -311,7 +311,7 @@ mod tests {
         let roots = Roots::default();
         let mut control = PidfdControl::new(roots.clone());
         let facts = control.read_guarded(pid).unwrap();
-        let approved = Approved {
+        let approved = ApprovedProcess {
             pid,
             start_ticks: facts.start_ticks,
             uid: facts.uid.unwrap(),

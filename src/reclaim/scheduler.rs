@@ -301,7 +301,7 @@ impl ReapScheduler {
                 self.warn(finding, true, now, system);
             }
             let last = |finding: &&Finding| {
-                self.warnings.of(finding, true).and_then(|warning| warning.last)
+                self.warnings.find(finding, true).and_then(|warning| warning.last)
             };
             let is_warned = of_target.iter().any(|finding| last(finding).is_some());
             if let Some(first) = target.members.first().map(TargetProcess::identity) {
@@ -390,7 +390,7 @@ impl ReapScheduler {
         };
         let processes = processes.filter(may_be_asked);
         let finding_about =
-            |process| Finding { process: Some(FindingProcess::of(process)), ..finding.clone() };
+            |process| Finding { process: Some(FindingProcess::new(process)), ..finding.clone() };
         processes.map(finding_about).collect()
     }
 
@@ -406,14 +406,14 @@ impl ReapScheduler {
     /// Returns whether all warnings were sent, the act has not been tried yet, and the snapshot shows the finding's
     /// subject.
     fn is_due(&self, finding: &Finding, now: Time) -> bool {
-        let warning = self.warnings.of(finding, true).filter(|warning| !warning.is_over);
+        let warning = self.warnings.find(finding, true).filter(|warning| !warning.is_over);
         warning.is_some_and(|warning| warning.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
     }
 
     /// Returns whether the process has worked since the last warning.
     fn has_worked(&self, finding: &Finding, now: Time) -> bool {
-        let last = self.warnings.of(finding, true).and_then(|warning| warning.last);
+        let last = self.warnings.find(finding, true).and_then(|warning| warning.last);
         let usage = finding
             .process
             .as_ref()

@@ -13,12 +13,12 @@ use crate::model::process_name::name_of;
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
 
-pub(super) struct Accused<'a> {
+pub(super) struct MatchedProcess<'a> {
     pub process: &'a Process,
     pub findings: Vec<&'a Finding>,
 }
 
-impl Accused<'_> {
+impl MatchedProcess<'_> {
     pub fn refused(&self, why: Why) -> Refused {
         let finding = self.findings.first();
         Refused {
@@ -37,13 +37,13 @@ pub(super) fn select_named<'a>(
     guard: &Guard,
     names: &ProcessNames,
     refused: &mut Vec<Refused>,
-) -> Vec<Accused<'a>> {
+) -> Vec<MatchedProcess<'a>> {
     let selected = guard.policy.selected.as_ref();
-    let mut accused: Vec<Accused<'a>> = Vec::new();
+    let mut matched: Vec<MatchedProcess<'a>> = Vec::new();
     let mut add = |process: &'a Process| {
-        let is_new = accused.iter().all(|accused| accused.process.pid != process.pid);
+        let is_new = matched.iter().all(|matched| matched.process.pid != process.pid);
         if is_new && fits(selected, process, None) {
-            accused.push(Accused { process, findings: Vec::new() });
+            matched.push(MatchedProcess { process, findings: Vec::new() });
         }
     };
     let refused_name =
@@ -53,7 +53,7 @@ pub(super) fn select_named<'a>(
             match process.is_zombie() {
                 true => {
                     let why = Why::Zombie { parent: process.parent_words().into() };
-                    refused.push(Accused { process, findings: Vec::new() }.refused(why));
+                    refused.push(MatchedProcess { process, findings: Vec::new() }.refused(why));
                 }
                 false => add(process),
             }
@@ -77,7 +77,7 @@ pub(super) fn select_named<'a>(
         }
         found.into_iter().filter(|process| !process.is_zombie()).for_each(&mut add);
     }
-    accused
+    matched
 }
 
 /// Returns the processes that a word selects: the process with this [exact name](crate::model::Identity::exact_name),
@@ -132,9 +132,9 @@ pub(super) fn select_found<'a>(
     guard: &Guard,
     selector: &FindingSelector,
     refused: &mut Vec<Refused>,
-) -> Vec<Accused<'a>> {
+) -> Vec<MatchedProcess<'a>> {
     let selected = guard.policy.selected.as_ref();
-    let mut accused: Vec<Accused<'a>> = Vec::new();
+    let mut matched: Vec<MatchedProcess<'a>> = Vec::new();
     for finding in input.findings {
         if finding.resolved_at.is_some()
             || !(selector.rules.is_empty() || selector.rules.contains(&finding.rule))
@@ -219,12 +219,12 @@ pub(super) fn select_found<'a>(
             refuse(Why::Protected { pid, protection });
             continue;
         }
-        match accused.iter_mut().find(|accused| accused.process.pid == process.pid) {
-            Some(accused) => accused.findings.push(finding),
-            None => accused.push(Accused { process, findings: vec![finding] }),
+        match matched.iter_mut().find(|matched| matched.process.pid == process.pid) {
+            Some(matched) => matched.findings.push(finding),
+            None => matched.push(MatchedProcess { process, findings: vec![finding] }),
         }
     }
-    accused
+    matched
 }
 
 /// Returns false if the process is a placeholder and placeholders were not requested. A request for other findings on

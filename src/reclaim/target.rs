@@ -136,7 +136,7 @@ pub struct Because {
 }
 
 impl Because {
-    pub(super) fn of(finding: &Finding, pid: u32) -> Self {
+    pub(super) fn new(finding: &Finding, pid: u32) -> Self {
         Self {
             id: Arc::clone(&finding.id),
             rule: Arc::clone(&finding.rule),
@@ -294,7 +294,7 @@ pub struct LedgerProcess {
 }
 
 impl LedgerProcess {
-    pub fn of(way: &ReleaseWay) -> Self {
+    pub fn new(way: &ReleaseWay) -> Self {
         Self { pid: way.pid, start_ticks: way.start_ticks }
     }
 }

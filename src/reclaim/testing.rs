@@ -7,7 +7,9 @@ use super::guard::Guard;
 use super::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use super::plan::{Plan, PlanInput, plan};
 use super::policy::{FindingSelector, Policy, Signal, Targets};
-use super::process_control::{Approved, Handle, NotOpened, NotSent, ProcessControl, RequestResult};
+use super::process_control::{
+    ApprovedProcess, Handle, NotOpened, NotSent, ProcessControl, RequestResult,
+};
 use super::target::Request;
 use crate::host::{Guarded, JobUsage, ListedProcess, Ourselves};
 use crate::model::family::{Family, families};
@@ -209,7 +211,7 @@ pub struct FakeControl {
     pub usage: JobUsage,
     pub asked: Vec<Request>,
     pub sent: Vec<(u32, Signal)>,
-    opened: Vec<Approved>,
+    opened: Vec<ApprovedProcess>,
     exited: HashSet<(u32, u64)>,
 }
 
@@ -224,7 +226,7 @@ impl FakeControl {
         }
     }
 
-    fn has_ended(&self, approved: &Approved) -> bool {
+    fn has_ended(&self, approved: &ApprovedProcess) -> bool {
         self.processes
             .get(&approved.pid)
             .is_none_or(|facts| facts.start_ticks != approved.start_ticks)
@@ -252,7 +254,7 @@ impl<T> Clone for Shared<T> {
 }
 
 impl ProcessControl for Shared<FakeControl> {
-    fn open(&mut self, approved: &Approved) -> Result<Handle, NotOpened> {
+    fn open(&mut self, approved: &ApprovedProcess) -> Result<Handle, NotOpened> {
         let mut control = self.get();
         if let Some(error) = control.refuses.get(&approved.pid) {
             return Err(error.clone());

@@ -159,7 +159,7 @@ impl Outcome {
         }
     }
 
-    pub fn of(protection: Protection) -> Self {
+    pub fn from_protection(protection: Protection) -> Self {
         match protection {
             Protection::OtherNamespace => Self::OtherNamespace,
             Protection::NotPermitted { .. } => Self::NotPermitted,
@@ -310,15 +310,15 @@ struct BytesBefore {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Back {
+pub enum FreeCheck {
     /// All memory was freed. Contains how much, in bytes.
-    Yes(u64),
+    Freed(u64),
     /// Memory is still in use, or its state is unknown. Contains the pids of processes that may hold it.
-    NotYet(Vec<u32>),
+    StillHeld(Vec<u32>),
 }
 
 impl Baseline {
-    pub fn of(target: &Target, snapshot: &Snapshot) -> Self {
+    pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
         let is_theirs = |gpu: &Gpu| {
             let mut rows = gpu.processes.iter().flatten();
             let has_open = |member: &TargetProcess| {
@@ -340,7 +340,7 @@ impl Baseline {
     }
 
     /// Compares a snapshot taken after the first action with this baseline.
-    pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> Back {
+    pub fn compare(&self, target: &Target, snapshot: &Snapshot) -> FreeCheck {
         let (mut bytes, mut is_freed, mut holders) = (0u64, true, Vec::new());
         for before in &self.0 {
             match before.freed(target, snapshot) {
@@ -352,11 +352,11 @@ impl Baseline {
             }
         }
         if is_freed {
-            return Back::Yes(bytes);
+            return FreeCheck::Freed(bytes);
         }
         holders.sort_unstable();
         holders.dedup();
-        Back::NotYet(holders)
+        FreeCheck::StillHeld(holders)
     }
 }
 

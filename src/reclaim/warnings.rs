@@ -141,7 +141,7 @@ impl Warnings {
 
     /// Returns the warning about a finding: the one that announces the end of the process if `is_of_end`, otherwise
     /// the notice.
-    pub fn of(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
+    pub fn find(&self, finding: &Finding, is_of_end: bool) -> Option<&Warning> {
         let mut current = self.warnings.iter();
         current.find(|warning| warning.is_for((finding, is_of_end), &self.boot_id))
     }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn due(warnings: &Warnings, finding: &Finding, now: Time) -> WarningDue {
-        warnings.of(finding, true).map_or(WarningDue::First, |warning| warning.due(now, TERMS))
+        warnings.find(finding, true).map_or(WarningDue::First, |warning| warning.due(now, TERMS))
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
         assert_eq!(due(&warnings, &found, at(5060.0)), WarningDue::Act);
         warnings.conclude(&[Arc::clone(&found.id)]).unwrap();
-        assert!(warnings.of(&found, true).unwrap().is_over);
+        assert!(warnings.find(&found, true).unwrap().is_over);
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
         let found = found();
         warnings.note(&found, true, at(0.0)).unwrap();
         warnings.update(&[(&found, true)], at(10.0)).unwrap();
-        assert!(warnings.of(&found, true).is_some());
+        assert!(warnings.find(&found, true).is_some());
         warnings.update(&[], at(20.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(2000.0)), WarningDue::First);
     }
@@ -339,7 +339,7 @@ mod tests {
         let mut other = finding(Kind::Idle, &later);
         // The processes differ although the ids of their findings are equal.
         other.id = Arc::clone(&found.id);
-        assert!(warnings.of(&other, true).is_none());
+        assert!(warnings.find(&other, true).is_none());
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(due(&again, &found, at(900.0)), WarningDue::Last);
         // Since the finding has been seen again, its absence deletes the warning.
         again.update(&[], at(902.0)).unwrap();
-        assert!(again.of(&found, true).is_none() && open(&path).all().is_empty());
+        assert!(again.find(&found, true).is_none() && open(&path).all().is_empty());
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
         let mut again = open(&path);
         found.since = at(1.0);
         again.update(&[(&found, true)], at(5000.0)).unwrap();
-        assert!(again.of(&found, true).is_none());
+        assert!(again.find(&found, true).is_none());
         let (other, _) = Warnings::open(&path, "another boot".into());
         assert!(other.all().is_empty());
     }
@@ -379,7 +379,7 @@ mod tests {
         let found = found();
         warnings.note(&found, true, at(1000.0)).unwrap();
         warnings.update(&[(&found, true)], at(500.0)).unwrap();
-        assert!(warnings.of(&found, true).is_none());
+        assert!(warnings.find(&found, true).is_none());
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
         let found = found();
         let error = lost.note(&found, true, at(0.0)).unwrap_err();
         assert!(matches!(error, WarningsError::Write { .. }), "{error}");
-        assert!(lost.of(&found, true).is_none());
+        assert!(lost.find(&found, true).is_none());
         for text in [
             "",
             "{",

@@ -230,7 +230,7 @@ impl ReclaimWorker {
             Plan { time: snapshot.time, targets: Vec::new(), refused: Vec::new() }
         };
         plan.refused.append(&mut gone);
-        let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
+        let (style, reader) = (Style::default(), RefusalReader::new(RefusalPlace::Screen));
         // Processes in a recording cannot be probed.
         let text = if question.options.release && self.open_tools.is_some() {
             let probed = probe_targets(std::mem::take(&mut plan.targets));
@@ -481,7 +481,7 @@ impl Observer for ScreenObserver {
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome) {
         let words = match target.is_release() {
             true => release_text::outcome(target.leader, outcome),
-            false => text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen)),
+            false => text::outcome(target, outcome, RefusalReader::new(RefusalPlace::Screen)),
         };
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.report_stage(index, TargetStage::Ended { outcome, words });

@@ -84,7 +84,7 @@ impl RecordingReader {
     }
 
     fn from_file(file: File, name: String) -> Result<Self, RecordingError> {
-        let rewind = Rewind::of(&file);
+        let rewind = Rewind::new(&file);
         let reader = Self::from_read(file, name)?;
         Ok(Self { rewind, ..reader })
     }
@@ -473,7 +473,7 @@ pub(super) enum Rewind {
 
 impl Rewind {
     /// Returns how to rewind a file that has not been read yet, or `None` if it is not a regular file.
-    pub(super) fn of(file: &File) -> Option<Self> {
+    pub(super) fn new(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         let start = file.stream_position().ok().filter(|_| is_file)?;

@@ -53,7 +53,7 @@ pub struct Store {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Latest {
+pub struct LatestSnapshot {
     pub time: Time,
     pub host: Host,
     /// Seconds since the snapshot before, or `None` if that snapshot could not be read.
@@ -83,29 +83,33 @@ impl Store {
 
     /// Returns the latest complete snapshot, or `None` if there is none. Decodes only the ends of the newest few
     /// segments.
-    pub fn latest(&self) -> Option<Latest> {
+    pub fn latest(&self) -> Option<LatestSnapshot> {
         self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
     /// Returns the snapshots from `time` on, in the order in which they were written. Each segment is opened when the
     /// iteration reaches it. If a segment causes an error, the iteration continues with the next one.
-    pub fn since(&self, time: Time) -> Since {
+    pub fn since(&self, time: Time) -> SnapshotsSince {
         // A segment contains no snapshots from after the start of the next one.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
-        Since { time, segments: self.segments[skip.count()..].to_vec().into(), reader: None }
+        SnapshotsSince {
+            time,
+            segments: self.segments[skip.count()..].to_vec().into(),
+            reader: None,
+        }
     }
 }
 
 /// The iterator over the snapshots of a store that [`Store::since`] returns.
 #[derive(Debug)]
-pub struct Since {
+pub struct SnapshotsSince {
     time: Time,
     segments: VecDeque<Segment>,
     reader: Option<RecordingReader>,
 }
 
-impl Since {
+impl SnapshotsSince {
     /// Drops the oldest segments from the iteration until the others have at most `bytes` of compressed data. Always
     /// keeps the newest one. Returns whether a segment was dropped. Must be called before the first snapshot is read.
     pub fn keep_newest(&mut self, bytes: u64) -> bool {
@@ -139,7 +143,7 @@ impl Since {
     }
 }
 
-impl Iterator for Since {
+impl Iterator for SnapshotsSince {
     type Item = Result<Snapshot, RecordingError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -223,7 +227,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Returns the latest complete snapshot in a segment, or `None` if there is none. Decodes only the last two frames.
-fn latest_of(path: &Path) -> Option<Latest> {
+fn latest_of(path: &Path) -> Option<LatestSnapshot> {
     let mut bytes = Vec::new();
     let file = open_file(path).ok()?;
     file.take(SEGMENT_LIMIT).read_to_end(&mut bytes).ok()?;
@@ -249,7 +253,7 @@ fn latest_of(path: &Path) -> Option<Latest> {
         (None, _) => last_two_from(before)?,
     };
     let latest = latest?;
-    Some(Latest {
+    Some(LatestSnapshot {
         time: latest.time,
         interval_seconds: previous
             .map(|previous: Snapshot| latest.time.seconds_since(previous.time)),

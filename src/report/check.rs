@@ -44,7 +44,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts active findings.
-    pub fn of(findings: &[Finding]) -> Self {
+    pub fn new(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
         for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
             match finding.severity {

@@ -26,7 +26,7 @@ pub struct RefusalReader {
 }
 
 impl RefusalReader {
-    pub fn at(place: RefusalPlace) -> Self {
+    pub fn new(place: RefusalPlace) -> Self {
         let is_root = geteuid().is_root();
         Self { place, is_root }
     }

@@ -61,8 +61,8 @@ impl TotalsReport {
     /// Creates the report. Without rules (`is_judged` is false), reclaimable memory is unknown.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
-            is_known: total.of != GroupName::Unknown,
-            name: match total.of {
+            is_known: total.group != GroupName::Unknown,
+            name: match total.group {
                 GroupName::Named(name) => Some(name),
                 GroupName::None | GroupName::Unknown => None,
             },
@@ -113,7 +113,7 @@ pub fn table(
             },
             total.processes.to_string(),
             ranges(total.gpus.iter().copied()),
-            name(by, &total.of),
+            name(by, &total.group),
         ]);
     }
     match table.is_empty() {
@@ -130,7 +130,7 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
         out.push('\n');
     }
     for (by, totals) in groups {
-        let has_names = totals.iter().any(|total| matches!(total.of, GroupName::Named(_)));
+        let has_names = totals.iter().any(|total| matches!(total.group, GroupName::Named(_)));
         if has_names {
             out.push('\n');
             out.push_str(&table(*by, totals, true, Some(width), style));

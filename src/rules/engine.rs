@@ -17,7 +17,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::RuleSet;
-use super::exemption::{self, Exempts};
+use super::exemption::{self, ExemptionMatch};
 use super::rule::{ProcessInput, Rule, RuleInput, RuleOutput};
 use super::suspect::suspects;
 use super::undecided_reason::UndecidedReason;
@@ -232,15 +232,15 @@ impl Engine {
         let (mut open, mut kept) = (Vec::new(), Vec::new());
         for mut finding in found {
             match exemption::exempts(self.settings.keeps(), &finding, snapshot) {
-                Exempts::No => open.push(finding),
-                Exempts::InPart => {
+                ExemptionMatch::No => open.push(finding),
+                ExemptionMatch::InPart => {
                     // Ending the process would also end the exempt work.
                     finding.actions.retain(|action| *action == Action::Notify);
                     open.push(finding);
                 }
-                Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
+                ExemptionMatch::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
                 // The process is not in the snapshot, so keep the exemption found earlier.
-                Exempts::Unseen => {
+                ExemptionMatch::Unseen => {
                     match kept_before.iter().find(|kept| kept.finding.id == finding.id) {
                         Some(before) => kept.push(before.clone()),
                         None => open.push(finding),

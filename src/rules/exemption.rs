@@ -58,7 +58,7 @@ impl Exemption {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Exempts<'a> {
+pub(super) enum ExemptionMatch<'a> {
     No,
     /// The exemption matches on some of the process's GPUs, but not on all GPUs of the finding.
     InPart,
@@ -72,7 +72,7 @@ pub(super) fn exempts<'a>(
     keeps: &'a [Exemption],
     finding: &Finding,
     snapshot: &Snapshot,
-) -> Exempts<'a> {
+) -> ExemptionMatch<'a> {
     let mut keeps = keeps
         .iter()
         .filter(|keep| {
@@ -80,13 +80,13 @@ pub(super) fn exempts<'a>(
         })
         .peekable();
     if keeps.peek().is_none() {
-        return Exempts::No;
+        return ExemptionMatch::No;
     }
     let mut process = None;
     if let Some(finding_process) = &finding.process {
         process = snapshot.process(finding_process.pid);
         if process.is_none_or(|process| process.identity() != finding_process.identity) {
-            return Exempts::Unseen;
+            return ExemptionMatch::Unseen;
         }
     }
     let inputs = scope_inputs(finding, process, snapshot);
@@ -102,16 +102,16 @@ pub(super) fn exempts<'a>(
         let certain = reported.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
-                return Exempts::Wholly(keep, true);
+                return ExemptionMatch::Wholly(keep, true);
             }
             Some(false) => whole = whole.or(Some(keep)),
             None => {}
         }
     }
     match whole {
-        Some(keep) => Exempts::Wholly(keep, false),
-        None if in_part => Exempts::InPart,
-        None => Exempts::No,
+        Some(keep) => ExemptionMatch::Wholly(keep, false),
+        None if in_part => ExemptionMatch::InPart,
+        None => ExemptionMatch::No,
     }
 }
 

@@ -186,8 +186,9 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
     for row in input.process_history.rows() {
         let device = input.rule_input.history.device_of(row);
         let gpu = device.index();
-        let phase =
-            device.low_power_phase().filter(|phase| phase.who == input.process_history.identity());
+        let phase = device
+            .low_power_phase()
+            .filter(|phase| phase.process == input.process_history.identity());
         // A recording can list a process twice on a GPU.
         if hung.iter().any(|hung_gpu| hung_gpu.gpu.index == gpu) {
             continue;
@@ -202,7 +203,7 @@ fn process(input: ProcessInput<'_>, output: &mut RuleOutput) {
         let active = input.rule_input.active_finding(input.process.identity());
         let is_active = active
             .is_some_and(|finding| finding.gpus.iter().any(|finding_gpu| finding_gpu.index == gpu));
-        let work = device.work(phase.who);
+        let work = device.work(phase.process);
         let evidence = work.and_then(|work| evidence(phase, work, &settings, is_active));
         let Some(evidence) = evidence else {
             continue;
@@ -245,7 +246,7 @@ fn is_job_working(input: ProcessInput<'_>) -> bool {
     histories.into_iter().any(|other| {
         let spins = |row: &RowHistory| {
             let phase = history.device_of(row).low_power_phase();
-            phase.is_some_and(|phase| phase.who == other.identity())
+            phase.is_some_and(|phase| phase.process == other.identity())
         };
         let uses = |row: &RowHistory| row.last_use() == Use::Used;
         !other.rows().is_empty()

@@ -133,7 +133,7 @@ fn unresolved_row(
     process: Option<&Process>,
     output: &mut RuleOutput,
 ) {
-    if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
+    if row.kind == ProcessType::Graphics || Use::from_row(gpu, row) == Use::Used {
         return;
     }
     let subject = ScopeInput { held_bytes: row.used_bytes, ..input.scope_on(process, gpu) };

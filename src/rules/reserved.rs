@@ -81,7 +81,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     }
     let gpus = &input.snapshot.gpus;
     let names = |reservation: &&Reservation| {
-        let mut indices = reservation.places(gpus).into_iter();
+        let mut indices = reservation.gpu_indices(gpus).into_iter();
         indices.any(|index| gpus[index].index == gpu.index)
     };
     // If several jobs reserve the GPU, report the earliest reservation.
@@ -103,7 +103,7 @@ fn gpu(input: RuleInput<'_>, gpu: &Gpu, device: &Device, output: &mut RuleOutput
     }
     // A single finding covers all unused GPUs of the holder and is reported with the first of them.
     let unused: Vec<(&Gpu, &Streak)> = holder
-        .places(gpus)
+        .gpu_indices(gpus)
         .into_iter()
         .filter_map(|index| {
             let gpu = &gpus[index];

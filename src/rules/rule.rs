@@ -320,7 +320,7 @@ impl<'a> RuleInput<'a> {
             resolved_at: None,
             memory_bytes: subject::total_bytes(&parts.gpus),
             gpus: parts.gpus,
-            process: process.map(FindingProcess::of),
+            process: process.map(FindingProcess::new),
             evidence: parts.evidence,
             // The message contains names that processes control, and emails show it without further escaping.
             message: escape(&parts.message).into_owned(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::setting;
 use crate::model::field::Field;
-use crate::model::row::{Me, ProcessRow};
+use crate::model::row::{CurrentUser, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
@@ -72,8 +72,9 @@ impl Scope {
     /// Returns whether the scope matches, or `None` if that is unknown.
     pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
         // The result does not depend on the user who asks, because scopes cannot contain `is`.
-        let matches =
-            |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
+        let matches = |selector: &Selector| {
+            input.with_row(|row| selector.answer(row, &CurrentUser::default()))
+        };
         self.selector.as_ref().map_or(Some(true), matches)
     }
 }

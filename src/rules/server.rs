@@ -17,7 +17,7 @@ use crate::model::{Process, Snapshot};
 
 /// Returns whether the process is or may be a server. No rule may end a server merely because it is unused.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
-    is_server_by(process, &NameFacts::of(process), snapshot) != Some(false)
+    is_server_by(process, &NameFacts::new(process), snapshot) != Some(false)
 }
 
 /// Returns whether the process is a server, or `None` if that is unknown. Uses the cached facts about the names of
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn is_server_alone(process: &Process) -> Option<bool> {
-        is_server_by(process, &NameFacts::of(process), &Snapshot::new(Time::default()))
+        is_server_by(process, &NameFacts::new(process), &Snapshot::new(Time::default()))
     }
 
     #[test]

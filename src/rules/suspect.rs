@@ -336,7 +336,7 @@ impl SuspectInput<'_> {
         Suspect {
             rule: Arc::clone(&candidate.rule),
             kind,
-            process: FindingProcess::of(self.process),
+            process: FindingProcess::new(self.process),
             memory_bytes: subject::total_bytes(&candidate.gpus),
             since: candidate.since,
             seen_seconds: seconds,

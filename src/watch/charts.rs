@@ -16,7 +16,7 @@ use super::theme::{ChartColor, Styles};
 use super::view::chart::{self, ChartWindow};
 use super::view::plot::{FindingMark, Plot, Scale};
 use super::view_model::{Subject, percent};
-use crate::history::memory_series::{Bucket, Courses, MemorySeries};
+use crate::history::memory_series::{AllSeries, Bucket, MemorySeries};
 use crate::model::finding::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
@@ -56,15 +56,15 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let Some(screenful) = app.screenful.as_ref().filter(|_| !layout.charts.is_empty()) else {
         return;
     };
-    let courses = &app.judged.courses;
-    let window = window(courses, &screenful.snapshot);
+    let all_series = &app.judged.all_series;
+    let window = window(all_series, &screenful.snapshot);
     let charts = |series| HistoryCharts::new(series, window, styles);
     if let Some(subject) = process(app, layout) {
-        charts(subject.memory_series(courses)).draw_process(&subject, layout.charts, canvas);
+        charts(subject.memory_series(all_series)).draw_process(&subject, layout.charts, canvas);
     } else if let Some(grid) = gpu_grid(app, layout) {
         for (at, gpu) in app.shown_gpus().into_iter().enumerate() {
             let title = format!("GPU {} ", gpu.index);
-            charts(courses.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
+            charts(all_series.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
         }
     }
 }
@@ -82,8 +82,9 @@ pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
 
 pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else { return };
-    let courses = &app.judged.courses;
-    let charts = HistoryCharts::new(courses.gpu(gpu), window(courses, &screenful.snapshot), styles);
+    let all_series = &app.judged.all_series;
+    let charts =
+        HistoryCharts::new(all_series.gpu(gpu), window(all_series, &screenful.snapshot), styles);
     charts.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
@@ -96,8 +97,8 @@ pub fn draw_process_page(
     area: Rect,
     canvas: &mut Buffer,
 ) {
-    let courses = &app.judged.courses;
-    let window = window(courses, subject.snapshot);
+    let all_series = &app.judged.all_series;
+    let window = window(all_series, subject.snapshot);
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none());
     let settings = finding.zip(subject.gpu).and_then(|(finding, gpu)| {
         let mut rules = app.judged.engine.settings().rules().iter();
@@ -124,16 +125,16 @@ pub fn draw_process_page(
         false => beside(area),
     };
     let charts = |series, marks| HistoryCharts { series, window, styles, marks };
-    let gpu = charts(subject.memory_series(courses), [min_memory, mark(None)]);
+    let gpu = charts(subject.memory_series(all_series), [min_memory, mark(None)]);
     gpu.draw_process(subject, cells[0], canvas);
     charts(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
 /// Returns the time span of all charts, from the earliest charted sample of a GPU to the displayed sample.
-pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
+pub fn window(all_series: &AllSeries, snapshot: &Snapshot) -> ChartWindow {
     let gpus = snapshot.gpus.iter();
     let firsts = gpus.filter_map(|gpu| {
-        let series = courses.gpu(gpu)?;
+        let series = all_series.gpu(gpu)?;
         let held = series.buckets().first().map(|bucket| bucket.since);
         let used = series.loads().first().map(|load| load.since);
         held.into_iter().chain(used).min()

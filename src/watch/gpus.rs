@@ -78,27 +78,27 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let (shown, gpus) = (app.shown_shares(), app.shown_gpus());
     match layout.gpu_form {
         Form::Cards => {
-            let window = window(&app.judged.courses, snapshot);
+            let window = window(&app.judged.all_series, snapshot);
             for (at, &(gpu, shares)) in shown.iter().enumerate() {
                 let card = Card {
                     snapshot,
                     gpu,
                     shares,
-                    charts: HistoryCharts::new(app.judged.courses.gpu(gpu), window, styles),
+                    charts: HistoryCharts::new(app.judged.all_series.gpu(gpu), window, styles),
                     styles,
                 };
                 card.draw(card_area(area, shown.len(), at), canvas);
             }
         }
         Form::Lines => {
-            let window = window(&app.judged.courses, snapshot);
+            let window = window(&app.judged.all_series, snapshot);
             let columns = GpuColumns::new(&shown, area.width);
             let mut writer = LineWriter::new(canvas, heading, 0);
             columns.heading(&window.label(), styles, &mut writer);
             let has_parts = has_room_for_parts(&gpus, area);
             let mut line = 0;
             for &(gpu, shares) in &shown {
-                let series = (app.judged.courses.gpu(gpu), window);
+                let series = (app.judged.all_series.gpu(gpu), window);
                 let mut writer = LineWriter::new(canvas, area, line);
                 columns.line(snapshot, (gpu, shares), series, styles, &mut writer);
                 line += 1;

@@ -345,7 +345,7 @@ mod tests {
     use crate::reclaim::worker::mailbox::mailbox;
     use crate::rules::{Engine, RuleSet};
     use crate::source::remote::RemoteHost;
-    use crate::watch::Past;
+    use crate::watch::EarlierHistory;
     use crate::watch::testing::{lines, show_sample};
     use crate::watch::tests::sample;
     use crate::watch::theme::Theme;
@@ -353,7 +353,7 @@ mod tests {
     /// Creates a list of `count` machines. Machine N has N GPUs; the last machine has not answered.
     fn stage(count: u32, (width, height): (u16, u16)) -> Stage {
         let options = Options {
-            me: crate::model::row::Me::default(),
+            me: crate::model::row::CurrentUser::default(),
             filter: None,
             sort: None,
             columns: None,
@@ -367,7 +367,7 @@ mod tests {
         let mut stage = Stage::new(&options, count as usize);
         for number in 1..=count {
             let host = RemoteHost { name: format!("gpu{number:02}").into(), command: "".into() };
-            let past = Past::new(Engine::new(RuleSet::default()));
+            let past = EarlierHistory::new(Engine::new(RuleSet::default()));
             let mut app = options.clone().start(None, Some(host), past, width, height);
             match number == count {
                 true => app.trouble = Some("ssh failed: no route".to_owned()),

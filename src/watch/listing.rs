@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use super::view_model::{RowKey, Screenful, Sort, Subject};
-use crate::history::memory_series::Courses;
+use crate::history::memory_series::AllSeries;
 use crate::model::family::{Family, families};
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::model::{Process, Selector};
 use crate::units::{Bytes, MIB};
 
@@ -54,7 +54,7 @@ impl Choice {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    fn matches(&self, subject: &Subject<'_>, me: &Me) -> bool {
+    fn matches(&self, subject: &Subject<'_>, me: &CurrentUser) -> bool {
         (!self.mine || subject.is_of(me) == Some(true))
             && (!self.only_findings || subject.finding.is_some())
             && !(self.hide_small && is_small(subject))
@@ -96,8 +96,13 @@ pub struct Listing {
 }
 
 impl Listing {
-    pub fn new(screenful: &Screenful, courses: &Courses, choice: &Choice, me: &Me) -> Self {
-        let mut order = screenful.order(choice.sort, courses);
+    pub fn new(
+        screenful: &Screenful,
+        all_series: &AllSeries,
+        choice: &Choice,
+        me: &CurrentUser,
+    ) -> Self {
+        let mut order = screenful.order(choice.sort, all_series);
         if choice.is_limited() {
             order.retain(|&row| {
                 let subject = screenful.subject(row);

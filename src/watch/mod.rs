@@ -55,9 +55,9 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGHUP;
 
 use crate::deadline::{Deadline, Task};
-use crate::history::memory_series::Courses;
+use crate::history::memory_series::AllSeries;
 use crate::model::Selector;
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::reclaim::worker::mailbox::{MailboxReceiver, Received, mailbox};
 use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::rules::Engine;
@@ -78,7 +78,7 @@ use view_model::Sort;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
-    pub me: Me,
+    pub me: CurrentUser,
     pub filter: Option<Selector>,
     /// `None` restores the saved sort column, or sorts by memory if none was saved.
     pub sort: Option<Column>,
@@ -101,7 +101,7 @@ impl Options {
         self,
         replay: Option<String>,
         host: Option<RemoteHost>,
-        past: Past,
+        past: EarlierHistory,
         columns: u16,
         rows: u16,
     ) -> App {
@@ -114,7 +114,7 @@ impl Options {
             ascii: self.ascii,
         };
         let mut app = App::new(setup, past.engine, self.interval, columns, rows);
-        app.judged.courses = past.courses;
+        app.judged.all_series = past.all_series;
         app.table.choice.filter = self.filter;
         if let Some(column) = self.sort {
             app.table.choice.sort = Sort { column, reversed: false };
@@ -128,15 +128,15 @@ impl Options {
 
 /// History from before the screen started, such as a recording store.
 #[derive(Debug)]
-pub struct Past {
+pub struct EarlierHistory {
     pub engine: Engine,
     /// Memory and utilization over the period that `engine` covers.
-    pub courses: Courses,
+    pub all_series: AllSeries,
 }
 
-impl Past {
+impl EarlierHistory {
     pub fn new(engine: Engine) -> Self {
-        Self { engine, courses: Courses::default() }
+        Self { engine, all_series: AllSeries::default() }
     }
 }
 
@@ -191,7 +191,7 @@ const BATCH: Duration = Duration::from_millis(8);
 pub struct Watched {
     pub host: Option<RemoteHost>,
     pub source: Box<dyn Source>,
-    pub past: Past,
+    pub past: EarlierHistory,
     pub worker: ReclaimWorker,
 }
 

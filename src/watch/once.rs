@@ -17,7 +17,7 @@ use ratatui::style::{Color, Modifier};
 use super::gpus::sum;
 use super::keys::named;
 use super::text::head;
-use super::{Control, Options, Past, view};
+use super::{Control, EarlierHistory, Options, view};
 use crate::model::Snapshot;
 use crate::reclaim::worker::{ReclaimRequest, ReclaimWorker};
 use crate::report::escape::escape;
@@ -75,19 +75,19 @@ pub enum OnceError {
 
 /// A screen without a terminal.
 #[derive(Debug)]
-pub struct Still {
+pub struct StillScreen {
     app: App,
     interval: Duration,
     now: Duration,
 }
 
-impl Still {
+impl StillScreen {
     /// Creates a screen of `size` (columns, rows) for the recording `replay`, for a remote host, or for this machine.
     pub fn new(
         options: Options,
         replay: Option<String>,
         host: Option<RemoteHost>,
-        past: Past,
+        past: EarlierHistory,
         (columns, rows): (u16, u16),
     ) -> Self {
         let interval = options.interval;

@@ -16,7 +16,7 @@ use super::theme::Styles;
 use super::view::line_writer::LineWriter;
 use super::view_model::Subject;
 use crate::explain::page::ExplainPage;
-use crate::explain::{self, KnownSoFar, More};
+use crate::explain::{self, ExplainInput, More};
 use crate::history::memory_series::MemorySeries;
 use crate::model::field::GROUPED;
 use crate::model::finding::{Finding, OwnCommands};
@@ -24,7 +24,7 @@ use crate::model::row::ProcessRow;
 use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::commands;
-use crate::reclaim::commands::Typist;
+use crate::reclaim::commands::CommandUser;
 use crate::reclaim::worker::ReclaimRequest;
 use crate::report::environment;
 use crate::report::explain::{PageStyle, text as explain_text};
@@ -216,7 +216,7 @@ fn host(app: &App, about: About) -> MemorySeries {
         return MemorySeries::default();
     };
     let samples = app.timeline.samples_of(identity);
-    MemorySeries::of(samples.map(|(time, process)| {
+    MemorySeries::from_samples(samples.map(|(time, process)| {
         (time, process.rss_bytes, process.cpu_percent.map(|percent| percent.round() as u32))
     }))
 }
@@ -377,14 +377,14 @@ fn report(
     asked: Option<&Finding>,
     last: &Snapshot,
 ) -> Option<ExplainPage> {
-    let typist = match app.setup.me.uid.filter(|_| app.is_local()) {
-        Some(uid) => Typist::User(uid),
-        None if app.setup.host.is_some() => Typist::Elsewhere,
-        None => Typist::Owner,
+    let command_user = match app.setup.me.uid.filter(|_| app.is_local()) {
+        Some(uid) => CommandUser::User(uid),
+        None if app.setup.host.is_some() => CommandUser::Elsewhere,
+        None => CommandUser::Owner,
     };
-    let inputs = KnownSoFar {
+    let inputs = ExplainInput {
         engine: &app.judged.engine,
-        courses: &app.judged.courses,
+        all_series: &app.judged.all_series,
         last,
         needed: app.judged.engine.settings().longest(),
         more: match app.setup.replay {
@@ -393,7 +393,8 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            let mut commands = commands::own_commands(&app.judged.engine, process, last, typist);
+            let mut commands =
+                commands::own_commands(&app.judged.engine, process, last, command_user);
             if let Some(host) = &app.setup.host {
                 let on_host = |command: Option<String>| command.map(|command| host.typed(&command));
                 commands = OwnCommands {

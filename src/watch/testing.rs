@@ -9,7 +9,7 @@ use super::once::Keys;
 use super::state::{App, Effect, Event, Setup};
 use super::update::update;
 use crate::model::Snapshot;
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::rules::{Engine, RuleSet};
 
 /// Creates a colour screen for this machine, with a sampling interval of two seconds and without samples.
@@ -23,7 +23,7 @@ pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)
         host: None,
         replay: replay.map(str::to_owned),
         version: "0.1.0",
-        me: Me::default(),
+        me: CurrentUser::default(),
         has_color: true,
         ascii: false,
     };

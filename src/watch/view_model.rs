@@ -12,12 +12,12 @@ use foldhash::HashMap;
 use super::column::Column;
 use super::memory_shares::{GpuShares, UseVerdict};
 use super::text::columns;
-use crate::history::memory_series::{Courses, MemorySeries, seen_until};
+use crate::history::memory_series::{AllSeries, MemorySeries, seen_until};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
 use crate::model::finding::{Finding, Undecided};
 pub use crate::model::row::percent;
-use crate::model::row::{ProcessRow, RowPlace, places};
+use crate::model::row::{ProcessRow, RowIndices, places};
 use crate::model::snapshot::ProcessesByPid;
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
@@ -64,7 +64,7 @@ pub struct RowView {
     /// NVML's entry, without values if NVML does not list the process.
     pub entry: GpuProcess,
     pub is_listed: bool,
-    place: RowPlace,
+    place: RowIndices,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,13 +84,13 @@ impl<'a> Deref for Subject<'a> {
 
 impl Subject<'_> {
     /// Returns the process's memory on this GPU over time, if it ever held any.
-    pub fn memory_series<'c>(&self, courses: &'c Courses) -> Option<&'c MemorySeries> {
-        courses.row(self.row.key.identity, self.gpu?, self.entry?)
+    pub fn memory_series<'c>(&self, all_series: &'c AllSeries) -> Option<&'c MemorySeries> {
+        all_series.row(self.row.key.identity, self.gpu?, self.entry?)
     }
 
     /// Returns the memory growth in bytes over [`WINDOW_SECONDS`] before this sample.
-    pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
-        growth_bytes(self.memory_series(courses)?, self.snapshot.time)
+    pub fn growth_bytes(&self, all_series: &AllSeries) -> Option<i64> {
+        growth_bytes(self.memory_series(all_series)?, self.snapshot.time)
     }
 }
 
@@ -253,11 +253,11 @@ impl Screenful {
     }
 
     /// Returns row indices in sorted order. Ties are sorted by GPU and PID, so that rows do not jump.
-    pub fn order(&self, sort: Sort, courses: &Courses) -> Vec<usize> {
+    pub fn order(&self, sort: Sort, all_series: &AllSeries) -> Vec<usize> {
         let value = |row| {
             let subject = self.parts(row);
             let growth_bytes = match sort.column {
-                Column::History => subject.growth_bytes(courses),
+                Column::History => subject.growth_bytes(all_series),
                 _ => None,
             };
             let facts = ProcessRow { growth_bytes, ..*subject };
@@ -350,8 +350,8 @@ mod tests {
     use crate::units::GIB;
     use crate::watch::sample;
 
-    fn pids(screenful: &Screenful, sort: Sort, courses: &Courses) -> Vec<u32> {
-        let order = screenful.order(sort, courses).into_iter();
+    fn pids(screenful: &Screenful, sort: Sort, all_series: &AllSeries) -> Vec<u32> {
+        let order = screenful.order(sort, all_series).into_iter();
         order.map(|at| screenful.rows[at].key.identity.pid).collect()
     }
 
@@ -363,14 +363,14 @@ mod tests {
         let unknown = sample::pid(0, 1);
         for reversed in [false, true] {
             let sort = Sort { column: Column::Memory, reversed };
-            let pids = pids(&screenful, sort, &Courses::default());
+            let pids = pids(&screenful, sort, &AllSeries::default());
             assert_eq!(pids.last(), Some(&unknown), "{reversed}");
         }
     }
 
     #[test]
     fn every_column_sorts_in_both_directions() {
-        let courses = sample::courses(&sample::snapshot(2, 5), 8);
+        let all_series = sample::all_series(&sample::snapshot(2, 5), 8);
         let mut snapshot = sample::snapshot(2, 5);
         snapshot.processes[3].systemd_unit = Some("vllm.service".into());
         snapshot.processes[4].systemd_unit = Some("train.service".into());
@@ -378,7 +378,7 @@ mod tests {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         });
         for column in Column::ALL {
-            let sorted = |reversed| pids(&screenful, Sort { column, reversed }, &courses);
+            let sorted = |reversed| pids(&screenful, Sort { column, reversed }, &all_series);
             let (default, reversed) = (sorted(false), sorted(true));
             assert_eq!(default.len(), 10);
             if column != Column::Finding {
@@ -430,15 +430,15 @@ mod tests {
         let grown = |bytes: &[(f64, u64)]| {
             let mut snapshot = sample::snapshot(1, 1);
             let now = snapshot.time;
-            let mut courses = Courses::default();
+            let mut all_series = AllSeries::default();
             for &(before, bytes) in bytes {
                 snapshot.time = now.plus_seconds(-before);
                 sample::entry(&mut snapshot, 0, 0).used_bytes = Some(bytes);
-                courses.observe(&snapshot);
+                all_series.observe(&snapshot);
             }
             let gpu = &snapshot.gpus[0];
             let row = &gpu.processes.as_ref().unwrap()[0];
-            growth_bytes(courses.row(snapshot.processes[0].identity(), gpu, row).unwrap(), now)
+            growth_bytes(all_series.row(snapshot.processes[0].identity(), gpu, row).unwrap(), now)
         };
         assert_eq!(grown(&[(9000.0, 40 * GIB), (80.0, GIB), (0.0, 9 * GIB)]), Some(8 * GIB as i64));
         assert_eq!(grown(&[(40.0, 40 * GIB), (0.0, GIB)]), Some(-39 * GIB as i64));

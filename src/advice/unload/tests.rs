@@ -17,7 +17,10 @@ fn answer(status: u16, body: &str) -> UnloadAnswer {
 }
 
 fn deeds(row: &UnloadServer) -> Vec<ServerRequest> {
-    let facts = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
+    let facts = ServerFacts {
+        models: vec!["a/b:1".to_owned(), "MODEL".to_owned()],
+        ..ServerFacts::default()
+    };
     row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&facts))
 }
 
@@ -226,7 +229,7 @@ fn metrics_are_summed_and_missing_ones_are_unknown() {
         assert_eq!(metric(text, name), None, "{name}");
     }
     let zero = Question { zero: vec!["b".into(), "a".into()], ..Question::default() };
-    let check = |status, text| zero.check(&answer(status, text), &mut Known::default());
+    let check = |status, text| zero.check(&answer(status, text), &mut ServerFacts::default());
     assert_eq!(check(200, "a 0\nb 0\n"), Ok(()));
     assert!(matches!(check(200, text), Err(AnswerVerdict::Busy(_))));
     assert!(matches!(check(200, "b 0\n"), Err(AnswerVerdict::Unknown(_))));
@@ -273,13 +276,13 @@ fn no_malformed_answer_proves_a_server_idle() {
         let idle = || api.clone().flat_map(|api| &api.idle);
         for body in bodies {
             let refuses = |question: &Question| {
-                question.check(&answer(200, body), &mut Known::default()).is_err()
+                question.check(&answer(200, body), &mut ServerFacts::default()).is_err()
             };
             assert!(idle().any(refuses), "{} {:.40}", row.name, body);
         }
         for question in idle().chain(api.clone().flat_map(|api| &api.at_deed)) {
             for status in [301, 401, 404, 500] {
-                let judged = question.check(&answer(status, "{}"), &mut Known::default());
+                let judged = question.check(&answer(status, "{}"), &mut ServerFacts::default());
                 assert!(judged.is_err() || question.may_be_absent, "{} {status}", row.name);
             }
         }
@@ -290,7 +293,7 @@ fn no_malformed_answer_proves_a_server_idle() {
 fn answers_map_to_the_right_verdict() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let asked = |question: &Question, status, body: &str| {
-        let mut facts = Known::default();
+        let mut facts = ServerFacts::default();
         (question.check(&answer(status, body), &mut facts), facts)
     };
     let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
@@ -323,7 +326,7 @@ fn answers_map_to_the_right_verdict() {
     let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
     assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
     let done = api("ollama").done.as_ref().unwrap();
-    let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
+    let judge = |body| done.check_done(&answer(200, body), &mut ServerFacts::default());
     assert_eq!(judge(r#"{"models": []}"#), Ok(()));
     assert_eq!(judge(r#"{"models": [{"name": "a"}]}"#), Err(AnswerVerdict::NotYet));
     assert!(matches!(judge("{}"), Err(AnswerVerdict::Another(_))));
@@ -333,7 +336,7 @@ fn answers_map_to_the_right_verdict() {
 fn commands_are_quoted() {
     let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
     let line = |name, model: &str, base| {
-        let facts = Known { models: vec![model.to_owned()], ..Known::default() };
+        let facts = ServerFacts { models: vec![model.to_owned()], ..ServerFacts::default() };
         api(name).deeds(&facts)[0].command(base, api(name).key())
     };
     assert_eq!(
@@ -363,7 +366,7 @@ fn advice_matches_the_unload_table() {
             continue;
         };
         held += 1;
-        let facts = Known { models: vec!["MODEL".to_owned()], ..Known::default() };
+        let facts = ServerFacts { models: vec!["MODEL".to_owned()], ..ServerFacts::default() };
         for ask in api.deeds(&facts) {
             assert!(text.contains(&ask.path), "{}: {} is not in {text}", row.name, ask.path);
         }

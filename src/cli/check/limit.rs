@@ -27,7 +27,7 @@ pub(super) fn judge(
                 });
             }
             let actual_bytes = actual.ok();
-            let limit_bytes = amount.of(gpu.memory.map(|memory| memory.total_bytes));
+            let limit_bytes = amount.in_bytes(gpu.memory.map(|memory| memory.total_bytes));
             verdicts.push(LimitVerdict {
                 limit,
                 gpu: gpu.index,

@@ -8,7 +8,7 @@ use super::limit;
 use super::wait::Wait;
 use crate::cli::args::CheckArgs;
 use crate::cli::selection::{RecordedUsers, Selection};
-use crate::cli::store::{self, Fed};
+use crate::cli::store::{self, LoadedHistory};
 use crate::cli::{UsageError, unreadable};
 use crate::explain::{Marks, holders_table};
 use crate::history::Resets;
@@ -39,7 +39,7 @@ pub(in crate::cli) struct CheckQuestion {
 
 impl CheckQuestion {
     /// Reads the question from the arguments. Fails if the baseline cannot be read.
-    pub(in crate::cli) fn of(args: &CheckArgs) -> Result<Self, UsageError> {
+    pub(in crate::cli) fn from_args(args: &CheckArgs) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
         let limits = limits.into_iter().filter_map(|(limit, amount)| Some((limit, amount?)));
@@ -63,7 +63,7 @@ pub(in crate::cli) struct CheckVerdict {
     commands: CommandSource,
     is_without_rules: bool,
     first: Option<Time>,
-    last: Option<Last>,
+    last: Option<LastSnapshot>,
     /// Ids of the selected findings, including resolved ones.
     selected: HashSet<Arc<str>>,
     /// `true` for live snapshots, `false` for a recording.
@@ -77,7 +77,7 @@ pub(in crate::cli) struct CheckVerdict {
 
 /// Parts of the last snapshot that the report needs.
 #[derive(Debug)]
-struct Last {
+struct LastSnapshot {
     time: Time,
     /// The whole snapshot, if the report shows processes on awaited GPUs or commands in findings.
     whole: Option<Snapshot>,
@@ -159,7 +159,7 @@ impl CheckVerdict {
         &mut self,
         live: &Live,
         ask: store::Ask<'_>,
-    ) -> Result<Fed, recording::RecordingError> {
+    ) -> Result<LoadedHistory, recording::RecordingError> {
         let (selection, selected) = (&self.question.selection, &mut self.selected);
         let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {
             select(selection, engine, snapshot, selected);
@@ -210,7 +210,7 @@ impl CheckVerdict {
         let mut errors = snapshot.errors;
         errors.extend(unknown);
         self.first.get_or_insert(snapshot.time);
-        self.last = Some(Last {
+        self.last = Some(LastSnapshot {
             time: snapshot.time,
             whole,
             gpus: snapshot.gpus.len(),
@@ -305,7 +305,7 @@ impl CheckVerdict {
                 .zip(time)
                 .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
-            counts: Counts::of(&findings),
+            counts: Counts::new(&findings),
             reclaimable: self.reclaimable(&findings, &suspects),
             rules_applied: !self.is_without_rules,
             findings,

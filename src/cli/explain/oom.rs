@@ -101,9 +101,9 @@ fn observe(
     let at = typed(now, Some(now))?;
     let ask =
         store::Ask { until: at, ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK) };
-    let SampledHistory { engine, courses, last, .. } = history;
+    let SampledHistory { engine, all_series, last, .. } = history;
     store::feed_each(engine, &live, ask, |engine, snapshot| {
-        courses.follow(engine.history(), snapshot);
+        all_series.follow(engine.history(), snapshot);
         *last = at.map(|_| snapshot.clone());
     })?;
     match at {

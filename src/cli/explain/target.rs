@@ -93,7 +93,7 @@ fn find_pid(pid: u32, history: &SampledHistory, last: &Snapshot) -> anyhow::Resu
     if last.gpus.iter().any(is_listed) || last.process(pid).is_some() {
         return Ok(ExplainSubject::Process(pid, None));
     }
-    let mut message = match history.courses.last_on_gpu(pid) {
+    let mut message = match history.all_series.last_on_gpu(pid) {
         Some((time, gpu)) => {
             format!("pid {pid} was on GPU {gpu} until {}, and is on none now", time.local())
         }

@@ -40,7 +40,7 @@ fn shown(history: &SampledHistory, typed: &str) -> (ExplainPage, String) {
 fn refused(history: &SampledHistory, typed: &str) -> (Exit, String) {
     let target = TypedTarget::parse(typed).unwrap();
     let error = target.find(history, history.last.as_ref().unwrap()).unwrap_err();
-    (Exit::of(&error), format!("{error:#}"))
+    (Exit::from_error(&error), format!("{error:#}"))
 }
 
 fn words(text: &str) -> Option<Arc<str>> {

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::cli::args::{Global, ReapArgs};
 use crate::cli::selection::{RecordedUsers, Selection};
 use crate::cli::session::{self, SampleWindow};
-use crate::cli::store::{self, Fed};
+use crate::cli::store::{self, LoadedHistory};
 use crate::cli::{config, recorded, warn};
 use crate::config::Config;
 use crate::model::finding::Undecided;
@@ -65,7 +65,7 @@ impl Observation {
                 selection.check_users()?;
                 let names_processes = targets.is_named() && !targets.names_findings();
                 let fed = if names_processes && !selection.needs_history() {
-                    Fed::default()
+                    LoadedHistory::default()
                 } else {
                     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_CHECK);
                     store::feed(&mut engine, machine, ask)?
@@ -109,7 +109,7 @@ fn sample_window(
     live: &mut Live,
     engine: &mut Engine,
     (args, targets): (&ReapArgs, &Targets),
-    fed: Fed,
+    fed: LoadedHistory,
 ) -> anyhow::Result<Snapshot> {
     let is_named = targets.is_named();
     let usual = if is_named || fed.suffices { SHORT_WINDOW } else { store::WINDOW };

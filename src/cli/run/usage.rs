@@ -11,7 +11,7 @@ use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
 use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot};
 use crate::reclaim::commands;
-use crate::reclaim::commands::Typist;
+use crate::reclaim::commands::CommandUser;
 use crate::report::run::{HeldMemory, LeastFree, OtherHolder, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 
@@ -157,7 +157,7 @@ impl Usage {
         is_ours: impl Fn(&Process) -> bool,
     ) -> Option<Vec<HeldMemory>> {
         let ours = self.ours(snapshot, is_ours);
-        let typist = Typist::User(rustix::process::geteuid().as_raw());
+        let command_user = CommandUser::User(rustix::process::geteuid().as_raw());
         let mut held = Vec::new();
         for gpu in &snapshot.gpus {
             // A process that the command left behind can have allocated memory after the last sample.
@@ -168,10 +168,10 @@ impl Usage {
             for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
                 let Some(process) = snapshot.process(row.pid) else { continue };
                 let commands_for =
-                    commands::own_commands(&self.engine, Some(process), snapshot, typist);
+                    commands::own_commands(&self.engine, Some(process), snapshot, command_user);
                 let last_known = process.while_alive();
                 held.push(HeldMemory {
-                    process: FindingProcess::of(&last_known),
+                    process: FindingProcess::new(&last_known),
                     name: name_of(&last_known),
                     gpu: gpu.index,
                     used_bytes: row.used_bytes,
@@ -224,11 +224,11 @@ impl Usage {
                 sum_so_far.zip(row.used_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
         }
         let holder = |(pid, used_bytes): (u32, Option<u64>)| {
-            let process = snapshot.process(pid).map(FindingProcess::of);
+            let process = snapshot.process(pid).map(FindingProcess::new);
             let (finding, suspect) = self.unused_kinds(pid);
             OtherHolder {
                 process: process
-                    .unwrap_or_else(|| FindingProcess::of(&Process { pid, ..Process::default() })),
+                    .unwrap_or_else(|| FindingProcess::new(&Process { pid, ..Process::default() })),
                 name: who(snapshot, pid).0,
                 used_bytes,
                 finding,
@@ -316,7 +316,7 @@ fn run_gpu(gpu: &Gpu) -> RunGpu {
 
 fn run_process(process: &Process, gpu: u32) -> RunProcess {
     RunProcess {
-        process: FindingProcess::of(process),
+        process: FindingProcess::new(process),
         name: name_of(process),
         gpu,
         figures: RunFigures::default(),

@@ -19,7 +19,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn of(start: u32, value: u32) -> Self {
+    pub(super) fn new(start: u32, value: u32) -> Self {
         Self { start, low: value, high: value, held: 0, samples: 1 }
     }
 

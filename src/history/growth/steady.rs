@@ -14,7 +14,7 @@ const SLOW_FOR_SECONDS: u32 = 90;
 /// Replaces [`SLOW_FOR_SECONDS`] for irregular growth, whose rises can be rare by chance.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
-struct Passing {
+struct GrowthCandidate {
     since: u32,
     trend: Trend,
     /// Seconds for which windows must pass before growth is reported. This excludes memory that jumps up and down,
@@ -61,7 +61,7 @@ impl GrowthDetector {
                         steady.trend = Trend { since, ..passing.trend };
                     }
                 } else if self.series.now - passes_since >= passing.probation {
-                    let steady = Steady::of(&self.series, passing.since, passing.trend);
+                    let steady = Steady::new(&self.series, passing.since, passing.trend);
                     // A window can pass although its growth has already stopped.
                     self.steady = Some(steady).filter(|steady| !steady.has_stopped());
                 }
@@ -79,8 +79,8 @@ impl GrowthDetector {
         (self.steady, self.passes_since) = (None, None);
     }
 
-    fn passing(&self) -> Option<Passing> {
-        let view = View::of(&self.series);
+    fn passing(&self) -> Option<GrowthCandidate> {
+        let view = View::new(&self.series);
         if view.risen(0) < LEAST_RISE || self.series.now < SHORTEST_SECONDS {
             return None;
         }
@@ -108,7 +108,7 @@ impl GrowthDetector {
         // Put memory on probation if it falls by more than half as much as it rises.
         let (up, down) = view.ups_and_downs(window.start);
         let probation = if down > up / 2.0 { (window.end - window.start) / 12 } else { 0 };
-        Some(Passing { since, trend, probation })
+        Some(GrowthCandidate { since, trend, probation })
     }
 
     /// Returns whether growth continues although no window passes, because of a peak or a pause.
@@ -119,7 +119,7 @@ impl GrowthDetector {
         }
         let passed = self.series.now - steady.passed_at;
         let grace = ((self.series.now - steady.since) / 12).clamp(300, 600);
-        let view = View::of(&self.series);
+        let view = View::new(&self.series);
         let (since, until) = (steady.since, steady.rose_at());
         let is_even = view.unevenness(since, until) < EVEN;
         let slow_for = if is_even { SLOW_FOR_SECONDS } else { SLOW_BY_CHANCE_SECONDS };
@@ -212,7 +212,7 @@ struct Stop {
 }
 
 impl Steady {
-    pub(super) fn of(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
+    pub(super) fn new(series: &GrowthSeries, since: u32, trend: Trend) -> Self {
         let first = series.buckets.partition_point(|it| it.start <= since).saturating_sub(1);
         let start = series.buckets[first].low;
         let mut steady = Self {

@@ -29,7 +29,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn of(series: &'a GrowthSeries) -> Self {
+    pub(super) fn new(series: &'a GrowthSeries) -> Self {
         let (mut floor, mut least) = ([0; MOST_BUCKETS], u32::MAX);
         for (value, bucket) in floor.iter_mut().zip(&series.buckets).rev() {
             least = least.min(bucket.low);

@@ -19,7 +19,7 @@ pub(super) struct Thresholds {
     /// rising slots. If the highs rise as fast as the floor, half of this product is enough.
     patience: f64,
     /// Growth that slows down this much is approaching a level.
-    pub(super) slower: Slower,
+    pub(super) slower: SlowdownLimits,
     /// Whether the thresholds are for growth that has not been detected yet.
     is_first: bool,
 }
@@ -27,14 +27,14 @@ pub(super) struct Thresholds {
 pub(super) const START: Thresholds = Thresholds {
     last_third: 0.7,
     patience: 10.0,
-    slower: Slower { share: 0.75, sure: 1.3 },
+    slower: SlowdownLimits { share: 0.75, sure: 1.3 },
     is_first: true,
 };
 
 pub(super) const KEEP: Thresholds = Thresholds {
     last_third: 0.45,
     patience: 6.0,
-    slower: Slower { share: 0.6, sure: 3.0 },
+    slower: SlowdownLimits { share: 0.6, sure: 3.0 },
     is_first: false,
 };
 
@@ -145,7 +145,7 @@ impl View<'_> {
 // Growth that slows down steadily is not a leak. To detect it, a line is fitted to the rises in the twelfths of the
 // growth. Growth slows down if this line falls steeply enough.
 
-pub(super) struct Slower {
+pub(super) struct SlowdownLimits {
     /// Maximum ratio of the last rise to the first, both on the line.
     pub(super) share: f64,
     /// Minimum fall of the line, in standard errors.
@@ -153,7 +153,7 @@ pub(super) struct Slower {
 }
 
 impl View<'_> {
-    pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
+    pub(super) fn slows(&self, since: u32, end: u32, slower: &SlowdownLimits) -> bool {
         let Some(line) = self.bend(since, end).filter(|_| end.min(self.last_start()) > since)
         else {
             return false;

@@ -195,15 +195,15 @@ fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixSt
 }
 
 impl Connector for ToServer {
-    type Out = Wire;
+    type Out = BufferedStream;
 
     fn connect(
         &self,
         details: &ConnectionDetails<'_>,
         _: Option<()>,
-    ) -> Result<Option<Wire>, ureq::Error> {
+    ) -> Result<Option<BufferedStream>, ureq::Error> {
         let time = details.timeout.not_zero().map(|time| *time);
-        Ok(Some(Wire {
+        Ok(Some(BufferedStream {
             stream: self.open(time)?,
             buffers: LazyBuffers::new(
                 details.config.input_buffer_size(),
@@ -266,19 +266,19 @@ impl Stream {
     }
 }
 
-pub struct Wire {
+pub struct BufferedStream {
     stream: Stream,
     buffers: LazyBuffers,
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for BufferedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The buffers contain the token.
-        f.write_str("Wire(…)")
+        f.write_str("BufferedStream(…)")
     }
 }
 
-impl Transport for Wire {
+impl Transport for BufferedStream {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
     }

@@ -31,7 +31,7 @@ const JOBS_NS: u64 = 5_000_000_000;
 pub(in crate::host) const STEP_DAEMON: &str = "slurmstepd";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::host) struct Above {
+pub(in crate::host) struct AncestorFacts {
     pub step: Option<SlurmStep>,
     /// Pid and start ticks of the first process in the pid namespace, or `None` if it is unknown or if the process is
     /// in gpumem's namespace.
@@ -144,8 +144,12 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     }
 }
 
-pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
-    let mut above = Above::default();
+pub(in crate::host) fn look_above(
+    process: &Process,
+    proc: &Path,
+    content: &mut Vec<u8>,
+) -> AncestorFacts {
+    let mut above = AncestorFacts::default();
     let mut is_within = process.namespace_pid.is_some();
     let mut is_way_in = false;
     let mut below = (process.pid, process.start_ticks.unwrap_or_default());
@@ -243,7 +247,7 @@ pub(in crate::host) fn array_in(
 /// Records the container that the parent of a pid namespace's first process monitors, if the parent belongs to root,
 /// or else the user of the parent. Root also owns the folder of a set-uid program in /proc, so the real user is
 /// checked, too.
-fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
+fn watcher(parent: &Ancestor, above: &mut AncestorFacts, content: &mut Vec<u8>) {
     let status = parent.folder.read(c"status", content, STATUS_BYTES);
     let uids = [status.ok().and_then(|()| parse_status(content).uid), parent.folder.owner().ok()];
     above.user = uids.into_iter().flatten().find(|&uid| uid != 0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use crate::host::owner::above::{Above, Jobs, SlurmStep, array_in, look_above};
+use crate::host::owner::above::{AncestorFacts, Jobs, SlurmStep, array_in, look_above};
 use crate::host::owner::cgroup::{CgroupPlace, parse_cgroup};
 use crate::host::owner::names::{ContainerNames, NameQuestion, Names, name};
 use crate::host::owner::users::Users;
@@ -19,35 +19,35 @@ use crate::model::Process;
 use crate::model::snapshot::{Container, Kubernetes, Slurm};
 
 #[derive(Debug, Default)]
-pub(in crate::host) struct Whereabouts {
+pub(in crate::host) struct ProcessPlace {
     cgroup: Box<[u8]>,
     place: CgroupPlace,
     question: Option<NameQuestion>,
     /// Facts that the ancestors prove. A step that was found once is kept, because that step started the process.
-    above: Above,
+    above: AncestorFacts,
     /// User who created the process's pid namespace, or `None` if it is root.
     user: Option<Arc<str>>,
     /// Whether the process's job is over. The job is named by the cgroup, the ancestors or the environment.
     over: Option<bool>,
 }
 
-pub(in crate::host) struct Around<'a> {
+pub(in crate::host) struct PlaceInput<'a> {
     pub proc: &'a Path,
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
     /// Results of `look_above` in this sample, by the pid of the parent.
-    pub above: &'a mut HashMap<u32, Above>,
+    pub above: &'a mut HashMap<u32, AncestorFacts>,
     pub now_ns: u64,
 }
 
-impl Whereabouts {
+impl ProcessPlace {
     /// Updates `process` from the content of its cgroup file. If `cgroup` is `None`, the previous content is used.
     pub(in crate::host) fn renew(
         &mut self,
         process: &mut Process,
         cgroup: Option<Box<[u8]>>,
-        around: &mut Around<'_>,
+        input: &mut PlaceInput<'_>,
         content: &mut Vec<u8>,
     ) {
         let new = cgroup.filter(|cgroup| *cgroup != self.cgroup);
@@ -59,10 +59,10 @@ impl Whereabouts {
         let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
             // The processes of a job share a parent, so the result for the parent is reused.
             Some(ppid) => {
-                let look = || look_above(process, around.proc, content);
-                around.above.entry(ppid).or_insert_with(look).clone()
+                let look = || look_above(process, input.proc, content);
+                input.above.entry(ppid).or_insert_with(look).clone()
             }
-            None => look_above(process, around.proc, content),
+            None => look_above(process, input.proc, content),
         };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
@@ -76,16 +76,16 @@ impl Whereabouts {
             self.question = NameQuestion::about(&self.place, first);
         }
         self.user = above.user.map(|uid| {
-            let name = around.users.name(uid, around.now_ns);
+            let name = input.users.name(uid, input.now_ns);
             name.unwrap_or_else(|| uid.to_string().into())
         });
         self.above = above;
         self.over = match self.job(process) {
             Some(_) if is_below_step => Some(false),
-            Some(job) => around.jobs.is_over(&job, around.proc, around.now_ns),
+            Some(job) => input.jobs.is_over(&job, input.proc, input.now_ns),
             None => None,
         };
-        self.fill(process, around.names);
+        self.fill(process, input.names);
     }
 
     /// Returns the job whose step daemons are to be searched for, from the ancestors, the cgroup or the environment.
@@ -125,7 +125,7 @@ fn number(process: &Process, key: &str) -> Option<Arc<str>> {
 }
 
 /// Sets where `process` runs. Unchanged strings are kept, because samples share them.
-fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
+fn complete(process: &mut Process, known: &ProcessPlace, names: Option<&ContainerNames>) {
     let place = &known.place;
     let container = container(process, known, names);
     let kubernetes = place.kubernetes.as_deref().map(|pod| {
@@ -158,7 +158,7 @@ fn complete(process: &mut Process, known: &Whereabouts, names: Option<&Container
 /// unknown container. Returns `None` for any other process.
 fn container(
     process: &Process,
-    known: &Whereabouts,
+    known: &ProcessPlace,
     names: Option<&ContainerNames>,
 ) -> Option<Container> {
     let watched = known.above.container.as_ref();
@@ -209,7 +209,7 @@ fn container(
 /// Returns the job and the step that the kernel proves, or `None` if the process is in no job. The environment adds
 /// the name and the array index. It also adds the job's number if the cgroups do not contain it, or if the job has no
 /// step left on this machine.
-fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
+fn slurm(process: &Process, known: &ProcessPlace) -> Option<Slurm> {
     let step: Option<&SlurmStep> = known.above.step.as_ref();
     let known_place = known.place.slurm.as_deref();
     let over = known.over;
@@ -273,10 +273,10 @@ mod tests {
         process
     }
 
-    fn within(path: &str) -> Whereabouts {
-        Whereabouts {
+    fn within(path: &str) -> ProcessPlace {
+        ProcessPlace {
             place: parse_cgroup(format!("0::{path}\n").as_bytes()),
-            ..Whereabouts::default()
+            ..ProcessPlace::default()
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
         assert!(Arc::ptr_eq(&before, process.container.as_ref().unwrap()));
     }
 
-    fn below(path: &str, environ: &str, change: impl Fn(&mut Whereabouts)) -> Process {
+    fn below(path: &str, environ: &str, change: impl Fn(&mut ProcessPlace)) -> Process {
         let mut process = completed(path, environ, None);
         let mut known = within(path);
         change(&mut known);
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_pid_namespace_is_a_container_in_any_cgroup() {
-        let process = |known: &Whereabouts| {
+        let process = |known: &ProcessPlace| {
             let mut process = Process { namespace_pid: Some(1), ..Process::default() };
             complete(&mut process, known, None);
             process.container.unwrap()
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(container.namespace.as_deref(), Some("lab"));
         assert_eq!(container.id.as_deref(), Some("job-7"));
         // The cgroup names a container other than the monitor's.
-        let inner = Whereabouts {
+        let inner = ProcessPlace {
             place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
             ..known
         };

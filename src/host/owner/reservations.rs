@@ -166,7 +166,7 @@ impl Reservations {
         let found = asked.iter().filter_map(|pids| {
             pids.iter().find_map(|pid| {
                 let process = sample.processes.iter().find(|process| process.pid == *pid)?;
-                Reservation::of(process)
+                Reservation::from_environment(process)
             })
         });
         found.collect()

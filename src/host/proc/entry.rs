@@ -16,9 +16,9 @@ use rustix::fs::{Access, access};
 
 use crate::host::gpu::gpu_files::{DescriptorBudget, is_driver_behind_files};
 use crate::host::machine::clocks::read_boot_time;
-use crate::host::owner::above::{Above, Jobs};
+use crate::host::owner::above::{AncestorFacts, Jobs};
 use crate::host::owner::names::Names;
-use crate::host::owner::place::Whereabouts;
+use crate::host::owner::place::ProcessPlace;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::guarded::is_zombie;
@@ -69,7 +69,7 @@ pub struct ProcessEntry {
     pub(in crate::host) visits: u32,
     /// Whether cmdline, environ and maps have not been read yet.
     pub(in crate::host) is_memory_unread: bool,
-    pub(in crate::host) whereabouts: Whereabouts,
+    pub(in crate::host) process_place: ProcessPlace,
     pub(in crate::host) socket_bytes: SocketBytes,
 }
 
@@ -90,7 +90,7 @@ impl ProcessEntry {
             revisit_ns: 0,
             visits: 0,
             is_memory_unread: true,
-            whereabouts: Whereabouts::default(),
+            process_place: ProcessPlace::default(),
             socket_bytes: SocketBytes::default(),
         }
     }
@@ -102,7 +102,7 @@ impl ProcessEntry {
 }
 
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct HostFacts {
     pub roots: Roots,
     /// Whether /proc shows all processes. If it does, a process that is missing from /proc does not exist.
     pub sees_all: bool,
@@ -121,13 +121,13 @@ pub struct Surroundings {
     /// contains the pid of the leader, and whether a zombie is treated as dead.
     leaders: HashMap<(u32, bool), Option<bool>>,
     parents: HashMap<u32, ReadParent>,
-    pub(in crate::host) above: HashMap<u32, Above>,
+    pub(in crate::host) above: HashMap<u32, AncestorFacts>,
     pub(in crate::host) frozen: HashMap<Arc<str>, Option<bool>>,
     pub(in crate::host) descriptors: DescriptorBudget,
     pub(in crate::host) content: Vec<u8>,
 }
 
-impl Surroundings {
+impl HostFacts {
     pub fn new(roots: Roots) -> Self {
         Self {
             // Process 1 always exists. If it is hidden, so are other processes.
@@ -358,8 +358,8 @@ impl Surroundings {
     }
 
     pub fn name(&mut self, entry: &mut ProcessEntry) {
-        if entry.whereabouts.may_have_names() {
-            entry.whereabouts.fill(&mut entry.process, &mut self.names);
+        if entry.process_place.may_have_names() {
+            entry.process_place.fill(&mut entry.process, &mut self.names);
         }
     }
 

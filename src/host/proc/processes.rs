@@ -6,7 +6,7 @@
 use foldhash::{HashMap, HashMapExt as _};
 
 use crate::host::gpu::holders::Holders;
-use crate::host::proc::entry::{Presence, ProcessEntry, Surroundings};
+use crate::host::proc::entry::{HostFacts, Presence, ProcessEntry};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
 use crate::host::{HostError, Roots};
@@ -15,7 +15,7 @@ use crate::model::Process;
 #[derive(Debug)]
 pub struct Processes {
     entries: HashMap<u32, Box<ProcessEntry>>,
-    around: Surroundings,
+    around: HostFacts,
     content: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Processes {
     pub fn new(roots: Roots) -> Self {
         Self {
             entries: HashMap::new(),
-            around: Surroundings::new(roots),
+            around: HostFacts::new(roots),
             content: Vec::with_capacity(STAT_BYTES),
         }
     }

@@ -18,7 +18,7 @@ use rustix::io;
 
 use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
-use crate::host::proc::entry::Surroundings;
+use crate::host::proc::entry::HostFacts;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::tree::Tree;
@@ -69,7 +69,7 @@ struct KnownRelatives {
     connected_to: Option<Arc<[Arc<str>]>>,
 }
 
-impl Surroundings {
+impl HostFacts {
     pub(in crate::host) fn fill_relatives(
         &mut self,
         processes: &mut [Process],
@@ -293,7 +293,7 @@ mod tests {
 
     struct Fake {
         proc: FakeProc,
-        around: Surroundings,
+        around: HostFacts,
         holders: Holders,
         now_ns: u64,
     }
@@ -302,7 +302,7 @@ mod tests {
         fn new() -> Self {
             let proc = FakeProc::new();
             Self {
-                around: Surroundings::new(proc.roots.clone()),
+                around: HostFacts::new(proc.roots.clone()),
                 holders: Holders::new(proc.roots.clone()),
                 proc,
                 now_ns: VALID_NS,

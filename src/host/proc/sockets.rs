@@ -51,7 +51,7 @@ pub(in crate::host) fn holds_listener(
     folder: &Folder,
     address: SocketAddr,
 ) -> Option<bool> {
-    let mut takers: Vec<(Reach, u64)> = Vec::new();
+    let mut takers: Vec<(AddressMatch, u64)> = Vec::new();
     for table in [SocketTable::Tcp, SocketTable::Tcp6] {
         let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
         let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
@@ -59,10 +59,10 @@ pub(in crate::host) fn holds_listener(
     }
     // The kernel prefers sockets that are bound to the exact address (`__inet_lookup_listener` in
     // `net/ipv4/inet_hashtables.c`).
-    if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
-        takers.retain(|(reach, _)| *reach == Reach::Exact);
+    if takers.iter().any(|(reach, _)| *reach == AddressMatch::Exact) {
+        takers.retain(|(reach, _)| *reach == AddressMatch::Exact);
     }
-    let is_reached = takers.iter().any(|(reach, _)| *reach != Reach::Perhaps);
+    let is_reached = takers.iter().any(|(reach, _)| *reach != AddressMatch::Perhaps);
     let sockets = read_held(folder, &roots.dev).ok()?.sockets?;
     if takers.iter().all(|(_, inode)| sockets.inodes.contains(inode)) {
         Some(is_reached)
@@ -82,7 +82,7 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     for table in [SocketTable::Tcp, SocketTable::Tcp6] {
         let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
         ports.extend(places.iter().filter_map(|(inode, bound)| match bound {
-            Bound::Tcp(port, _) if held.inodes.contains(inode) => Some(*port),
+            ListenAddress::Tcp(port, _) if held.inodes.contains(inode) => Some(*port),
             _ => None,
         }));
     }
@@ -126,7 +126,7 @@ struct Tables {
 
 #[derive(Debug)]
 struct Inodes {
-    places: Vec<(u64, Bound)>,
+    places: Vec<(u64, ListenAddress)>,
     is_whole: bool,
     /// Connections to or from a listening port, from the same table.
     connections: Vec<Connection>,
@@ -144,25 +144,25 @@ struct Connection {
 /// Address of a listening socket. Addresses are reported in this order, because services usually use low ports, and
 /// libraries use high ports or Unix sockets for internal purposes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Bound {
+enum ListenAddress {
     Tcp(u16, IpAddr),
     /// Path, or an empty string if the socket has no name. An abstract name starts with `@`.
     Unix(Arc<str>),
 }
 
-impl Bound {
+impl ListenAddress {
     /// Returns how a connection to `wanted` can reach the socket, or `None` if it cannot.
-    fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
+    fn reach(&self, wanted: SocketAddr) -> Option<AddressMatch> {
         let bound = match self {
             Self::Tcp(port, address) if *port == wanted.port() => address,
             _ => return None,
         };
         if bound.to_canonical() == wanted.ip().to_canonical() {
-            return Some(Reach::Exact);
+            return Some(AddressMatch::Exact);
         }
         match (bound.is_unspecified(), bound.is_ipv4(), wanted.is_ipv4()) {
-            (true, true, true) | (true, false, false) => Some(Reach::Any),
-            (true, false, true) => Some(Reach::Perhaps),
+            (true, true, true) | (true, false, false) => Some(AddressMatch::Any),
+            (true, false, true) => Some(AddressMatch::Perhaps),
             _ => None,
         }
     }
@@ -196,7 +196,7 @@ impl Listening {
             return Ok(Listens::default());
         };
         let mut is_complete = !sockets.is_partial;
-        let mut bound: Vec<&Bound> = Vec::new();
+        let mut bound: Vec<&ListenAddress> = Vec::new();
         if !sockets.inodes.is_empty() {
             let Some(namespace) = read_namespace(folder, c"ns/net") else {
                 return Ok(Listens::default());
@@ -328,7 +328,7 @@ pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) ->
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reach {
+enum AddressMatch {
     /// The socket is bound to this address.
     Exact,
     /// The socket is bound to all addresses of the same IP version.
@@ -340,7 +340,7 @@ enum Reach {
 
 #[derive(PartialEq, Debug)]
 enum SocketLine {
-    Listens(u64, Bound),
+    Listens(u64, ListenAddress),
     /// A pending connection. Older kernels list pending connections among the listening sockets.
     Other,
     /// An open or closed connection. The kernel lists connections after all listening sockets (`tcp_get_idx` in
@@ -376,7 +376,7 @@ impl SocketTable {
         for line in content.split_inclusive(|&byte| byte == b'\n') {
             match line.strip_suffix(b"\n").and_then(|line| self.parse(line.trim_ascii_end())) {
                 Some(SocketLine::Listens(inode, bound)) => {
-                    if let Bound::Tcp(port, _) = bound {
+                    if let ListenAddress::Tcp(port, _) = bound {
                         ports.insert(port);
                     }
                     places.push((inode, bound));
@@ -421,7 +421,7 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     let state = u8::from_str_radix(fields.next()?, 16).ok()?;
     let inode = fields.nth(5)?.parse().ok()?;
     Some(match state {
-        LISTEN => SocketLine::Listens(inode, Bound::Tcp(local.port(), local.ip())),
+        LISTEN => SocketLine::Listens(inode, ListenAddress::Tcp(local.port(), local.ip())),
         SYN_RECEIVED => SocketLine::Other,
         _ => {
             let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
@@ -485,7 +485,7 @@ fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(SocketLine::Other);
     }
-    Some(SocketLine::Listens(inode, Bound::Unix(String::from_utf8_lossy(name).into())))
+    Some(SocketLine::Listens(inode, ListenAddress::Unix(String::from_utf8_lossy(name).into())))
 }
 
 #[cfg(test)]

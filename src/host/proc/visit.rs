@@ -11,9 +11,9 @@ use rustix::io::{self, Errno};
 
 use crate::host::gpu::gpu_files::read_held_within;
 use crate::host::owner::cgroup::CGROUP_BYTES;
-use crate::host::owner::place::Around;
+use crate::host::owner::place::PlaceInput;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
-use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings};
+use crate::host::proc::entry::{HostFacts, ProcessEntry, REVISIT_NS, SECOND_NS};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::{MAPS_BYTES, loaded};
@@ -45,7 +45,7 @@ pub(in crate::host) struct LiveThread<'a> {
     pub stat: &'a Stat<'a>,
 }
 
-impl Surroundings {
+impl HostFacts {
     /// Reads the files that are due. Skips files whose reading may block on the lock of the memory map. Returns an
     /// error if the process has exited or gpumem has no file descriptors left.
     pub(in crate::host) fn visit(
@@ -78,7 +78,7 @@ impl Surroundings {
         }
         let read = if_readable(folder.read(c"cgroup", &mut self.content, CGROUP_BYTES))?;
         let cgroup = read.map(|()| self.content.as_slice().into());
-        let mut around = Around {
+        let mut input = PlaceInput {
             proc: &self.roots.proc,
             names: &mut self.names,
             jobs: &mut self.jobs,
@@ -86,7 +86,7 @@ impl Surroundings {
             above: &mut self.above,
             now_ns,
         };
-        entry.whereabouts.renew(&mut entry.process, cgroup, &mut around, &mut self.content);
+        entry.process_place.renew(&mut entry.process, cgroup, &mut input, &mut self.content);
         entry.process.frozen = entry.process.cgroup.clone().and_then(|cgroup| {
             let read = || is_frozen(&self.roots.root, &cgroup);
             *self.frozen.entry(Arc::clone(&cgroup)).or_insert_with(read)

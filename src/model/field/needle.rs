@@ -61,7 +61,7 @@ impl Needle {
         text.to_lowercase().contains(&self.lower)
     }
 
-    pub fn is(&self, text: &str) -> bool {
+    pub fn equals(&self, text: &str) -> bool {
         if let Some(pattern) = &self.pattern {
             return matches(&pattern[1..pattern.len() - 1], text, true);
         }
@@ -79,7 +79,7 @@ impl Needle {
     }
 
     pub(super) fn is_in_or_is(&self, text: &str, whole: bool) -> bool {
-        if whole { self.is(text) } else { self.is_in(text) }
+        if whole { self.equals(text) } else { self.is_in(text) }
     }
 
     pub(super) fn begins(&self, word: &str) -> bool {
@@ -118,7 +118,7 @@ impl Needle {
 
     /// Returns whether a UUID equals the needle or, unless `whole` is set, begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
-        if whole { self.is(uuid) } else { self.begins(uuid) }
+        if whole { self.equals(uuid) } else { self.begins(uuid) }
     }
 
     pub fn is_uuid(&self) -> bool {
@@ -182,13 +182,17 @@ mod tests {
             ("*a*a*b", "aaaaaaaaaaaaaaaaaaaa", false, false),
             ("é*", "ÉT", true, true),
         ] {
-            assert_eq!((needle(typed).is(text), needle(typed).is_in(text)), (is, is_in), "{typed}");
+            assert_eq!(
+                (needle(typed).equals(text), needle(typed).is_in(text)),
+                (is, is_in),
+                "{typed}"
+            );
         }
         assert!(needle("st-*").is_exactly("st-ann") && !needle("st-*").is_exactly("ST-ann"));
         assert!(needle("gpu-3*9").is_uuid_of("GPU-3f9a", false));
         assert!(!needle("gpu-3*9").is_uuid_of("GPU-3f9a", true));
         let quoted = Needle::of_typed(&[('a', false), ('*', true)]);
-        assert!(quoted.is("a*") && !quoted.is("ab"));
+        assert!(quoted.equals("a*") && !quoted.equals("ab"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{ANY, Field, Notation, STATES, state_letter};
 use crate::model::finding::Kind;
 use crate::model::process::Slurm;
 use crate::model::program::file_name;
-use crate::model::row::{Me, ProcessRow, notebook};
+use crate::model::row::{CurrentUser, ProcessRow, notebook};
 use crate::model::snapshot::{Gpu, LastKnown, Process, ProcessType};
 
 impl Field {
@@ -30,7 +30,7 @@ impl Field {
     pub(in crate::model) fn has(
         self,
         row: &ProcessRow<'_>,
-        me: &Me,
+        me: &CurrentUser,
         needle: &Needle,
         whole: bool,
     ) -> Option<bool> {
@@ -38,7 +38,7 @@ impl Field {
         match self {
             Self::Gpu => gpu_is(row, needle, whole),
             Self::Finding => {
-                let fits = |kind: Kind| needle.is(ANY) || needle.begins(kind.name());
+                let fits = |kind: Kind| needle.equals(ANY) || needle.begins(kind.name());
                 Some(kinds(row).any(fits))
             }
             Self::Kind => {
@@ -163,7 +163,7 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     }
     let gpu = row.gpu?;
     let named = gpu.name.as_deref().map(|name| needle.is_in_or_is(name, whole));
-    let is_part = row.place_on_gpus().is_some_and(|part| needle.is(&part));
+    let is_part = row.place_on_gpus().is_some_and(|part| needle.equals(&part));
     if is_part { Some(true) } else { named }
 }
 
@@ -198,7 +198,7 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     }
     let name = gpu.name.as_deref();
     name.is_some_and(|name| needle.is_in_or_is(name, whole))
-        || parts().any(|part| needle.is(&part.name_on(gpu.index)))
+        || parts().any(|part| needle.equals(&part.name_on(gpu.index)))
 }
 
 pub(in crate::model) fn labels(field: Field, process: &Process) -> [Option<&str>; 4] {

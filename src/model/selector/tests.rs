@@ -50,8 +50,8 @@ fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRo
     rows
 }
 
-fn me() -> Me {
-    Me { uid: None, name: Some("bob".into()) }
+fn me() -> CurrentUser {
+    CurrentUser { uid: None, name: Some("bob".into()) }
 }
 
 fn fitting_in(machine: &(Snapshot, Vec<Finding>), text: &str) -> Vec<u32> {

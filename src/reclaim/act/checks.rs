@@ -136,7 +136,7 @@ impl Act {
                 protection = self.guard.by_snapshot(call, &process, snapshot);
             }
             if let Some(protection) = protection {
-                return Some(Outcome::of(protection));
+                return Some(Outcome::from_protection(protection));
             }
         }
         None

@@ -257,10 +257,10 @@ fn a_member_that_cannot_be_opened_cancels_the_act() {
     };
     for (error, outcome) in [
         (NotOpened::Changed(71), Outcome::IdentityChanged),
-        (NotOpened::NoPidfd(71), Outcome::of(Protection::NoPidfd)),
+        (NotOpened::NoPidfd(71), Outcome::from_protection(Protection::NoPidfd)),
         (
             NotOpened::Failed { pid: 71, error: "x".to_owned() },
-            Outcome::of(Protection::NotHeld { error: "x".into() }),
+            Outcome::from_protection(Protection::NotHeld { error: "x".into() }),
         ),
     ] {
         let mut test = ActTest::for_findings(Kind::Idle, &[python(), child.clone()]);
@@ -288,7 +288,7 @@ fn protection_is_checked_before_each_signal() {
     for (why, change) in cases {
         let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
         change(test.control.get().processes.get_mut(&70).unwrap());
-        assert_eq!(test.advance(), ActProgress::Ended(Outcome::of(why)));
+        assert_eq!(test.advance(), ActProgress::Ended(Outcome::from_protection(why)));
         assert!(test.sent().is_empty());
     }
     let mut test = ActTest::for_findings(Kind::Idle, &[python()]);
@@ -297,7 +297,8 @@ fn protection_is_checked_before_each_signal() {
     test.take_snapshot(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
     test.control.get().processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
-    let kept = Outcome::of(Protection::KeptByOwner { user: Some("ann".into()), until: None });
+    let kept =
+        Outcome::from_protection(Protection::KeptByOwner { user: Some("ann".into()), until: None });
     assert_eq!(test.advance(), ActProgress::Ended(kept));
     assert_eq!(test.sent(), [(70, TERM)]);
 }
@@ -477,7 +478,7 @@ fn advice_is_not_carried_out() {
     let command = || "scancel 12".into();
     let mut test = ActTest::for_findings(Kind::Idle, &[python()])
         .with_steps(|steps| *steps = vec![Step::Advise { command: command() }]);
-    let owned = Outcome::of(Protection::Owned { command: command() });
+    let owned = Outcome::from_protection(Protection::Owned { command: command() });
     assert_eq!(test.advance(), ActProgress::Ended(owned));
     assert!(test.sent().is_empty());
 }

@@ -18,10 +18,10 @@ fn fill_in<'f>(
     findings: impl Iterator<Item = &'f mut Finding>,
     plan: &Plan,
     snapshot: &Snapshot,
-    typist: Typist,
+    command_user: CommandUser,
 ) {
     for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
-        NextSteps::new(finding, plan, snapshot, typist).put(finding);
+        NextSteps::new(finding, plan, snapshot, command_user).put(finding);
     }
 }
 
@@ -31,8 +31,8 @@ fn with_commands(found: &[(Kind, &Process)], snapshot: &Snapshot, guard: &Guard)
         found.iter().map(|(kind, process)| finding(*kind, process)).collect();
     let guard = Guard { policy: default_policy(), ourselves: guard.ourselves.clone() };
     let plan = plan_of(&findings, snapshot, &guard);
-    let typist = Typist::User(guard.ourselves.uid);
-    fill_in(findings.iter_mut(), &plan, snapshot, typist);
+    let command_user = CommandUser::User(guard.ourselves.uid);
+    fill_in(findings.iter_mut(), &plan, snapshot, command_user);
     findings
 }
 
@@ -147,7 +147,7 @@ fn the_commands_depend_on_the_process_owner() {
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = default_policy();
     let plan = plan_of(&findings, &snapshot, &root);
-    fill_in(findings.iter_mut(), &plan, &snapshot, Typist::Owner);
+    fill_in(findings.iter_mut(), &plan, &snapshot, CommandUser::Owner);
     assert_eq!(findings[0].commands, ["gpumem kill 70"]);
 }
 
@@ -163,7 +163,7 @@ fn a_protected_or_resolved_finding_gets_no_kill_command() {
     let mut over = finding(Kind::Idle, &kept);
     over.resolved_at = Some(at(0.0));
     let plan = plan_of(&[], &snapshot, &guard());
-    fill_in(std::iter::once(&mut over), &plan, &snapshot, Typist::Owner);
+    fill_in(std::iter::once(&mut over), &plan, &snapshot, CommandUser::Owner);
     assert!(over.commands.is_empty());
 }
 
@@ -194,7 +194,7 @@ fn a_releasable_process_gets_a_command_without_a_finding() {
     ] {
         let snapshot = on_gpu(std::slice::from_ref(&process));
         let commands =
-            commands_for_process(&process, &snapshot, &default_policy(), Typist::User(OWNER));
+            commands_for_process(&process, &snapshot, &default_policy(), CommandUser::User(OWNER));
         assert_eq!(commands.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
         // The server may restart the kernel, so there is no kill command.
         let may_end = process.jupyter.is_none();
@@ -219,7 +219,8 @@ fn all_pages_agree_on_a_kernel_without_a_server() {
         let snapshot = on_gpu(std::slice::from_ref(&kernel));
         let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
         assert_eq!(commands(&[(Kind::Orphan, &kernel)], &snapshot), [[command]]);
-        let commands = commands_for_process(&kernel, &snapshot, &default_policy(), Typist::Owner);
+        let commands =
+            commands_for_process(&kernel, &snapshot, &default_policy(), CommandUser::Owner);
         assert_eq!(commands.kill.as_deref(), may_end.then_some("gpumem kill 70"));
         let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
@@ -249,31 +250,31 @@ fn a_process_without_memory_or_permission_gets_no_command() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);
     let observed = on_gpu(processes);
-    let commands_by = |observed: &Snapshot, typist| {
-        commands_for_process(&announced, observed, &default_policy(), typist)
+    let commands_by = |observed: &Snapshot, command_user| {
+        commands_for_process(&announced, observed, &default_policy(), command_user)
     };
     let both = |option: &str| OwnCommands {
         release: Some(format!("gpumem release{option} 70")),
         kill: Some(format!("gpumem kill{option} 70")),
     };
-    assert_eq!(commands_by(&observed, Typist::Owner), both(""), "a recording's owner");
+    assert_eq!(commands_by(&observed, CommandUser::Owner), both(""), "a recording's owner");
     // A command that is typed elsewhere runs later, when the pid may have been reused, so it names the exact process.
     let exactly = both("").kill.map(|command| command.replace("70", "70@700@boot"));
-    assert_eq!(commands_by(&observed, Typist::Elsewhere).kill, exactly);
+    assert_eq!(commands_by(&observed, CommandUser::Elsewhere).kill, exactly);
     let mut without_boot_id = observed.clone();
     without_boot_id.host.boot_id = None;
-    assert_eq!(commands_by(&without_boot_id, Typist::Elsewhere), OwnCommands::default());
-    assert_eq!(commands_by(&observed, Typist::User(OWNER + 1)), OwnCommands::default());
-    assert_eq!(commands_by(&observed, Typist::User(ROOT)), both(" --all-users"));
+    assert_eq!(commands_by(&without_boot_id, CommandUser::Elsewhere), OwnCommands::default());
+    assert_eq!(commands_by(&observed, CommandUser::User(OWNER + 1)), OwnCommands::default());
+    assert_eq!(commands_by(&observed, CommandUser::User(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
-    assert_eq!(commands_by(&holds(&[(70, 0)]), Typist::Owner).release, None);
+    assert_eq!(commands_by(&holds(&[(70, 0)]), CommandUser::Owner).release, None);
     // In a container, NVML's pid can belong to another process.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
-    assert_eq!(commands_by(&inside, Typist::Owner), OwnCommands::default());
+    assert_eq!(commands_by(&inside, CommandUser::Owner), OwnCommands::default());
     let unresolved = Process { unresolved: Some("who knows".into()), ..announced.clone() };
-    assert_eq!(commands_by(&on_gpu(&[unresolved]), Typist::Owner), OwnCommands::default());
+    assert_eq!(commands_by(&on_gpu(&[unresolved]), CommandUser::Owner), OwnCommands::default());
     let kept = Process {
         environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
@@ -282,7 +283,7 @@ fn a_process_without_memory_or_permission_gets_no_command() {
         &kept,
         &on_gpu(std::slice::from_ref(&kept)),
         &default_policy(),
-        Typist::Owner,
+        CommandUser::Owner,
     );
     assert_eq!(commands, OwnCommands::default());
 }

@@ -7,7 +7,7 @@ use crate::model::{Process, Unread};
 use crate::reclaim::guard::{Call, Guard};
 use crate::reclaim::policy::{Policy, Release};
 use crate::reclaim::release::{self, ReleaseBy, ReleaseOptions, ReleaseWay};
-use crate::reclaim::select::Accused;
+use crate::reclaim::select::MatchedProcess;
 use crate::reclaim::step;
 use crate::reclaim::target::Target;
 
@@ -15,7 +15,7 @@ pub(super) fn plan(
     input: &PlanInput<'_>,
     guard: &Guard,
     call: Call,
-    (accused, unread): (&[Accused<'_>], &Unread),
+    (matched, unread): (&[MatchedProcess<'_>], &Unread),
     plan: &mut Plan,
 ) {
     let guard = &guard.for_release();
@@ -23,21 +23,21 @@ pub(super) fn plan(
         Release::Only(options) => options.clone(),
         Release::First(_) | Release::Never => ReleaseOptions::by_rule(),
     };
-    let mut ways: Vec<(ReleaseWay, Vec<&Accused<'_>>)> = Vec::new();
-    for accused in accused {
-        match find_way(accused, call, unread, input) {
+    let mut ways: Vec<(ReleaseWay, Vec<&MatchedProcess<'_>>)> = Vec::new();
+    for matched in matched {
+        match find_way(matched, call, unread, input) {
             Ok(way) => match ways.iter_mut().find(|(other, _)| *other == way) {
-                Some((_, requested)) => requested.push(accused),
-                None => ways.push((way, vec![accused])),
+                Some((_, requested)) => requested.push(matched),
+                None => ways.push((way, vec![matched])),
             },
-            Err(why) => plan.refused.push(accused.refused(why)),
+            Err(why) => plan.refused.push(matched.refused(why)),
         }
     }
     for (way, requested) in ways {
         match target(input, guard, (call, &options), way, &requested) {
             Ok(target) => plan.targets.push(target),
             Err(why) => {
-                let refused = requested.iter().map(|accused| accused.refused(why.clone()));
+                let refused = requested.iter().map(|matched| matched.refused(why.clone()));
                 plan.refused.extend(refused);
             }
         }
@@ -45,18 +45,18 @@ pub(super) fn plan(
 }
 
 fn find_way(
-    accused: &Accused<'_>,
+    matched: &MatchedProcess<'_>,
     call: Call,
     unread: &Unread,
     input: &PlanInput<'_>,
 ) -> Result<ReleaseWay, Why> {
-    let on_unread = unread.gpu_of(accused.process.pid);
+    let on_unread = unread.gpu_of(matched.process.pid);
     if call == Call::Rule
         && let Some(gpu) = on_unread
     {
         return Err(Why::Unread { gpu });
     }
-    release::find(accused.process, input.snapshot)
+    release::find(matched.process, input.snapshot)
         .map_err(|ways| Why::NoWayIn { ways: ways.into() })
 }
 
@@ -67,11 +67,11 @@ fn target(
     guard: &Guard,
     (call, options): (Call, &ReleaseOptions),
     way: ReleaseWay,
-    accused: &[&Accused<'_>],
+    matched: &[&MatchedProcess<'_>],
 ) -> Result<Target, Why> {
-    let is_accused = |pid: u32| accused.iter().any(|accused| accused.process.pid == pid);
+    let is_matched = |pid: u32| matched.iter().any(|matched| matched.process.pid == pid);
     let is_of_way = |process: &&Process| {
-        is_accused(process.pid)
+        is_matched(process.pid)
             || (matches!(way.by, ReleaseBy::Server(_))
                 && !rows(process, input.snapshot).is_empty()
                 && release::find(process, input.snapshot).as_ref() == Ok(&way))
@@ -79,7 +79,7 @@ fn target(
     let processes: Vec<&Process> = input.snapshot.processes.iter().filter(is_of_way).collect();
     let mut members = Vec::new();
     for process in &processes {
-        let on_gpu = is_accused(process.pid);
+        let on_gpu = is_matched(process.pid);
         members.push(target_process(input, guard, (call, on_gpu), process)?);
     }
     members.sort_by_key(|member| (member.start_ticks, member.pid));
@@ -89,7 +89,7 @@ fn target(
     Ok(Target {
         id: format!("{leader}:{start}").into(),
         boot_id: input.snapshot.host.boot_id.clone(),
-        reason: reason(call, accused),
+        reason: reason(call, matched),
         launcher: None,
         leader,
         dead: Vec::new(),
@@ -103,13 +103,13 @@ fn target(
 }
 
 /// Returns whether the policy or a rule only asks the process to release memory, instead of ending it.
-pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
-    let mut findings = accused.findings.iter();
+pub(super) fn is_released(matched: &MatchedProcess<'_>, policy: &Policy) -> bool {
+    let mut findings = matched.findings.iter();
     matches!(policy.release, Release::Only(_))
         || findings.any(|finding| policy.releasing.contains(&finding.rule))
 }
 
-pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
-    let mut findings = accused.iter().flat_map(|accused| &accused.findings);
+pub(super) fn is_idle(matched: &[&MatchedProcess<'_>]) -> bool {
+    let mut findings = matched.iter().flat_map(|matched| &matched.findings);
     findings.all(|finding| finding.kind == Kind::Idle)
 }

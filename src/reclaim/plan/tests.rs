@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Gpu;
 use crate::model::finding::Action;
-use crate::model::row::{Me, ProcessRow, places};
+use crate::model::row::{CurrentUser, ProcessRow, places};
 use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
 use crate::reclaim::policy::{Exempt, FindingSelector, Signal};
@@ -44,7 +44,7 @@ fn selected(snapshot: &Snapshot, findings: &[Finding], text: &str) -> Option<Sel
     let places = places(snapshot, findings).into_iter();
     let rows: Vec<_> = places.map(|place| ProcessRow::new(snapshot, findings, place)).collect();
     let selector = Selector::parse(text).unwrap().unwrap();
-    Some(selector.select(snapshot, &rows, findings.iter(), &Me::default()))
+    Some(selector.select(snapshot, &rows, findings.iter(), &CurrentUser::default()))
 }
 
 fn guard_with(selector: FindingSelector) -> Guard {

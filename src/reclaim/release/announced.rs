@@ -13,7 +13,7 @@ use crate::model::release::ReleaseReport;
 use crate::model::{Process, Snapshot};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{
-    Approved, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
+    ApprovedProcess, Handle, NotOpened, NotSent, PidfdControl, ProcessControl as _,
 };
 
 /// Environment variable in which a process announces its release signal.
@@ -75,8 +75,12 @@ fn hold(
         ));
     };
     let mut control = PidfdControl::new(roots.clone());
-    let approved =
-        Approved { pid, start_ticks: way.start_ticks, uid, boot_id: read_host(roots).boot_id };
+    let approved = ApprovedProcess {
+        pid,
+        start_ticks: way.start_ticks,
+        uid,
+        boot_id: read_host(roots).boot_id,
+    };
     let handle = control.open(&approved).map_err(|error| match error {
         NotOpened::Gone(_) => gone(),
         error => NotReleased::NoWayIn(error.to_string()),

@@ -84,7 +84,7 @@ impl ReapScheduler {
             return;
         }
         let terms = self.terms();
-        let warning = self.warnings.of(finding, is_of_end);
+        let warning = self.warnings.find(finding, is_of_end);
         let due = warning.map_or(WarningDue::First, |warning| warning.due(now, terms));
         let grace = terms.grace.as_secs_f64();
         let warn = terms.warn.as_secs_f64();

@@ -236,7 +236,7 @@ impl StepContext<'_> {
     /// within the last [`release::AGAIN_SECONDS`]. If the clock was set back, a request in the future is treated as
     /// one that was just sent.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
-        let process = LedgerProcess::of(way);
+        let process = LedgerProcess::new(way);
         let past = self.releases.iter().filter(|release| release.process == process);
         let last = past.map(|release| release.since).max()?;
         let seconds = self.now.seconds_since(last).max(0.0);

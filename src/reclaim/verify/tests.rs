@@ -20,9 +20,9 @@ fn target(processes: &[Process], gpus: Vec<Gpu>) -> (Target, Snapshot) {
     (plan.targets.remove(0), snapshot)
 }
 
-fn compare(before: &(Target, Snapshot), processes: &[Process], gpus: Vec<Gpu>) -> Back {
+fn compare(before: &(Target, Snapshot), processes: &[Process], gpus: Vec<Gpu>) -> FreeCheck {
     let after = snapshot(at(5.0), processes, gpus);
-    Baseline::of(&before.0, &before.1).compare(&before.0, &after)
+    Baseline::new(&before.0, &before.1).compare(&before.0, &after)
 }
 
 fn python() -> Process {
@@ -34,25 +34,25 @@ fn memory_is_freed_when_its_row_and_bytes_are_gone() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
     let other = process(80, "python other.py");
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
-    assert_eq!(back, Back::Yes(4 * GIB));
+    assert_eq!(back, FreeCheck::Freed(4 * GIB));
     // Meanwhile, another process allocated more memory than was freed.
     let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
-    assert_eq!(back, Back::Yes(4 * GIB));
+    assert_eq!(back, FreeCheck::Freed(4 * GIB));
     // NVML no longer lists the process, but its memory is still in use.
     let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
-    assert_eq!(back, Back::NotYet(vec![]), "the memory of 80 is listed");
+    assert_eq!(back, FreeCheck::StillHeld(vec![]), "the memory of 80 is listed");
 }
 
 #[test]
 fn a_row_without_a_process_still_holds_memory() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let back = compare(&before, &[], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
-    assert_eq!(back, Back::NotYet(vec![70]));
+    assert_eq!(back, FreeCheck::StillHeld(vec![70]));
     // Another process with the same pid allocated as much memory.
     let mut later = python();
     later.start_ticks = Some(99_999);
     let back = compare(&before, &[later], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
-    assert_eq!(back, Back::Yes(4 * GIB));
+    assert_eq!(back, FreeCheck::Freed(4 * GIB));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_process_with_the_gpu_open_is_named_as_holder() {
     let mut elsewhere = process(72, "python");
     elsewhere.gpu_files = Some(Arc::from(vec![Arc::from("/dev/nvidia1")]));
     let back = compare(&before, &[worker, elsewhere], vec![gpu(0, &[], 4 * GIB)]);
-    assert_eq!(back, Back::NotYet(vec![71]));
+    assert_eq!(back, FreeCheck::StillHeld(vec![71]));
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn a_gpu_that_does_not_answer_proves_nothing() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB)], 0)]);
     let mut stale = gpu(0, &[], 0);
     stale.stale_seconds = Some(3.0);
-    assert_eq!(compare(&before, &[], vec![stale]), Back::NotYet(vec![]));
+    assert_eq!(compare(&before, &[], vec![stale]), FreeCheck::StillHeld(vec![]));
     let mut unlisted = gpu(0, &[], 0);
     unlisted.processes = None;
-    assert_eq!(compare(&before, &[], vec![unlisted]), Back::NotYet(vec![]));
-    assert_eq!(compare(&before, &[], Vec::new()), Back::NotYet(vec![]));
+    assert_eq!(compare(&before, &[], vec![unlisted]), FreeCheck::StillHeld(vec![]));
+    assert_eq!(compare(&before, &[], Vec::new()), FreeCheck::StillHeld(vec![]));
     let mut moved = gpu(1, &[], 0);
     moved.uuid = Some("GPU-0".into());
-    assert_eq!(compare(&before, &[], vec![moved]), Back::Yes(4 * GIB));
+    assert_eq!(compare(&before, &[], vec![moved]), FreeCheck::Freed(4 * GIB));
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn every_gpu_must_show_the_memory_as_freed() {
         |first: &[(u32, u64)], second: &[(u32, u64)]| vec![gpu(0, first, 0), gpu(1, second, 0)];
     let before = target(&[python()], gpus(&[(70, GIB)], &[(70, 2 * GIB)]));
     let back = compare(&before, &[python()], gpus(&[], &[(70, 2 * GIB)]));
-    assert_eq!(back, Back::NotYet(vec![70]));
-    assert_eq!(compare(&before, &[], gpus(&[], &[])), Back::Yes(3 * GIB));
+    assert_eq!(back, FreeCheck::StillHeld(vec![70]));
+    assert_eq!(compare(&before, &[], gpus(&[], &[])), FreeCheck::Freed(3 * GIB));
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn unlisted_memory_is_measured_by_unattributed_bytes() {
     // A forked worker holds the memory of its dead trainer, which NVML may or may not list.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
-    assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
+    assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), FreeCheck::Freed(5 * GIB));
     let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
-    assert_eq!(back, Back::NotYet(vec![]));
+    assert_eq!(back, FreeCheck::StillHeld(vec![]));
     // The target held no measurable memory.
     let before = target(&[worker], vec![gpu(0, &[], MIB)]);
-    assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), Back::Yes(0));
+    assert_eq!(compare(&before, &[], vec![gpu(0, &[], MIB)]), FreeCheck::Freed(0));
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn rows_without_bytes_are_measured_by_total_usage() {
     };
     let before = target(&[python()], vec![blind(Some(70), 6 * GIB)]);
     assert_eq!(before.0.bytes, None);
-    assert_eq!(compare(&before, &[], vec![blind(None, GIB)]), Back::Yes(5 * GIB));
-    assert_eq!(compare(&before, &[], vec![blind(None, 6 * GIB)]), Back::NotYet(vec![]));
+    assert_eq!(compare(&before, &[], vec![blind(None, GIB)]), FreeCheck::Freed(5 * GIB));
+    assert_eq!(compare(&before, &[], vec![blind(None, 6 * GIB)]), FreeCheck::StillHeld(vec![]));
     // NVML also lists another process, without its memory.
     let with_other = |ours: bool, used: u64| {
         let mut gpu = blind(Some(80), used);
@@ -127,8 +127,8 @@ fn rows_without_bytes_are_measured_by_total_usage() {
     };
     let before = target(&[python()], vec![with_other(true, 6 * GIB)]);
     let back = |used| compare(&before, &[], vec![with_other(false, used)]);
-    assert_eq!(back(2 * GIB), Back::Yes(4 * GIB));
-    assert_eq!(back(5 * GIB), Back::NotYet(vec![80]), "80 may hold it");
+    assert_eq!(back(2 * GIB), FreeCheck::Freed(4 * GIB));
+    assert_eq!(back(5 * GIB), FreeCheck::StillHeld(vec![80]), "80 may hold it");
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn without_totals_the_process_list_decides() {
         gpu
     };
     let before = target(&[python()], vec![unified(&[(70, 4 * GIB)])]);
-    assert_eq!(compare(&before, &[], vec![unified(&[])]), Back::Yes(4 * GIB));
+    assert_eq!(compare(&before, &[], vec![unified(&[])]), FreeCheck::Freed(4 * GIB));
     let back = compare(&before, &[python()], vec![unified(&[(70, 4 * GIB)])]);
-    assert_eq!(back, Back::NotYet(vec![70]));
+    assert_eq!(back, FreeCheck::StillHeld(vec![70]));
 }
 
 #[test]
@@ -171,14 +171,20 @@ fn outcomes_have_stable_names() {
         (Outcome::AlreadyGone, r#"{"outcome":"already_gone"}"#),
         (Outcome::IdentityChanged, r#"{"outcome":"identity_changed"}"#),
         (Outcome::RuleNoLongerTrue, r#"{"outcome":"rule_no_longer_true"}"#),
-        (Outcome::of(Protection::Init), r#"{"outcome":"protected","why":{"reason":"init"}}"#),
-        (Outcome::of(Protection::NotPermitted { uid: 7 }), r#"{"outcome":"not_permitted"}"#),
+        (
+            Outcome::from_protection(Protection::Init),
+            r#"{"outcome":"protected","why":{"reason":"init"}}"#,
+        ),
+        (
+            Outcome::from_protection(Protection::NotPermitted { uid: 7 }),
+            r#"{"outcome":"not_permitted"}"#,
+        ),
         (
             Outcome::StuckInDriver { wchan: "uvm_spin_loop".into() },
             r#"{"outcome":"stuck_in_driver","wchan":"uvm_spin_loop"}"#,
         ),
         (Outcome::StillAlive, r#"{"outcome":"still_alive"}"#),
-        (Outcome::of(Protection::OtherNamespace), r#"{"outcome":"other_namespace"}"#),
+        (Outcome::from_protection(Protection::OtherNamespace), r#"{"outcome":"other_namespace"}"#),
     ] {
         assert_eq!(serde_json::to_string(&outcome).unwrap(), json);
         assert_eq!(serde_json::from_str::<Outcome>(json).unwrap(), outcome);
@@ -186,5 +192,5 @@ fn outcomes_have_stable_names() {
         assert_eq!(outcome.is_success(), success);
         assert!(!outcome.to_string().ends_with('.'));
     }
-    assert_eq!(Outcome::of(Protection::Replaced), Outcome::IdentityChanged);
+    assert_eq!(Outcome::from_protection(Protection::Replaced), Outcome::IdentityChanged);
 }

@@ -113,13 +113,13 @@ fn outcome(keeps: &[Exemption], process: Process, gpus: &[u32]) -> &'static str 
     name(exempts(keeps, &finding(&snapshot, gpus), &snapshot))
 }
 
-fn name(exempts: Exempts<'_>) -> &'static str {
+fn name(exempts: ExemptionMatch<'_>) -> &'static str {
     match exempts {
-        Exempts::No => "no",
-        Exempts::InPart => "part",
-        Exempts::Unseen => "unseen",
-        Exempts::Wholly(_, true) => "kept",
-        Exempts::Wholly(_, false) => "kept?",
+        ExemptionMatch::No => "no",
+        ExemptionMatch::InPart => "part",
+        ExemptionMatch::Unseen => "unseen",
+        ExemptionMatch::Wholly(_, true) => "kept",
+        ExemptionMatch::Wholly(_, false) => "kept?",
     }
 }
 

@@ -21,7 +21,7 @@ use super::error::Code;
 use super::ffi::{
     self, DeviceHandle, Engine, List, ProcessLists, ProcessRecord, StructLayout, Version,
 };
-use super::memory::Whole;
+use super::memory::WholeGpuMemory;
 use super::mig::{self, Mig};
 use super::rows;
 use super::utilization::Utilization;
@@ -68,7 +68,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn of(gpu: Gpu) -> Self {
+    pub(super) fn new(gpu: Gpu) -> Self {
         Self {
             gpu,
             errors: Vec::new(),
@@ -98,7 +98,7 @@ pub(super) struct DeviceReader {
     mig: Mig,
     /// Whether only v1 of memory info works and v2 fails with `UNKNOWN`, as in WSL.
     only_v1_answers: bool,
-    whole: Whole,
+    whole: WholeGpuMemory,
     mps_seen_or_due: Instant,
     utilization: Utilization,
     accounting: Accounting,
@@ -116,14 +116,14 @@ impl DeviceReader {
         let facts = Gpu { index, ..Gpu::default() };
         let name = "nvmlDeviceGetHandleByIndex_v2";
         let handle = match calls.raw(name, || nvml.device_by_index(index)) {
-            Ok(device) => DeviceHandle::of(&device),
+            Ok(device) => DeviceHandle::new(&device),
             Err(code) => {
                 calls.report(name, code.to_string());
                 return Err(Box::new(Reading {
                     errors: calls.errors,
                     driver_gone: Some(code).filter(|code| code.is_driver_gone()),
                     lost: true,
-                    ..Reading::of(facts)
+                    ..Reading::new(facts)
                 }));
             }
         };
@@ -141,7 +141,7 @@ impl DeviceReader {
             lists: ProcessLists::default(),
             mig,
             only_v1_answers: false,
-            whole: Whole::default(),
+            whole: WholeGpuMemory::default(),
             mps_seen_or_due: Instant::now(),
             utilization: Utilization::new(),
             accounting: Accounting::default(),
@@ -158,7 +158,7 @@ impl DeviceReader {
             Err(reason) => (None, Some(reason.into())),
         };
         let nvml = Arc::clone(&self.nvml);
-        let device = self.handle.on(&nvml);
+        let device = self.handle.device(&nvml);
         let calls = &mut self.calls;
         const RATES: &str = "nvmlDeviceGetUtilizationRates";
         let rates = calls.value(RATES, || device.utilization_rates());
@@ -230,7 +230,7 @@ impl DeviceReader {
     /// Reads those parts of the GPU's identity that are missing. A failed read is repeated in the next sample.
     fn read_identity(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
-        let device = handle.on(nvml);
+        let device = handle.device(nvml);
         if facts.uuid.is_none() {
             let uuid = calls.text("nvmlDeviceGetUUID", || device.uuid());
             facts.uuid = uuid.map(Into::into);
@@ -267,7 +267,7 @@ impl DeviceReader {
             self.mig.forget();
         }
         let Self { nvml, handle, calls, facts, .. } = self;
-        let device = handle.on(nvml);
+        let device = handle.device(nvml);
         let errors_before = calls.errors.len();
         facts.compute_mode =
             calls.value("nvmlDeviceGetComputeMode", || device.compute_mode()).map(|mode| {
@@ -327,7 +327,7 @@ impl DeviceReader {
         }
         self.details_due = Instant::now() + SETTINGS_EVERY;
         let Self { nvml, handle, calls, facts, .. } = self;
-        let device = handle.on(nvml);
+        let device = handle.device(nvml);
         facts.memory_clock_mhz =
             read_optional(calls, "nvmlDeviceGetClockInfo", || device.clock_info(Clock::Memory))
                 .filter(|clock| *clock <= MOST_MHZ);
@@ -355,7 +355,7 @@ impl DeviceReader {
     /// Reads how busy the video engines are. If that fails, the values are unknown, and no error is reported.
     fn read_video_engines(&mut self) {
         let Self { nvml, handle, calls, facts, .. } = self;
-        let device = handle.on(nvml);
+        let device = handle.device(nvml);
         let mut percent = |name, call: &dyn Fn() -> Result<u32, Code>| {
             let answer = calls.raw(name, call);
             if let Err(code) = answer
@@ -390,7 +390,7 @@ impl DeviceReader {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
         let Self { nvml, handle, calls, facts, only_v1_answers, whole, .. } = self;
-        let device = &handle.on(nvml);
+        let device = &handle.device(nvml);
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
                 *only_v1_answers = false;
@@ -401,7 +401,7 @@ impl DeviceReader {
                     free_bytes: memory.free,
                 };
                 let v1 = || calls.raw(V1, || ffi::memory_info_v1(nvml, device));
-                let memory = whole.of(memory_read, v1);
+                let memory = whole.read(memory_read, v1);
                 return Ok(memory.map_err(|code| calls.failed(V1, code)).ok());
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => return Err(DIVIDED_MEMORY),
@@ -464,14 +464,14 @@ impl DeviceReader {
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
-        let device = self.handle.on(&self.nvml);
+        let device = self.handle.device(&self.nvml);
         self.accounting.fill(&mut rows, &device, is_accounting, &mut self.calls);
         Some(rows)
     }
 
     /// Reads the utilization samples since the last call, before the driver's ring buffer overwrites them.
     pub(super) fn gather_utilization(&mut self) {
-        let device = self.handle.on(&self.nvml);
+        let device = self.handle.device(&self.nvml);
         self.utilization.read_samples(&self.nvml, &device, &mut self.calls);
     }
 
@@ -495,13 +495,13 @@ impl DeviceReader {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             let call = (name, list);
-            let device = self.handle.on(&self.nvml);
+            let device = self.handle.device(&self.nvml);
             self.mig.list(&self.nvml, &device, &mut self.lists, call, self.layout)
         } else {
             None
         };
         let Self { nvml, handle, calls, lists, layout, .. } = self;
-        let device = &handle.on(nvml);
+        let device = &handle.device(nvml);
         let answer = calls.raw(name, || lists.read(nvml, device, list, *layout));
         if let Some(of_devices) = of_devices {
             return match answer {

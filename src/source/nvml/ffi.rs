@@ -37,13 +37,13 @@ pub(super) struct DeviceHandle(nvmlDevice_t);
 unsafe impl Send for DeviceHandle {}
 
 impl DeviceHandle {
-    pub(super) fn of(device: &Device<'_>) -> Self {
+    pub(super) fn new(device: &Device<'_>) -> Self {
         // SAFETY: the handle is only copied. It is used only together with the library.
         Self(unsafe { device.handle() })
     }
 
     /// Returns the device. `nvml` must be the library that returned the handle.
-    pub(super) fn on(self, nvml: &Nvml) -> Device<'_> {
+    pub(super) fn device(self, nvml: &Nvml) -> Device<'_> {
         // SAFETY: a reader keeps the handle together with the library that returned it, and the library is shut down
         // only after the handle is dropped.
         unsafe { Device::new(self.0, nvml) }

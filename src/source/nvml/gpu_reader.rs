@@ -163,7 +163,7 @@ fn read_on_request(
         match requested.recv_timeout(GATHER_EVERY) {
             Ok(()) => {
                 let open = || match asleep(Path::new("/sys"), index, nvml.device_count().ok()) {
-                    Some(gpu) => Err(Box::new(Reading::of(gpu))),
+                    Some(gpu) => Err(Box::new(Reading::new(gpu))),
                     None => DeviceReader::open(nvml, index, Arc::clone(progress)),
                 };
                 let reading = match &mut device {

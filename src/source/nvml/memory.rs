@@ -9,7 +9,7 @@ use crate::units::MIB;
 const ROUNDING_BYTES: u64 = MIB;
 
 #[derive(Default, Debug)]
-pub(super) struct Whole {
+pub(super) struct WholeGpuMemory {
     /// The last v2 total that was compared with that of v1, and whether it is a limit. The total of a GPU never
     /// changes, so without a limit, v1 is called only once.
     compared: Option<(u64, bool)>,
@@ -17,10 +17,10 @@ pub(super) struct Whole {
     pub(super) limit: Option<(u64, u64)>,
 }
 
-impl Whole {
+impl WholeGpuMemory {
     /// Returns the figures of the GPU: `reported`, which is from v2, if there is no limit, otherwise those of `v1`
     /// (total, used, free). Returns an error if the figures of v1 are needed, but v1 fails.
-    pub(super) fn of(
+    pub(super) fn read(
         &mut self,
         reported: Memory,
         v1: impl FnOnce() -> Result<(u64, u64, u64), Code>,
@@ -65,11 +65,11 @@ mod tests {
     #[test]
     fn setting_changing_and_removing_a_limit_is_detected() {
         let v1 = || Ok((80 * GIB, 50 * GIB, 30 * GIB));
-        let mut whole = Whole::default();
-        assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
-        assert_eq!(whole.of(of_total(80 * GIB), never).unwrap(), of_total(80 * GIB));
+        let mut whole = WholeGpuMemory::default();
+        assert_eq!(whole.read(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
+        assert_eq!(whole.read(of_total(80 * GIB), never).unwrap(), of_total(80 * GIB));
         for limit in [8 * GIB, 16 * GIB, 16 * GIB] {
-            let memory = whole.of(of_total(limit), v1).unwrap();
+            let memory = whole.read(of_total(limit), v1).unwrap();
             assert_eq!(
                 (memory.total_bytes, memory.used_bytes, memory.free_bytes),
                 (80 * GIB, 50 * GIB, 30 * GIB)
@@ -77,20 +77,20 @@ mod tests {
             assert_eq!(memory.reserved_bytes, None);
             assert_eq!(whole.limit, Some((limit, limit - GIB)));
         }
-        assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
+        assert_eq!(whole.read(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
         assert_eq!(whole.limit, None);
     }
 
     #[test]
     fn incomparable_figures_are_not_reported_as_the_gpus() {
-        let mut whole = Whole::default();
+        let mut whole = WholeGpuMemory::default();
         let failed = || Err(Code::UNKNOWN);
-        assert!(whole.of(of_total(8 * GIB), failed).is_err());
-        assert!(whole.of(of_total(8 * GIB), failed).is_err());
+        assert!(whole.read(of_total(8 * GIB), failed).is_err());
+        assert!(whole.read(of_total(8 * GIB), failed).is_err());
         // A difference by rounding is not a limit, and a driver without v1 has no limits.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
-        assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
+        assert_eq!(whole.read(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);
-        assert_eq!(Whole::default().of(of_total(GIB), missing).unwrap(), of_total(GIB));
+        assert_eq!(WholeGpuMemory::default().read(of_total(GIB), missing).unwrap(), of_total(GIB));
     }
 }

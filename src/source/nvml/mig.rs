@@ -94,7 +94,7 @@ impl Mig {
             match calls.raw(BY_INDEX, || gpu.mig_device_by_index(index)) {
                 Ok(device) => {
                     let facts = facts(calls, nvml, &device, index);
-                    let handle = DeviceHandle::of(&device);
+                    let handle = DeviceHandle::new(&device);
                     self.devices.push(MigHandle { handle, facts });
                 }
                 // No device has this index, or it belongs to another user.
@@ -114,7 +114,7 @@ impl Mig {
     }
 
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
-        let read = |handle: &MigHandle| memory(&self.calls, nvml, &handle.handle.on(nvml));
+        let read = |handle: &MigHandle| memory(&self.calls, nvml, &handle.handle.device(nvml));
         self.devices.iter().map(read).collect()
     }
 
@@ -155,7 +155,7 @@ impl Mig {
     ) -> Result<Option<Vec<ProcessRecord>>, Code> {
         let mut all = Vec::new();
         for MigHandle { handle, facts } in &self.devices {
-            let device = &handle.on(nvml);
+            let device = &handle.device(nvml);
             let calls = &mut self.calls;
             match calls.raw(name, || lists.read(nvml, device, list, layout)) {
                 Ok(records) => all.extend(records.into_iter().map(|record| ProcessRecord {

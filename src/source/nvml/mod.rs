@@ -87,14 +87,14 @@ pub struct Nvml {
     /// Errors from opening the driver, which are in every snapshot.
     errors: Vec<ReadError>,
     gpus: Vec<GpuReader>,
-    away: Option<Away>,
+    away: Option<Reopening>,
     counted: Instant,
     /// A second initialisation of NVML, used to count the GPUs.
     counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
 #[derive(Debug)]
-struct Away {
+struct Reopening {
     why: String,
     last_try: Instant,
     attempt: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
@@ -192,7 +192,7 @@ impl Nvml {
         };
         if codes.all(|code| code.is_some()) {
             let why = NvmlFailure::answer("nvmlInit_v2", code).to_string();
-            self.away = Some(Away { why, last_try: Instant::now(), attempt: None });
+            self.away = Some(Reopening { why, last_try: Instant::now(), attempt: None });
         }
     }
 

@@ -15,14 +15,14 @@ const ASIDE: u16 = 2;
 const SORT_SHOWN: u16 = 56;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Spot {
+pub struct HintPosition {
     pub from: u16,
     /// First screen column after the hint.
     pub to: u16,
     pub hint: Hint,
 }
 
-pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
+pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<HintPosition> {
     // The text after the hints is more important than another hint.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
         (Context::Plan | Context::Columns, _) | (_, 0) => 0,
@@ -69,7 +69,7 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
 }
 
 /// Places the hints that fit. Hints with the highest rank are dropped first.
-pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
+pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<HintPosition> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();
     while needed(&hinted) > width + GAP {
@@ -79,7 +79,7 @@ pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let mut from = 0;
     let spots = hinted.into_iter().map(|hint| {
         let to = from + size(&hint);
-        let spot = Spot { from, to, hint };
+        let spot = HintPosition { from, to, hint };
         from = to + GAP;
         spot
     });

@@ -13,14 +13,14 @@ fn screenful(snapshot: Snapshot) -> Screenful {
     Screenful::new(snapshot, findings, Vec::new(), |_, _| None)
 }
 
-fn me(name: &str) -> Me {
-    Me { uid: None, name: Some(name.to_owned()) }
+fn me(name: &str) -> CurrentUser {
+    CurrentUser { uid: None, name: Some(name.to_owned()) }
 }
 
 fn listing(screenful: &Screenful, change: impl FnOnce(&mut Choice)) -> Listing {
     let mut choice = Choice::default();
     change(&mut choice);
-    Listing::new(screenful, &Courses::default(), &choice, &me("ann"))
+    Listing::new(screenful, &AllSeries::default(), &choice, &me("ann"))
 }
 
 fn pids(screenful: &Screenful, listing: &Listing) -> Vec<u32> {
@@ -117,14 +117,14 @@ fn mine_compares_the_uid_before_the_name() {
     snapshot.processes[2].user = None;
     let screenful = screenful(snapshot);
     let choice = Choice { mine: true, ..Choice::default() };
-    let pids_of = |me: Me| {
-        let listing = Listing::new(&screenful, &Courses::default(), &choice, &me);
+    let pids_of = |me: CurrentUser| {
+        let listing = Listing::new(&screenful, &AllSeries::default(), &choice, &me);
         pids(&screenful, &listing)
     };
-    let ann = |uid| Me { uid, ..me("ann") };
+    let ann = |uid| CurrentUser { uid, ..me("ann") };
     assert_eq!(pids_of(ann(None)), [4003, 4000]);
     assert_eq!(pids_of(ann(Some(1000))), [4003, 4001]);
-    assert_eq!(pids_of(Me::default()), [0; 0]);
+    assert_eq!(pids_of(CurrentUser::default()), [0; 0]);
 }
 
 #[test]
@@ -195,11 +195,11 @@ fn a_deep_tree_is_limited_to_the_rail_bits() {
 #[test]
 fn the_history_column_sorts_by_growth() {
     let snapshot = sample::snapshot(2, 3);
-    let courses = sample::courses(&snapshot, 10);
+    let all_series = sample::all_series(&snapshot, 10);
     let screenful = screenful(snapshot);
     let choice =
         Choice { sort: Sort { column: Column::History, reversed: false }, ..Choice::default() };
-    let listing = Listing::new(&screenful, &courses, &choice, &Me::default());
+    let listing = Listing::new(&screenful, &all_series, &choice, &CurrentUser::default());
     let mut first = pids(&screenful, &listing);
     first.truncate(2);
     assert_eq!(first, [4101, 4001], "the two that leak");

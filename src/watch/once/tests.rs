@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::config::Config;
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::rules::{Engine, RuleSet};
 use crate::watch::once::visible;
 use crate::watch::sample;
@@ -18,7 +18,7 @@ fn options(theme: Theme, has_color: bool) -> Options {
     Options {
         speed: 1.0,
         mouse: false,
-        me: Me::default(),
+        me: CurrentUser::default(),
         filter: None,
         sort: None,
         columns: None,
@@ -29,9 +29,10 @@ fn options(theme: Theme, has_color: bool) -> Options {
     }
 }
 
-fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> Still {
+fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> StillScreen {
     let engine = Engine::new(RuleSet::default());
-    let mut still = Still::new(options(theme, has_color), None, None, Past::new(engine), size);
+    let mut still =
+        StillScreen::new(options(theme, has_color), None, None, EarlierHistory::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
@@ -39,7 +40,7 @@ fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> Still {
     still
 }
 
-fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
+fn press(still: &mut StillScreen, keys: &str) -> Result<(), OnceError> {
     still.press(Some(&keys.parse().unwrap()), &mut ReclaimWorker::new(&Config::default(), None))
 }
 
@@ -143,17 +144,17 @@ fn an_svg_is_well_formed_in_every_theme_and_size() {
 #[test]
 fn the_first_frame_has_charts_of_the_stored_history() {
     let first_frame = |hours_before: u32| {
-        let mut past = Past::new(Engine::new(RuleSet::default()));
+        let mut past = EarlierHistory::new(Engine::new(RuleSet::default()));
         let mut snapshot = sample::snapshot(1, 1);
         let now = snapshot.time;
         for before in (1..=hours_before * 60).rev() {
             snapshot.time = now.plus_seconds(f64::from(before) * -60.0);
             past.engine.observe(&snapshot);
-            past.courses.follow(past.engine.history(), &snapshot);
+            past.all_series.follow(past.engine.history(), &snapshot);
         }
         snapshot.time = now;
         let options = options(Theme::Terminal, false);
-        let mut still = Still::new(options, None, None, past, (120, 40));
+        let mut still = StillScreen::new(options, None, None, past, (120, 40));
         still.add_sample(snapshot);
         still.text(false)
     };

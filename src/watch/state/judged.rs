@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::history::memory_series::Courses;
+use crate::history::memory_series::AllSeries;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::prepare::plan_marks;
 use crate::rules::Engine;
@@ -10,7 +10,7 @@ use crate::rules::Engine;
 #[derive(Debug)]
 pub struct JudgedState {
     pub engine: Engine,
-    pub courses: Courses,
+    pub all_series: AllSeries,
     sampled_at: Duration,
     now: Duration,
 }
@@ -19,7 +19,7 @@ impl JudgedState {
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
-            courses: Courses::default(),
+            all_series: AllSeries::default(),
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -35,12 +35,12 @@ impl JudgedState {
         self.engine.observe(snapshot);
         let marks = plan_marks(&self.engine, snapshot);
         self.engine.mark_planned(&marks);
-        self.courses.follow(self.engine.history(), snapshot);
+        self.all_series.follow(self.engine.history(), snapshot);
     }
 
     pub(in crate::watch) fn forget(&mut self) {
         self.engine.forget();
-        self.courses.forget();
+        self.all_series.forget();
     }
 
     /// Returns the time since the screen started, as of the last event.

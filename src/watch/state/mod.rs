@@ -34,7 +34,7 @@ use super::text::{MESSAGE_CHARS, clean, clock};
 use super::theme::Theme;
 use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::model::finding::Finding;
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::model::snapshot::Gpu;
 use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::worker::{ReclaimProgress, ReclaimRequest};
@@ -145,7 +145,7 @@ pub struct Setup {
     /// `None` for the local machine.
     pub host: Option<RemoteHost>,
     pub version: &'static str,
-    pub me: Me,
+    pub me: CurrentUser,
     pub has_color: bool,
     pub ascii: bool,
 }
@@ -422,7 +422,7 @@ impl App {
     pub(super) fn list(&mut self) {
         if let Some(screenful) = &self.screenful {
             let me = &self.setup.me;
-            self.table.list(screenful, &self.judged.courses, me);
+            self.table.list(screenful, &self.judged.all_series, me);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::history::memory_series::Courses;
-use crate::model::row::Me;
+use crate::history::memory_series::AllSeries;
+use crate::model::row::CurrentUser;
 use crate::watch::column::{Column, Columns};
 use crate::watch::listing::{Choice, Listing};
 use crate::watch::view_model::{RowKey, Screenful};
@@ -60,8 +60,8 @@ impl TableState {
     /// Rebuilds the rows and selects the same process again. If the process is gone, nothing is selected, because a
     /// key must not act on another process. If no row has been selected yet, or after
     /// [`reset_selection`](Self::reset_selection), the first row is selected.
-    pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
-        self.listing = Listing::new(screenful, courses, &self.choice, me);
+    pub(super) fn list(&mut self, screenful: &Screenful, all_series: &AllSeries, me: &CurrentUser) {
+        self.listing = Listing::new(screenful, all_series, &self.choice, me);
         let missed = self.missed.take();
         let key = self.selected.or(missed.map(|(key, _)| key));
         match key.and_then(|key| self.listing.position(screenful, &key)) {

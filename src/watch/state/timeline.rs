@@ -140,7 +140,7 @@ impl Timeline {
         Some(entry.reference)
     }
 
-    pub fn at(&self, time: Time) -> Option<FrameRef> {
+    pub fn frame_at(&self, time: Time) -> Option<FrameRef> {
         let mut frames = self.entries.iter().map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time)
     }

@@ -4,7 +4,7 @@ pub mod dice;
 
 use std::sync::Arc;
 
-use crate::history::memory_series::Courses;
+use crate::history::memory_series::AllSeries;
 use crate::model::finding::{Evidence, Finding, FindingGpu, Kind};
 use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
@@ -207,8 +207,8 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
 }
 
 /// Returns `minutes` of memory history, in which each GPU's second process leaks and the third starts late.
-pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
-    let mut courses = Courses::default();
+pub fn all_series(snapshot: &Snapshot, minutes: u32) -> AllSeries {
+    let mut all_series = AllSeries::default();
     let seconds = minutes * 60;
     for before in (0..=seconds).rev().step_by(10) {
         let mut then = snapshot.clone();
@@ -223,9 +223,9 @@ pub fn courses(snapshot: &Snapshot, minutes: u32) -> Courses {
                     held.map(|bytes| bytes - bytes / u64::from(seconds.max(1)) * u64::from(share));
             }
         }
-        courses.observe(&then);
+        all_series.observe(&then);
     }
-    courses
+    all_series
 }
 
 pub fn target(pid: u32) -> Target {

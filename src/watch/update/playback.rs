@@ -230,7 +230,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
         return Ok(seek_forward(app, SeekTarget::Time(to)));
     }
     match oldest.filter(|oldest| oldest.time > to) {
-        None => Ok(app.timeline.at(to).and_then(|frame| go_to(app, frame))),
+        None => Ok(app.timeline.frame_at(to).and_then(|frame| go_to(app, frame))),
         Some(oldest) if can_rewind_before(app, oldest) => Ok(rewind(app, SeekTarget::Time(to))),
         Some(oldest) if oldest.number == 0 && !app.is_live() => Err(format!(
             "the recording begins at {}; type start to go there",

@@ -8,7 +8,7 @@ use super::line_writer::{LineWriter, clear};
 use crate::watch::column::Column;
 use crate::watch::keys::Hint;
 use crate::watch::layout::Layout;
-use crate::watch::layout::hints::{Spot, after, before, shown};
+use crate::watch::layout::hints::{HintPosition, after, before, shown};
 use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
@@ -74,10 +74,15 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
 }
 
 /// Writes hints on the first line of `area`. The caller can continue the line.
-fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
+fn write<'a>(
+    spots: &[HintPosition],
+    styles: Styles,
+    area: Rect,
+    canvas: &'a mut Buffer,
+) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;
-    for Spot { from, to, hint: Hint { key, word, .. }, .. } in spots {
+    for HintPosition { from, to, hint: Hint { key, word, .. }, .. } in spots {
         writer.skip(from - end).text(key, styles.key()).skip(1).text(word, styles.faint());
         end = *to;
     }

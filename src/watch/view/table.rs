@@ -203,7 +203,7 @@ impl TableView<'_> {
     }
 
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
-        let series = subject.memory_series(&self.app.judged.courses);
+        let series = subject.memory_series(&self.app.judged.all_series);
         let values = series.map(|series| chart::memory(series.buckets(), self.window, width));
         let Some(heights) = values.and_then(|values| heights(&values)) else {
             writer.right(UNKNOWN, width, self.styles.faint());

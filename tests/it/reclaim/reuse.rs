@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpumem::api::host::{Roots, read_guarded, read_host};
 use gpumem::api::reclaim::{
-    Approved, NotOpened, NotSent, PidfdControl, ProcessControl as _, Signal,
+    ApprovedProcess, NotOpened, NotSent, PidfdControl, ProcessControl as _, Signal,
 };
 
 use crate::support::{find, finish, skip};
@@ -85,7 +85,7 @@ fn race() {
     let boot_id = read_host(&Roots::default()).boot_id;
     let approve = |child: &Child| {
         let facts = read_guarded(&Roots::default(), child.id()).unwrap().unwrap();
-        Approved {
+        ApprovedProcess {
             pid: child.id(),
             start_ticks: facts.start_ticks,
             uid: facts.uid.unwrap(),
@@ -93,11 +93,11 @@ fn race() {
         }
     };
     let barrier = Arc::new(Barrier::new(2));
-    let (sender, receiver) = mpsc::channel::<(Approved, Order, usize)>();
+    let (sender, receiver) = mpsc::channel::<(ApprovedProcess, Order, usize)>();
     let actor_barrier = Arc::clone(&barrier);
     let actor = thread::spawn(move || act(&receiver, &actor_barrier));
 
-    let mut slots: Vec<(Child, Approved)> = (0..SLOTS)
+    let mut slots: Vec<(Child, ApprovedProcess)> = (0..SLOTS)
         .map(|slot| {
             let child = start_with_pid(FIRST_PID + u32::try_from(slot).unwrap());
             let process = approve(&child);
@@ -155,7 +155,7 @@ fn race() {
     assert!(count.changed > races / 4 && count.gone > 0);
 }
 
-fn act(receiver: &mpsc::Receiver<(Approved, Order, usize)>, barrier: &Barrier) -> Count {
+fn act(receiver: &mpsc::Receiver<(ApprovedProcess, Order, usize)>, barrier: &Barrier) -> Count {
     let mut count = Count::default();
     while let Ok((process, order, round)) = receiver.recv() {
         let mut control = PidfdControl::new(Roots::default());

@@ -6,7 +6,7 @@ use super::*;
 use crate::support::wait_until;
 use gpumem::api::host::{Guarded as Facts, JobUsage, ListedProcess};
 use gpumem::api::reclaim::{
-    Approved, Handle, NotOpened, NotSent, ProcessControl, Request, RequestResult,
+    ApprovedProcess, Handle, NotOpened, NotSent, ProcessControl, Request, RequestResult,
 };
 
 fn children(parent: u32) -> Vec<u32> {
@@ -102,7 +102,7 @@ struct DiesByItself {
 }
 
 impl ProcessControl for DiesByItself {
-    fn open(&mut self, process: &Approved) -> Result<Handle, NotOpened> {
+    fn open(&mut self, process: &ApprovedProcess) -> Result<Handle, NotOpened> {
         self.inner.open(process)
     }
 

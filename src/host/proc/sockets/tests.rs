@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use super::*;
 use crate::host::testing::FakeProc;
 
-fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
+fn listens(line: Option<SocketLine>) -> Option<(u64, ListenAddress)> {
     match line {
         Some(SocketLine::Listens(inode, bound)) => Some((inode, bound)),
         _ => None,
@@ -36,9 +36,9 @@ fn listening_sockets_differ_from_connections() {
     let loopback = word([127, 0, 0, 1]);
     let line = tcp(&loopback, 8888, "0A", 77);
     let (inode, socket) = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
-    assert_eq!((inode, &socket), (77, &Bound::Tcp(8888, Ipv4Addr::LOCALHOST.into())));
+    assert_eq!((inode, &socket), (77, &ListenAddress::Tcp(8888, Ipv4Addr::LOCALHOST.into())));
     let loopback_at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    assert_eq!(socket.reach(loopback_at(8888)), Some(Reach::Exact));
+    assert_eq!(socket.reach(loopback_at(8888)), Some(AddressMatch::Exact));
     assert_eq!(socket.reach(loopback_at(8889)), None);
     for (state, is_the_end) in [("01", true), ("06", true), ("03", false)] {
         let line = tcp(&loopback, 8888, state, 77);
@@ -49,7 +49,8 @@ fn listening_sockets_differ_from_connections() {
 
     let zero = word([0; 4]);
     let mapped = word([0, 0, 0xff, 0xff]);
-    let (exact, any, perhaps) = (Some(Reach::Exact), Some(Reach::Any), Some(Reach::Perhaps));
+    let (exact, any, perhaps) =
+        (Some(AddressMatch::Exact), Some(AddressMatch::Any), Some(AddressMatch::Perhaps));
     for (address, by_four, by_six) in [
         (zero.clone(), any, None),
         (word([127, 1, 2, 3]), None, None),
@@ -68,7 +69,7 @@ fn listening_sockets_differ_from_connections() {
 
     let line = format!("{UNIX} 20531 /run/a b");
     let socket = listens(parse_unix(line.as_bytes())).unwrap();
-    assert_eq!(socket, (20531, Bound::Unix("/run/a b".into())));
+    assert_eq!(socket, (20531, ListenAddress::Unix("/run/a b".into())));
     let line = format!("{UNIX} 20531");
     assert!(listens(parse_unix(line.as_bytes())).is_some());
     let connected = "0000000000000000: 00000003 00000000 00000000 0001 03 20531 /run/x";

@@ -60,7 +60,8 @@ fn the_current_environment_of_a_child_is_checked() {
     (child.pid, child.start_ticks) = (91, Some(9091));
     test.now = 10.0;
     test.set_snapshot(vec![python(), child], vec![gpu(0, &[(70, GIB), (91, GIB)], 0)]);
-    let kept = Outcome::of(Protection::KeptByOwner { user: Some("ann".into()), until: None });
+    let kept =
+        Outcome::from_protection(Protection::KeptByOwner { user: Some("ann".into()), until: None });
     assert_eq!(test.advance(), ActProgress::Ended(kept));
     assert!(killed_pids(&test).is_empty());
 }

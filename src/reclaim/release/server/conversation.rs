@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::unload::{
-    AnswerVerdict, Known, Question, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
+    AnswerVerdict, Question, ServerFacts, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
 use crate::model::release::ReleaseReport;
 use crate::reclaim::release::way::{NotReleased, ReleaseAnswer, ReleaseOptions};
@@ -48,7 +48,7 @@ pub struct Conversation<'a, C> {
     held_bytes: Option<u64>,
     options: &'a ReleaseOptions,
     channel: &'a mut C,
-    known: Known,
+    known: ServerFacts,
     has_answered: bool,
 }
 
@@ -70,7 +70,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             held_bytes,
             options,
             channel,
-            known: Known::default(),
+            known: ServerFacts::default(),
             has_answered: false,
         }
     }

@@ -204,7 +204,7 @@ impl ServerChannel for LiveChannel<'_> {
             return Err(AskFailed::Late);
         }
         // The client verifies which process is listening, both before and after connecting.
-        let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
+        let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::from_http)?;
         let method = match request.verb.as_str() {
             "POST" => Method::POST,
             "PUT" => Method::PUT,
@@ -219,7 +219,7 @@ impl ServerChannel for LiveChannel<'_> {
             limit_bytes: BODY_BYTES,
             time,
         });
-        let response = response.map_err(AskFailed::of)?;
+        let response = response.map_err(AskFailed::from_http)?;
         Ok(UnloadAnswer { status: response.status, body: response.body })
     }
 
@@ -259,7 +259,7 @@ impl ServerChannel for LiveChannel<'_> {
 }
 
 impl AskFailed {
-    fn of(error: HttpError) -> Self {
+    fn from_http(error: HttpError) -> Self {
         match error {
             HttpError::Timeout => Self::Late,
             error => Self::NotReached(error.to_string()),

@@ -69,10 +69,10 @@ fn frames_are_found_by_number_and_by_time() {
     assert_eq!(number(timeline.before(3)), Some(2));
     assert_eq!(number(timeline.after(3)), Some(4));
     assert_eq!(number(timeline.after(4)), None);
-    assert_eq!(number(timeline.at(first.plus_seconds(-9.0))), Some(0));
-    assert_eq!(number(timeline.at(first.plus_seconds(10.0))), Some(1));
-    assert_eq!(number(timeline.at(first.plus_seconds(10.5))), Some(2));
-    assert_eq!(number(timeline.at(first.plus_seconds(40.5))), None);
+    assert_eq!(number(timeline.frame_at(first.plus_seconds(-9.0))), Some(0));
+    assert_eq!(number(timeline.frame_at(first.plus_seconds(10.0))), Some(1));
+    assert_eq!(number(timeline.frame_at(first.plus_seconds(10.5))), Some(2));
+    assert_eq!(number(timeline.frame_at(first.plus_seconds(40.5))), None);
     assert_eq!(number(timeline.after(u64::MAX)), None);
 }
 

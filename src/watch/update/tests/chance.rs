@@ -335,7 +335,7 @@ impl Run {
                 finding.duration_seconds = f64::from_bits(dice.next());
             }
         }
-        self.app.judged.courses.observe(&snapshot);
+        self.app.judged.all_series.observe(&snapshot);
         self.app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
             Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
         }));

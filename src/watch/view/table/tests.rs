@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::tests::{check, hostile, render, showing, text};
 use super::*;
 use crate::model::process::Parent;
-use crate::model::row::Me;
+use crate::model::row::CurrentUser;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
 use crate::watch::column::Columns;
@@ -46,13 +46,13 @@ fn job() -> App {
     snapshot.processes[3].user = Some("bob".into());
     sample::entry(&mut snapshot, 1, 3).pid = 4002;
     sample::entry(&mut snapshot, 1, 2).used_bytes = Some(3 * MIB);
-    let courses = sample::courses(&snapshot, 20);
+    let all_series = sample::all_series(&snapshot, 20);
     let mut first = snapshot.clone();
     first.time = snapshot.time.plus_seconds(-1200.0);
     let mut app = showing(snapshot, 80, 24);
     app.judged.engine.observe(&first);
-    app.judged.courses = courses;
-    app.setup.me = Me { uid: Some(1000), name: Some("ann".into()) };
+    app.judged.all_series = all_series;
+    app.setup.me = CurrentUser { uid: Some(1000), name: Some("ann".into()) };
     app
 }
 

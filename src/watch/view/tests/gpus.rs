@@ -25,9 +25,9 @@ pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
             let wave = (second / 5 * 7 + gpu.index * 13) % 101;
             gpu.gpu_percent = gpu.gpu_percent.map(|_| if second < 100 { 0 } else { wave });
         }
-        app.judged.courses.observe(&past);
+        app.judged.all_series.observe(&past);
     }
-    app.judged.courses.observe(&snapshot);
+    app.judged.all_series.observe(&snapshot);
     app
 }
 
