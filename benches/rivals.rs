@@ -5,12 +5,11 @@
 //!
 //! - the CPU time of `ps --json` and of a C program (`one_stat.c`), which lists the driver's processes and reads each
 //!   `stat` file. The two programs run alternately.
-//! - gpumem watch, nvtop and nvitop, each in a 200x60 terminal, at one sample per second. The programs run at the
-//!   same time, so that other load on the machine affects all of them. Each round starts the programs in a different
-//!   order, a fraction of a second apart. The first minute is ignored, because programs do more work for new
-//!   processes. Then CPU time is measured in short windows. The table contains the median and mean of the windows,
-//!   and the median of the ratios to gpumem's time in the same window. Memory and terminal output are from the last
-//!   round.
+//! - gpumem watch, nvtop and nvitop, each in a 200x60 terminal, at one sample per second. The programs run at the same
+//!   time, so that other load on the machine affects all of them. Each round starts the programs in a different order,
+//!   a fraction of a second apart. The first minute is ignored, because programs do more work for new processes. Then
+//!   CPU time is measured in short windows. The table contains the median and mean of the windows, and the median of
+//!   the ratios to gpumem's time in the same window. Memory and terminal output are from the last round.
 //!
 //! The benchmark fails if gpumem takes more than four times nvtop's CPU time. On the CI machine, gpumem took 1.4 to
 //! 2.7 times nvtop's CPU time, because gpumem also reads the owners of each process and applies the rules. The

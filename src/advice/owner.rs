@@ -102,7 +102,7 @@ fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner
             let line = fill(says)?;
             return Some(match entry.check.iter().find_map(fill) {
                 None => Owner::new(name, stop, line),
-                Some(check) => Owner::new(name, None, format!("see that {check}, then {line}")),
+                Some(check) => Owner::new(name, None, format!("check that {check}, then {line}")),
             });
         }
         let kind = name.split(' ').next().unwrap_or_default();
@@ -112,14 +112,15 @@ fn owner_in(place: OwnerPlace, process: &Process, facts: &Facts) -> Option<Owner
         };
         let also = entry.also.as_ref().and_then(fill).unwrap_or_default();
         let stop = stop?;
-        let whole = format!("stop its {kind}, and all that runs in it{by}: `{stop}`{also}");
+        let whole = format!("stop its {kind}, and everything that runs in it{by}: `{stop}`{also}");
         let inside =
             || Some(format!("{} kill {}", fill(entry.exec.as_ref()?)?, facts.get("inner")?));
         let outside = || facts.get("pids").map(|pids| format!("kill {pids}"));
         Some(match inside().or_else(outside) {
             None => Owner::new(name, Some(stop), whole),
             Some(alone) => {
-                let line = format!("end it alone in its {kind}{by}: `{alone}`; or {whole}");
+                let line =
+                    format!("end only this process in its {kind}{by}: `{alone}`; or {whole}");
                 Owner::new(name, Some(alone), line)
             }
         })
@@ -150,7 +151,7 @@ fn program_owner(process: &Process) -> Option<Owner> {
         (None, _) => owner.unnamed.clone()?,
         (Some(stop), None) => format!("end{shown} there{user}: `{stop}`"),
         (Some(stop), Some(check)) => {
-            format!("end{shown} there{user}: `{stop}`, after you have seen that {check}")
+            format!("end{shown} there{user}: `{stop}`, after you have checked that {check}")
         }
     };
     Some(Owner {
@@ -242,8 +243,7 @@ fn slurm(process: &Process) -> Option<Facts> {
 
 /// Returns why the user must check a job's ID before typing it, or `None` if the ID is certain.
 fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<&'static str> {
-    // Newer versions of Slurm do not name the cgroup after the job, so only the process's
-    // environment contains the ID.
+    // Newer versions of Slurm do not name the cgroup after the job, so only the process's environment contains the ID.
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))

@@ -17,7 +17,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     if let Some(line) = thaw(process) {
         lines.push(line);
     } else if process.is_stopped() {
-        lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
+        lines.push(format!("it is stopped; continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
         // The container or unit belongs to the server, which can also run other users' kernels.
@@ -29,7 +29,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
         let job = job.id().as_deref().and_then(quote);
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
         lines.push(format!(
-            "end it, `kill {}`: its Slurm job{job} is over, no step of it is left on this machine",
+            "end it, `kill {}`: its Slurm job{job} has ended, and no step of the job is left on this machine",
             process.pid
         ));
         return lines;
@@ -58,7 +58,7 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 pub(super) fn notebook(process: &Process) -> String {
     if process.has_lost_server() {
         return format!(
-            "end its kernel, `gpumem kill {}`: the program that could shut it down is gone",
+            "end its kernel, `gpumem kill {}`: the server that could shut the kernel down has exited",
             process.pid
         );
     }

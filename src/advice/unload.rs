@@ -58,8 +58,7 @@ pub struct UnloadApi {
     pub identify: Vec<Question>,
     /// Requests that prove the server idle.
     pub idle: Vec<Question>,
-    /// If true, a server with open connections is considered busy, because its answers to `idle` do not prove it
-    /// idle.
+    /// If true, a server with open connections is considered busy, because its answers to `idle` do not prove it idle.
     pub is_idle_unconnected: bool,
     /// A check that the server treats as use of the model. It is sent once for each model, just before unloading.
     pub at_deed: Option<Question>,

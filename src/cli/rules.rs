@@ -93,9 +93,11 @@ fn text(rules: &[&Rule]) -> String {
         }
         match rule.overrides.len() {
             0 => {}
-            1 => text.push_str("\n  1 override for some; see gpumem config show\n"),
+            1 => text.push_str("\n  1 override for some processes; see `gpumem config show`\n"),
             count => {
-                text.push_str(&format!("\n  {count} overrides for some; see gpumem config show\n"));
+                text.push_str(&format!(
+                    "\n  {count} overrides for some processes; see `gpumem config show`\n"
+                ));
             }
         }
     }

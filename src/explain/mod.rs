@@ -84,9 +84,8 @@ impl ExplainInput<'_> {
     }
 }
 
-/// Returns whether the snapshot contains this process, rather than another process with the same PID. A process with
-/// an uncertain identity is also considered present if a GPU lists its PID and the snapshot has no facts about the
-/// PID.
+/// Returns whether the snapshot contains this process, rather than another process with the same PID. A process with an
+/// uncertain identity is also considered present if a GPU lists its PID and the snapshot has no facts about the PID.
 pub fn is_there(identity: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(identity.pid) {
         Some(current) => current.identity() == identity,
@@ -165,7 +164,7 @@ pub fn framework(name: &str) -> Option<ExplainPage> {
     let mut returns = section("What frees it, gentlest first", &row.inside);
     if row.inside.is_empty() {
         returns = Section::new("What frees it");
-        returns.item("- ", "nothing while the process runs, only its exit");
+        returns.item("- ", "nothing while the process runs; its exit frees all");
     }
     page.sections = vec![
         section("How it takes memory", std::slice::from_ref(&row.takes)),

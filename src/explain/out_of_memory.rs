@@ -57,7 +57,7 @@ pub fn out_of_memory(input: ExplainInput<'_>, shortage: &Shortage<'_>) -> Explai
     memory(&mut facts, last, gpu);
     if let Some((time, freed_bytes)) = fullest(input, gpu) {
         let more = Bytes(freed_bytes);
-        facts.entry("Fullest", format!("{}: {more} more used than now", input.ago(time)));
+        facts.entry("Fullest", format!("{}: {more} more in use than now", input.ago(time)));
         page.notes.push("--at TIME shows an earlier sample, such as the fullest".to_owned());
     }
     page.notes.push("failed allocations are not visible in samples".to_owned());
@@ -121,7 +121,7 @@ impl Unused<'_> {
 }
 
 fn listed(unused: &[Unused<'_>]) -> Section {
-    let mut section = Section::new("Which of it was unused");
+    let mut section = Section::new("Unused memory");
     if unused.is_empty() {
         section.item("- ", "nothing known to be unused");
     }
@@ -180,7 +180,7 @@ fn sufficient(
     let text = match (enough(proved, missing), enough(unused, missing)) {
         (Some(names), _) => format!("freeing {names} would have been enough"),
         (None, Some(names)) => {
-            format!("freeing {names} would have been enough, if it is unused, which is not proved")
+            format!("freeing {names} would have been enough, if the memory is unused (not proven)")
         }
         (None, None) if unused.is_empty() => "ask for less".to_owned(),
         (None, None) => {

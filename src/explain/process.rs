@@ -197,7 +197,7 @@ impl Subject<'_> {
                     (Some(name), None) => format!("container {name} ({runtime})"),
                     (None, Some(id)) => format!("container {id} ({runtime})"),
                     (None, None) => match &container.user {
-                        Some(user) => format!("a container of {user}'s own"),
+                        Some(user) => format!("a rootless container of {user}"),
                         None => format!("a container ({runtime})"),
                     },
                 },
@@ -228,7 +228,7 @@ impl Subject<'_> {
                 [(", step ", slurm.step_id.as_deref()), (", named ", slurm.job_name.as_deref())];
             add_parts(&mut words, &parts);
             if slurm.over == Some(true) {
-                words.push_str(", which is over: no step of it is left on this machine");
+                words.push_str(", which has ended: no step of the job is left on this machine");
             }
             facts.entry("", words);
         }
@@ -240,7 +240,7 @@ impl Subject<'_> {
     fn notebook(&self, facts: &mut Section, jupyter: &Jupyter) {
         let process = self.process;
         if let Some(kernel) = process.kernel_forked_from() {
-            facts.entry("", format!("a worker that kernel {kernel} has forked, of"));
+            facts.entry("", format!("a worker forked from kernel {kernel} of"));
         }
         let mut words = match &jupyter.notebook_path {
             Some(path) => format!("notebook {path}"),
@@ -372,7 +372,7 @@ impl Subject<'_> {
                 (Span::from_seconds(exhaustion.seconds), Bytes(exhaustion.free_bytes));
             facts.entry(
                 "",
-                format!("full at about {at}, in {left}, if this continues: {free} are free"),
+                format!("full at about {at}, in {left}, if the growth continues: {free} are free"),
             );
         }
     }
@@ -445,7 +445,7 @@ impl Subject<'_> {
             true => String::new(),
             false => format!(" ({})", ties.join(", ")),
         };
-        section.item("- ", format!("belongs together with{ties}:"));
+        section.item("- ", format!("related processes{ties}:"));
         let mut left_out = 0;
         for (at, member) in family.tree(self.input.last).iter().enumerate() {
             let is_this = member.pid == self.process.pid;

@@ -172,7 +172,7 @@ fn write(section: &mut Section, finding: &Finding) {
 /// Lists the commands of the findings, then commands for the process. A command for the process is omitted if a
 /// finding has a command of the same kind. Commands that would only open this page are omitted.
 pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> Section {
-    let mut section = Section::new("What to type");
+    let mut section = Section::new("Commands");
     // Look for the word anywhere, because commands for other machines start with `ssh`.
     let has_word = |command: &str, word| command.split(' ').any(|part| part == word);
     let mut written: Vec<&str> = Vec::new();
@@ -186,7 +186,7 @@ pub(super) fn commands(findings: &[Finding], process_commands: &OwnCommands) -> 
     let (releases, ends): (Vec<&str>, Vec<&str>) =
         written.into_iter().partition(|command| has_word(command, "release"));
     if let (Some(command), true) = (&process_commands.release, releases.is_empty()) {
-        section.item("to free what it caches: ", format!("`{command}`"));
+        section.item("to free cached memory: ", format!("`{command}`"));
     }
     if let (Some(command), true) = (&process_commands.kill, ends.is_empty()) {
         section.item("to end it: ", format!("`{command}`"));

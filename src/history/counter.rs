@@ -104,8 +104,7 @@ impl Counter {
         // If no tier reaches back to `start`, use the coarse one, which contains the first point until it is full.
         let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
         let after = tier.partition_point(|point| point.time < start);
-        // Prefer the earlier of two points at similar distances, because a window that is too short proves too
-        // little.
+        // Prefer the earlier of two points at similar distances, because a window that is too short proves too little.
         let distance = |point: &&CpuPoint| match point.time - start {
             late if late > 0 => 2 * late,
             early => -early,

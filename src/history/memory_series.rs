@@ -1,9 +1,8 @@
 //! Time series for charts and pages: the memory of each process on a GPU, the memory of each GPU, and utilization.
 //!
 //! Rules use [`History`], which keeps more facts in less detail. A series has at most [`MOST_BUCKETS`] buckets with
-//! their lowest and highest values, and fewer if there are many processes. Buckets become wider as the history grows.
-//! A period of constant values is a single bucket, because most rows are constant for hours and are drawn every
-//! second.
+//! their lowest and highest values, and fewer if there are many processes. Buckets become wider as the history grows. A
+//! period of constant values is a single bucket, because most rows are constant for hours and are drawn every second.
 
 use foldhash::HashMap;
 

@@ -71,8 +71,7 @@ pub struct Resets {
     pub gap: u32,
     /// The last reset, and the time of the snapshot that caused it.
     pub last: Option<(Reset, Time)>,
-    /// Number of snapshots that were ignored because they were older than the last one. They do not clear the
-    /// history.
+    /// Number of snapshots that were ignored because they were older than the last one. They do not clear the history.
     pub strays: u32,
 }
 
@@ -319,8 +318,7 @@ impl History {
         }
     }
 
-    /// Returns the position of a GPU in `devices`, which is usually its index in the snapshot. Adds a GPU that is
-    /// new.
+    /// Returns the position of a GPU in `devices`, which is usually its index in the snapshot. Adds a GPU that is new.
     fn remember_device(&mut self, gpu: &Gpu, likely_index: usize) -> Option<usize> {
         if self.devices.get(likely_index).is_some_and(|device| device.is_for(gpu)) {
             return Some(likely_index);

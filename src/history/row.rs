@@ -292,8 +292,7 @@ impl RowHistory {
         self.has_been_used
     }
 
-    /// Ends the run if its last sample is older than the allowed gap, unless the process has hardly used the CPU
-    /// since.
+    /// Ends the run if its last sample is older than the allowed gap, unless the process has hardly used the CPU since.
     fn let_pass(&mut self, sample: SampleTime, cpu_total: Option<f64>) {
         let gap = sample.time - self.known_at;
         let is_bridged = self.run.is_some()
@@ -327,8 +326,7 @@ impl RowHistory {
             }
             Some(run) => {
                 let gap = sample.time - run.until;
-                // A sample covers one interval. The rest of the gap is covered only if the CPU time has hardly
-                // changed.
+                // A sample covers one interval. The rest of the gap is covered only if the CPU time has hardly changed.
                 let is_vouched = if gap > sample.interval + sample.interval / 2 {
                     self.cpu_was_still(gap, cpu_total)
                 } else {
@@ -350,8 +348,7 @@ impl RowHistory {
         self.cpu_at_until = cpu_total;
     }
 
-    /// Returns whether the process is known to have used no more than a trace of CPU since the last sample of the
-    /// run.
+    /// Returns whether the process is known to have used no more than a trace of CPU since the last sample of the run.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
         self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)

@@ -326,8 +326,7 @@ fn hide_named(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Splits an assignment into name and value. A text that only ends with `=` signs, as Base64 can, is not an
-/// assignment.
+/// Splits an assignment into name and value. A text that only ends with `=` signs, as Base64 can, is not an assignment.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let (name, value) = argument.split_once('=')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');

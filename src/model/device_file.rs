@@ -19,8 +19,7 @@ impl Gpu {
         format!("/dev/nvidia{}", self.device_number())
     }
 
-    /// Returns whether the process has the GPU's device file open, or `None` if its file descriptors could not be
-    /// read.
+    /// Returns whether the process has the GPU's device file open, or `None` if its file descriptors could not be read.
     pub fn is_open_in(&self, process: &Process) -> Option<bool> {
         let number = Some(self.device_number());
         let mut files = process.gpu_files.as_ref()?.iter();

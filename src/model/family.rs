@@ -40,7 +40,7 @@ impl Tie {
             Self::Cgroup => "one job, service or container",
             Self::Run => "ranks of one run",
             Self::Parent => "one started the other",
-            Self::GpuFiles => "they have the GPU of a dead member open",
+            Self::GpuFiles => "they have the GPU of an exited member open",
         }
     }
 }

@@ -35,7 +35,7 @@ impl Hypervisor {
 
     pub fn advice(&self) -> String {
         let (by, words) = (&self.by, &self.words);
-        format!("it is a virtual machine ({by}), which a signal would cut off: {words}")
+        format!("it is a virtual machine ({by}), which a signal would power off: {words}")
     }
 }
 

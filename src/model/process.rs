@@ -44,8 +44,7 @@ pub struct Process {
     pub session_leader_alive: Option<bool>,
     /// State letter in /proc: R, S, D, T, t, Z, X or I; absent if /proc does not list the PID.
     pub state: Option<char>,
-    /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads
-    /// are in `D`.
+    /// State of a remaining thread, if the first thread has exited; `D` only if all remaining threads are in `D`.
     pub left_thread_state: Option<char>,
     /// Kernel function in which the process sleeps uninterruptibly (`/proc/PID/wchan`); absent if not readable.
     pub wchan: Option<Arc<str>>,
@@ -66,8 +65,7 @@ pub struct Process {
     pub user: Option<Arc<str>>,
     /// Process name in the kernel (`comm`, field 2 of `/proc/PID/stat`); the only name of a process without argv.
     pub comm: Option<Arc<str>>,
-    /// argv, limited in length; the last argument ends with `…` if it was cut. Secrets are masked
-    /// (`***`).
+    /// argv, limited in length; the last argument ends with `…` if it was cut. Secrets are masked (`***`).
     pub command: Option<Arc<[Arc<str>]>>,
     /// Environment variables from a fixed list without secrets. They show which job or container the process belongs
     /// to and how it allocates memory. Absent if the environment is not readable or was overwritten.
@@ -413,16 +411,14 @@ pub struct Descendants {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Container {
-    /// Container runtime: `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`,
-    /// `nspawn` …
+    /// Container runtime: `docker`, `containerd`, `cri-o`, `podman`, `nerdctl`, `runc`, `crun`, `lxc`, `nspawn` …
     pub runtime: Option<Arc<str>>,
     /// containerd namespace: `k8s.io`, `moby`, `default`. Absent if unknown.
     pub namespace: Option<Arc<str>>,
     /// Name, or else ID, of the user who created a rootless container; absent if root created the container. The
     /// `name` of a rootless container is omitted, because the user can choose it.
     pub user: Option<Arc<str>>,
-    /// Container ID, 64 hexadecimal digits; for LXC, systemd-nspawn and standalone runc, the
-    /// container's name.
+    /// Container ID, 64 hexadecimal digits; for LXC, systemd-nspawn and standalone runc, the container's name.
     pub id: Option<Arc<str>>,
     /// Container name; absent if the runtime's files are not readable.
     pub name: Option<Arc<str>>,

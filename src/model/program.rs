@@ -69,8 +69,7 @@ impl Process {
         }
     }
 
-    /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`), or is
-    /// unknown.
+    /// Returns whether the environment names a Wayland display or an X11 display of this machine (`:0`), or is unknown.
     pub fn may_have_display(&self) -> bool {
         self.environment.as_deref().is_none_or(|variables| {
             variables.contains_key("WAYLAND_DISPLAY")

@@ -30,8 +30,7 @@ pub struct ReleaseReport {
 /// An object that keeps memory in use.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Reference {
-    /// Name of the object in the notebook: `Out[7]`, or `last traceback`. Chosen by the user: escape it
-    /// for a terminal.
+    /// Name of the object in the notebook: `Out[7]`, or `last traceback`. Chosen by the user: escape it for a terminal.
     pub name: Arc<str>,
     /// Memory that the object keeps in use, in bytes.
     pub bytes: u64,

@@ -23,8 +23,7 @@ use crate::units::Span;
 pub const SCHEMA: &str = "gpumem.snapshot/1";
 
 /// Everything that gpumem observed at one instant: the output of `gpumem ps --json`, and each line of a recording.
-/// Units are part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown
-/// fields.
+/// Units are part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -211,8 +210,7 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub jpeg_percent: Option<u32>,
-    /// Utilization of the optical flow engine, in percent, 0 to 100. The driver does not report it for
-    /// processes.
+    /// Utilization of the optical flow engine, in percent, 0 to 100. The driver does not report it for processes.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub optical_flow_percent: Option<u32>,

@@ -92,7 +92,7 @@ pub struct StillMissing {
 impl fmt::Display for StillMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
-            0 => f.write_str("decided with the next samples")?,
+            0 => f.write_str("decided after the next samples")?,
             seconds => write!(f, "decided in {}", Span(Duration::from_secs(seconds)))?,
         }
         match self.is_recorded {
@@ -131,8 +131,7 @@ pub struct SuspectEvidence {
     /// Time since `last_activity`, in seconds.
     #[schemars(range(min = 0))]
     pub inactive_seconds: Option<f64>,
-    /// Longest pause after which the process used the GPU again, in seconds; absent if none was
-    /// observed.
+    /// Longest pause after which the process used the GPU again, in seconds; absent if none was observed.
     #[schemars(range(min = 0))]
     pub paused_seconds: Option<f64>,
     /// State letter of a stopped process in /proc: `T`.
@@ -163,15 +162,15 @@ impl SuspectEvidence {
         if let Some(percent) = self.gpu_percent_max {
             let count = samples(self.samples);
             parts.push(match percent {
-                0 => format!("no use of the whole GPU in {count}"),
-                _ => format!("the whole GPU {percent}% at most in {count}"),
+                0 => format!("whole GPU unused in {count}"),
+                _ => format!("whole GPU at most {percent}% busy in {count}"),
             });
         }
         if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
             parts.push(format!("GPU busy {percent}% of {} by accounting", span(life)));
         }
         if let Some(paused) = self.paused_seconds {
-            parts.push(format!("went back to work after {} before", span(paused)));
+            parts.push(format!("resumed work after an earlier pause of {}", span(paused)));
         }
         if let Some(inactive) = self.inactive_seconds {
             parts.push(format!("notebook last active {} ago", span(inactive)));

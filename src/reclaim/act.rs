@@ -238,8 +238,7 @@ impl Act {
         record.write(&LedgerEntry { time, act, event })
     }
 
-    /// Checks the target again and opens handles on its processes. No process is signalled before all handles are
-    /// open.
+    /// Checks the target again and opens handles on its processes. No process is signalled before all handles are open.
     fn begin(&mut self, input: StepInput<'_>, control: &mut dyn ProcessControl) -> NextMove {
         if let Some(command) = self.target.steps.first().and_then(|step| step.advice()) {
             let command = Arc::clone(command);
@@ -377,8 +376,7 @@ impl Act {
         input: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        // Look for new children first, while their parents are alive, because children are found through their
-        // parents.
+        // Look for new children first, while their parents are alive, because children are found through their parents.
         let call = self.target.call();
         let now = input.now;
         self.held.adopt(call, &self.guard, now, input.snapshot, control);

@@ -92,8 +92,7 @@ impl NextSteps {
         }
     }
 
-    /// Adds the commands to a finding. If the plan leaves the target to its owner, also removes the finding's
-    /// actions.
+    /// Adds the commands to a finding. If the plan leaves the target to its owner, also removes the finding's actions.
     pub fn put(&self, finding: &mut Finding) {
         if self.is_left_to_owner {
             finding.actions.retain(|action| *action == Action::Notify);

@@ -134,7 +134,7 @@ impl fmt::Display for Protection {
                 write!(f, "owned by uid {uid}, and gpumem may not signal it")
             }
             Self::OtherNamespace => f.write_str(
-                "pids here are not the host's, and NVML's may be; run gpumem on the host",
+                "pids here are not the host's, but NVML's may be; run gpumem on the host",
             ),
             Self::KeptByOwner { user, until } => {
                 KeptBy::Owner { user: user.clone(), until: *until }.fmt(f)

@@ -189,7 +189,7 @@ impl fmt::Display for Why {
                 "it has exited and gets no signal; {parent} has to reap it or exit, and a process \
                 that inherited its files may hold the memory"
             ),
-            Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),
+            Self::NoWayIn { ways } => write!(f, "cannot be asked to release memory: {ways}"),
             Self::Gone => f.write_str("it no longer exists"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
             Self::NoTarget { name } => write!(
@@ -241,8 +241,7 @@ pub fn plan(input: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
-    /// Records how much CPU and I/O each target found by a rule has used so far, so that later work can cancel the
-    /// act.
+    /// Records how much CPU and I/O each target found by a rule has used so far, so that later work can cancel the act.
     pub fn note_usage(&mut self, roots: &Roots) {
         let reader = UsageReader::new(roots);
         for target in self.targets.iter_mut().filter(|target| target.is_found()) {

@@ -25,8 +25,7 @@ pub fn recheck<'a>(
 const WORK_SHARE: f64 = 0.1;
 /// Minimum I/O rate, in bytes per second, of a job that works.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
-/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O is therefore never considered
-/// work.
+/// Minimum averaging period, in seconds. Less than 1 s of CPU time or 10 MB of I/O is therefore never considered work.
 pub const MIN_SECONDS: f64 = 10.0;
 /// Maximum averaging period, in seconds, for the CPU use of a job that may be saving its work. Averaging over a
 /// longer period would hide that the job has just begun to save.

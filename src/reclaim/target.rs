@@ -41,8 +41,7 @@ pub struct Target {
     pub steps: Vec<Step>,
     /// How long to watch for a replacement of an ended process, in seconds.
     pub respawn_seconds: f64,
-    /// The job's usage when the plan was made or the last warning was sent. Later work cancels the
-    /// act.
+    /// The job's usage when the plan was made or the last warning was sent. Later work cancels the act.
     #[serde(skip)]
     pub used_at_plan: Option<Arc<JobUsage>>,
 }

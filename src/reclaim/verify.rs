@@ -176,7 +176,7 @@ impl fmt::Display for Outcome {
                 write!(f, "freed {} in {:.1} s", Bytes(*bytes), *ms as f64 / 1000.0)
             }
             Self::ExitedNotFreed { holders } if holders.is_empty() => f.write_str(
-                "exited, but its memory was not freed; as root, look for what holds the GPU",
+                "exited, but its memory was not freed; as root, find the processes that have the GPU open",
             ),
             Self::ExitedNotFreed { holders } => {
                 let pids = listed(holders);
@@ -222,7 +222,7 @@ impl fmt::Display for Outcome {
                 write!(f, ": {}", why.unwrap_or("NVML shows no memory freed"))
             }
             Self::Busy { why } => write!(f, "busy: {why}"),
-            Self::NoWayIn { why } => write!(f, "no way in: {why}"),
+            Self::NoWayIn { why } => write!(f, "cannot be asked to release memory: {why}"),
             Self::Refused { why } => write!(f, "refused: {why}"),
             Self::TimedOut { why } => write!(f, "timed out: {why}"),
             Self::Exited => f.write_str("exited while it was asked to release memory"),

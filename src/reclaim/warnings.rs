@@ -209,8 +209,7 @@ impl Warnings {
         self.replace(current)
     }
 
-    /// Records that the announced action was taken for these findings. Returns an error if the file cannot be
-    /// written.
+    /// Records that the announced action was taken for these findings. Returns an error if the file cannot be written.
     pub fn conclude(&mut self, findings: &[Arc<str>]) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
         for warning in &mut current {
@@ -253,7 +252,7 @@ fn read(path: &Path) -> io::Result<Vec<Warning>> {
     let document: WarningsDocument = serde_json::from_slice(&text)?;
     match document.schema == SCHEMA {
         true => Ok(document.warnings),
-        false => Err(io::Error::other("its schema is of another version")),
+        false => Err(io::Error::other("its schema version is not supported")),
     }
 }
 

@@ -368,7 +368,7 @@ impl ReclaimWorker {
 /// process, and a running plan must not wait for this lock.
 fn environment(process: Identity) -> Result<Vec<(String, String)>, String> {
     let Start::Ticks(ticks) = process.start else {
-        return Err("it is not known which process this is".to_owned());
+        return Err("the identity of the process is unknown".to_owned());
     };
     let read = move || read_environment(&Roots::default(), process.pid, ticks);
     let reading = Task::start("environment", read).map_err(|error| error.to_string())?;

@@ -139,7 +139,7 @@ fn describe_barren(found: u64, last: Option<&Flaw>) -> String {
             snapshot per line, plain or compressed with zstd"
         ),
         found => format!(
-            "no snapshot since line {found} ({last}); cut it off there with `head -n {found}`"
+            "no snapshot since line {found} ({last}); cut off the rest with `head -n {found}`"
         ),
     }
 }

@@ -209,8 +209,7 @@ fn start_of(name: &str) -> Option<Time> {
     (name_of(start) == name).then_some(start)
 }
 
-/// Opens a segment without following a symbolic link or waiting for a FIFO. Returns `None` if the segment was
-/// removed.
+/// Opens a segment without following a symbolic link or waiting for a FIFO. Returns `None` if the segment was removed.
 fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
     let name = path.display().to_string();
     match open_file(path) {

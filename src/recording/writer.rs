@@ -108,8 +108,7 @@ impl Writer {
         RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
-    /// Removes the last `written` bytes, unless other data was appended after them. Returns whether they were
-    /// removed.
+    /// Removes the last `written` bytes, unless other data was appended after them. Returns whether they were removed.
     fn take_back(&mut self, written: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
             // After an append, the position is just behind the last byte that this writer wrote.

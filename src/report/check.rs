@@ -76,8 +76,7 @@ pub struct CheckReport {
     pub counts: Counts,
     /// Totals of reclaimable and suspected memory.
     pub reclaimable: Reclaimable,
-    /// Whether rules were applied. `false` if only limits were requested; an empty list of findings then means
-    /// nothing.
+    /// Whether rules were applied. `false` if only limits were requested; an empty list of findings then means nothing.
     pub rules_applied: bool,
     /// Active findings, most severe first, followed by resolved ones, most recent first.
     pub findings: Vec<Finding>,

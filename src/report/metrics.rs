@@ -19,9 +19,8 @@ use crate::model::snapshot::Kubernetes;
 use crate::model::waste::{Reclaimed, Waste};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Reclaimable, Snapshot, Time};
 
-/// Maximum number of processes with their own series. Processes with the most memory take
-/// precedence. A process on two GPUs counts twice. Also the maximum number of series that sum the
-/// memory of the remaining processes by user and job.
+/// Maximum number of processes with their own series. Processes with the most memory take precedence. A process on two
+/// GPUs counts twice. Also the maximum number of series that sum the memory of the remaining processes by user and job.
 pub const PROCESSES_MAX: usize = 512;
 /// Maximum number of findings with series. Severe findings take precedence, then findings about more memory.
 const FINDINGS_MAX: usize = 512;

@@ -221,8 +221,7 @@ pub fn question(targets: &[&Target]) -> String {
     }
 }
 
-/// Formats the number of processes that receive a signal or request, and the number of jobs if it
-/// differs.
+/// Formats the number of processes that receive a signal or request, and the number of jobs if it differs.
 pub fn count(targets: &[&Target]) -> String {
     let processes: usize = targets.iter().map(|target| receivers(target).count()).sum();
     match (processes, targets.len()) {

@@ -97,8 +97,7 @@ pub fn outcome(outcome: &Outcome, reader: RefusalReader) -> String {
     }
 }
 
-/// Describes what overrides a protection, for example a flag, a key or running as root. Returns `None` if nothing
-/// does.
+/// Describes what overrides a protection, for example a flag, a key or running as root. Returns `None` if nothing does.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let by_place = |flag, key, service| match reader.place {
         RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),

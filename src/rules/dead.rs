@@ -202,7 +202,7 @@ fn advice(process: &Process, state: Option<char>, gpus: &[FindingGpu]) -> Vec<St
         ));
     }
     advice.push(
-        "see who still holds it: `fuser -v /dev/nvidia*` as root; kill the workers that it left behind"
+        "find the processes that still hold it: `fuser -v /dev/nvidia*` as root; kill the workers that it left behind"
             .to_owned(),
     );
     for gpu in gpus {
@@ -338,7 +338,7 @@ mod tests {
             }),
             (
                 "unknown pid namespace",
-                Unsure("GPU 0 lists pid 4242, whose process is not certain"),
+                Unsure("pid 4242 on GPU 0 cannot be matched to a process with certainty"),
                 |scene| {
                     vanish(scene);
                     scene.now.host.pid_namespace = None;

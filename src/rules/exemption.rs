@@ -126,8 +126,7 @@ pub(super) struct KeepRules<'a> {
 
 /// Returns why gpumem keeps a process despite a finding of this kind and rule, or `None` if it does not. The reasons
 /// are: an exemption may match on one of the process's GPUs, its owner requested it, the program is never killed, or
-/// the process may be a server. `reap` skips a kept process, so its memory is not reclaimable, and it is not a
-/// suspect.
+/// the process may be a server. `reap` skips a kept process, so its memory is not reclaimable, and it is not a suspect.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     (process, process_history): (&Process, Option<&ProcessHistory>),

@@ -17,8 +17,7 @@
 //! Never idle:
 //!
 //! - graphics processes, because a desktop draws only when something changes;
-//! - an inference server that listens, because waiting for requests is its work (see
-//!   `server-idle`);
+//! - an inference server that listens, because waiting for requests is its work (see `server-idle`);
 //! - a daemon of the Multi-Process Service (MPS), which waits for clients;
 //! - a stopped process (`T`, `t`), because an owner, a scheduler or a debugger intends to resume it. When the process
 //!   resumes, the duration starts again;
@@ -69,7 +68,7 @@ pub static KIND: RuleKind = RuleKind {
     unresolved_row,
     ..RuleKind::new::<IdleEvidence>(
         Kind::Idle,
-        "a process holds memory on a GPU and has not used that GPU for the duration",
+        "a process holds memory on a GPU and has not used that GPU for the rule's duration",
         &[
             MIN_MEMORY,
             DURATION,

@@ -80,7 +80,7 @@ impl KindEvidence for LeakEvidence {
 
 /// Factor by which `min_growth` is multiplied for desktops, whose memory grows whenever a window opens.
 const DISPLAY_FACTOR: u64 = 16;
-const DISPLAY_ADVICE: &str = "gpumem does not end what draws on a desktop: save your work and restart it (the desktop: log out)";
+const DISPLAY_ADVICE: &str = "gpumem does not kill programs that draw on a desktop: save your work and restart the program (for the desktop, log out)";
 
 pub static KIND: RuleKind = RuleKind {
     remark,
@@ -322,8 +322,7 @@ fn message(process: &Process, first: &LeakingGpu, leaks: usize, seconds: f64) ->
     message
 }
 
-/// Returns advice on where to look for the leak. The advice on freeing memory (`crate::advice`) would not stop a
-/// leak.
+/// Returns advice on where to look for the leak. The advice on freeing memory (`crate::advice`) would not stop a leak.
 fn advice(process: &Process) -> Vec<String> {
     let lines: &[&str] = match process.framework.as_deref() {
         Some("pytorch") => &[

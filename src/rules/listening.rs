@@ -167,8 +167,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
         return false;
     };
     let is_known = |name: &str| is_on(&NAMES.attendants, name) || is_owners_program(name);
-    // A process title begins with the program's name and a delimiter, as in `sshd: ann@pts/1` and
-    // `wandb-service(2-…)`.
+    // A process title begins with the program's name and a delimiter, as in `sshd: ann@pts/1` and `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     is_known(file_name(title))
         || is_known(title[..end].trim_end())

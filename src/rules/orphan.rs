@@ -54,7 +54,7 @@ pub static KIND: RuleKind = RuleKind {
         Kind::Orphan,
         "a process on a GPU outlived the job that started it and does not use the GPU",
         &[
-            ("duration", "how long its job must be gone and the GPU unused"),
+            ("duration", "how long the job must have ended and the GPU been unused"),
             idle::MAX_CPU_PERCENT,
             SEVERITY,
         ],
@@ -377,12 +377,14 @@ fn advice_lines(process: &Process) -> Vec<String> {
     if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
         let job = job.id().as_deref().and_then(advice::quote);
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
-        lines.push(format!("its Slurm job{job} is over; no step of it is left on this machine"));
+        lines.push(format!(
+            "its Slurm job{job} has ended, and no step of the job is left on this machine"
+        ));
     }
     // If the leader is alive, most of the group belongs to a running job.
     let group = process.process_group.filter(|_| process.group_leader_alive == Some(false));
     if let Some(group) = group {
-        lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
+        lines.push(format!("list what is left of its job: `pgrep -a -g {group}`"));
     }
     // No one can type into the process any more, so of the remaining advice only the last line, on ending the
     // process, applies.

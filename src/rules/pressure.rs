@@ -195,7 +195,7 @@ mod tests {
                 scene.gpu(0).name = Some("NVIDIA GB10".into());
             }),
             ("no answer", Nothing, |scene| scene.gpu(0).stale_seconds = Some(1.0)),
-            ("unknown", Unsure("the memory of GPU 0 is not known"), |scene| {
+            ("unknown", Unsure("the memory of GPU 0 is unknown"), |scene| {
                 scene.gpu(0).memory = None;
             }),
         ];
@@ -245,7 +245,7 @@ mod tests {
         scene.gpu(1).memory = None;
         engine.observe(scene.step());
         assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
-        assert_eq!(engine.undecided()[0].reason, "the memory of GPU 0 is not known");
+        assert_eq!(engine.undecided()[0].reason, "the memory of GPU 0 is unknown");
         scene.play(120.0, |snapshot| engine.observe(snapshot));
         assert_eq!(engine.findings(), []);
     }

@@ -36,8 +36,7 @@ pub static KIND: RuleKind = RuleKind {
     )
 };
 
-/// Maximum mean interval between samples, in seconds: one sample per minute, with some samples late
-/// or lost.
+/// Maximum mean interval between samples, in seconds: one sample per minute, with some samples late or lost.
 const SPARSEST_SECONDS: f64 = 75.0;
 /// Minimum number of samples. Few samples can show the condition by chance.
 const LEAST_SAMPLES: u64 = 10;

@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Scope {
         if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
             let name = field.spec().names[0];
             let why =
-                format!("has {name}: with a part of a name, which can also match other names");
+                format!("uses {name}: with a part of a name, which can also match other names");
             return Err(de::Error::custom(format!(
                 "{text:?} {why}; write {name}= and the whole name, or a pattern such as {name}=ml-*"
             )));

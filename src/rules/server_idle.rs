@@ -12,7 +12,7 @@ pub static KIND: RuleKind = RuleKind {
     process: idle::judge,
     ..RuleKind::new::<IdleEvidence>(
         Kind::ServerIdle,
-        "an inference server holds memory on a GPU and has not used it for the duration",
+        "an inference server holds memory on a GPU and has not used it for the rule's duration",
         &[MIN_MEMORY, DURATION, MAX_CPU_PERCENT, SEVERITY],
         Settings { severity: Severity::Info, ..DEFAULTS },
     )

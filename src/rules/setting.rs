@@ -111,8 +111,7 @@ impl Serialize for Percent {
     }
 }
 
-/// Returns `; did you mean "duration"?` if `name` looks like a misspelled known name, otherwise an
-/// empty string.
+/// Returns `; did you mean "duration"?` if `name` looks like a misspelled known name, otherwise an empty string.
 pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let near = selector::near(name, known);
     near.map_or_else(String::new, |known| format!("; did you mean {known:?}?"))

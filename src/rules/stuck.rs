@@ -29,8 +29,8 @@ pub static KIND: RuleKind = RuleKind {
     process,
     ..RuleKind::new::<StuckEvidence>(
         Kind::Stuck,
-        "a process that holds memory on a GPU has been in uninterruptible sleep for the duration",
-        &[("duration", "how long every sample must show uninterruptible sleep"), SEVERITY],
+        "a process that holds memory on a GPU has been in uninterruptible sleep for the rule's duration",
+        &[("duration", "how long the process must stay in uninterruptible sleep"), SEVERITY],
         Settings { duration: seconds(120), severity: Severity::Critical, ..Settings::NONE },
     )
 };

@@ -274,8 +274,7 @@ impl SuspectInput<'_> {
         (age >= 0.0).then_some(age)
     }
 
-    /// Returns the seconds since a notebook kernel was last active, or `None` if its server does not report it as
-    /// idle.
+    /// Returns the seconds since a notebook kernel was last active, or `None` if its server does not report it as idle.
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");

@@ -104,13 +104,14 @@ impl UndecidedReason {
                 (None, Some(gpu), reason)
             }
             Self::NoCpu { pid } => {
-                (Some(pid), None, format!("the CPU use of process {pid} is not known"))
+                (Some(pid), None, format!("the CPU use of process {pid} is unknown"))
             }
             Self::NoParentage { pid } => {
-                (Some(pid), None, format!("whether process {pid} outlived its job is not known"))
+                (Some(pid), None, format!("it is unknown whether process {pid} outlived its job"))
             }
             Self::MayServe { pid } => {
-                let reason = format!("process {pid} listens; whether it has clients is not known");
+                let reason =
+                    format!("it is unknown whether the listening process {pid} has clients");
                 (Some(pid), None, reason)
             }
             Self::NoMemory { pid, gpu } => {
@@ -119,7 +120,8 @@ impl UndecidedReason {
                 (Some(pid), Some(gpu), reason)
             }
             Self::Unresolved { pid, gpu } => {
-                let reason = format!("GPU {gpu} lists pid {pid}, whose process is not certain");
+                let reason =
+                    format!("pid {pid} on GPU {gpu} cannot be matched to a process with certainty");
                 (Some(pid), Some(gpu), reason)
             }
             Self::Stale { gpu, seconds } => {
@@ -141,10 +143,10 @@ impl UndecidedReason {
                 (None, Some(gpu), reason)
             }
             Self::NoReading { gpu, quantity } => {
-                (None, Some(gpu), format!("the {quantity} of GPU {gpu} is not known"))
+                (None, Some(gpu), format!("the {quantity} of GPU {gpu} is unknown"))
             }
             Self::NoNamespace => {
-                (None, None, "whether the pids are the host's own is not known".to_owned())
+                (None, None, "it is unknown whether the pids are the host's".to_owned())
             }
         };
         Undecided { rule: Arc::clone(rule), pid, gpu, reason }

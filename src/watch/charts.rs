@@ -286,9 +286,8 @@ fn process_captions(subject: &Subject<'_>, quantity: &str, width: u16) -> Vec<St
     captions
 }
 
-/// Predicts when a leak will fill the GPU. Returns `None` without an active finding that contains a forecast, or if
-/// the finding is about several GPUs. Also returns `None` for a MIG instance, which cannot use all free memory of the
-/// GPU.
+/// Predicts when a leak will fill the GPU. Returns `None` without an active finding that contains a forecast, or if the
+/// finding is about several GPUs. Also returns `None` for a MIG instance, which cannot use all free memory of the GPU.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|finding| finding.resolved_at.is_none())?;
     let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;

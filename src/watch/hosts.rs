@@ -444,7 +444,7 @@ mod tests {
         // Without the boot ID, the command would name the process by PID, which can be reused.
         press(&mut stage, "jx");
         for (at, boot_id) in (1..).zip(["\x1b[2J", "'; id; '", "$(id)", "b00t"]) {
-            assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is not known")));
+            assert!(stage.app().note.as_deref().is_some_and(|note| note.contains("is unknown")));
             let mut snapshot = sample::later(1, 2, at as f64);
             snapshot.host.boot_id = Some(Arc::from(boot_id));
             show_sample(&mut stage.screens[0].app, at, snapshot);

@@ -57,10 +57,8 @@ impl MemoryShare {
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::InUse => ("▬", "in use", "memory that processes use"),
-            Self::Suspected => ("□", "suspected", "held, and looks unused; not proved yet"),
-            Self::Reclaimable => {
-                ("■", "reclaimable", "held, and found unused: gpumem reap takes it")
-            }
+            Self::Suspected => ("□", "suspected", "held; looks unused, not proven yet"),
+            Self::Reclaimable => ("■", "reclaimable", "held; found unused, gpumem reap frees it"),
             Self::Unattributed => ("▒", "unattributed", "used, but not by a visible process"),
             Self::Unknown => ("▚", "unknown", "in use by an unknown process"),
             Self::Reserved => ("░", "reserved", "reserved by the driver"),

@@ -84,8 +84,7 @@ pub struct Options {
     pub sort: Option<Column>,
     /// `None` restores the saved columns, or shows all columns if none were saved.
     pub columns: Option<Columns>,
-    /// Sampling interval. An alarm appears when the newest sample is older than three intervals,
-    /// and at least 3 s old.
+    /// Sampling interval. An alarm appears when the newest sample is older than three intervals, and at least 3 s old.
     pub interval: Duration,
     pub theme: Theme,
     /// Playback speed of a recording, relative to the recorded speed.

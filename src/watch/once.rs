@@ -1,6 +1,6 @@
 //! `gpumem watch --once`: draws one frame without a terminal.
 //!
-//! A [`Still`] is the normal screen, which receives samples and then [`Keys`] from its caller. Keys
+//! A [`StillScreen`] is the normal screen, which receives samples and then [`Keys`] from its caller. Keys
 //! that would carry out a plan or seek in a recording are refused.
 
 mod svg;

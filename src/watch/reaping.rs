@@ -36,7 +36,7 @@ pub const UNDO: Duration = Duration::from_secs(3);
 /// was not visible: gpumem was stopped, or the terminal did not accept frames.
 const LATE: Duration = Duration::from_secs(3);
 /// Warning for a user who quits during a batch, which leaves the plan unfinished.
-pub const STILL_ENDING: &str = "still killing; q again quits, and nothing more is sent";
+pub const STILL_ENDING: &str = "still killing; q again quits and sends nothing more";
 
 /// Opens a plan to release or kill the marked processes or, without marks, the selected process.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
@@ -112,7 +112,7 @@ fn open_on_host(app: &mut App, scope: &PlanScope, release: bool) -> Option<Effec
     let boot_id = app.screenful.as_ref()?.snapshot.host.boot_id.clone();
     let name = |identity: &Identity| identity.exact_name(boot_id.as_deref()?);
     let Some(mut names) = identities.iter().map(name).collect::<Option<Vec<_>>>() else {
-        return app.refuse("the start time of the process is not known, so it cannot be named");
+        return app.refuse("the start time of the process is unknown, so no command can name it");
     };
     names.dedup();
     let command = if release { "release" } else { "kill" };

@@ -104,7 +104,7 @@ fn ten_gigabytes_in_a_small_file_are_refused() {
         &after,
         Stdio::null(),
         &[
-            "after.jsonl.zst, line 2: no snapshot since line 1 (longer than 16 MiB); cut it off there with `head -n 1`",
+            "after.jsonl.zst, line 2: no snapshot since line 1 (longer than 16 MiB); cut off the rest with `head -n 1`",
         ],
     );
 }

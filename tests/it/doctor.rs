@@ -135,7 +135,7 @@ fn doctor_separates_unsupported_from_failed_queries() {
     let machine = Machine::new(&scene.clone().fault(Fault::error(call, 3)));
     let diagnosis = Diagnosis::run(&machine, &[], 0);
     diagnosis.assert_check("process-utilization", "limited", &["not reported"]);
-    diagnosis.assert_check("process-memory", "limited", &["memory by process is not known"]);
+    diagnosis.assert_check("process-memory", "limited", &["memory by process is unknown"]);
     diagnosis.assert_check("persistence", "limited", &["nvidia-smi -pm 1"]);
     diagnosis.assert_check("mig", "limited", &["undecided"]);
 

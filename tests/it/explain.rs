@@ -112,7 +112,7 @@ fn explain_oom_names_unused_memory_that_would_have_been_enough() {
     // GPU 1 has about 30 GiB free, and an idle notebook holds 38 GiB.
     for (arguments, code, expected) in [
         ("--gpu 1 --asked 60GiB", 0, "freeing notebook thesis/fine-tune.ipynb (398120) of ben"),
-        ("--gpu 1 --asked 31GiB --at 13:36", 0, "which is not proved"),
+        ("--gpu 1 --asked 31GiB --at 13:36", 0, "(not proven)"),
         ("--gpu 1 --asked 31GiB", 0, "GPU 2 had"),
         ("--gpu 1 --asked 75GiB", 0, "after freeing all unused memory"),
         ("--gpu 1 --asked 1GiB", 0, "which is enough"),
@@ -153,7 +153,7 @@ fn no_failure_is_claimed_and_the_fullest_moment_is_named() {
     };
     let page = explain(None).exits(0).stdout;
     assert!(page.contains("free on GPU 0") && !page.contains("out of memory"), "{page}");
-    assert!(page.contains("50.0 GiB more used than now"), "{page}");
+    assert!(page.contains("50.0 GiB more in use than now"), "{page}");
     let page = explain(Some("1")).exits(0).stdout;
     assert!(page.contains("free on GPU 1") && !page.contains("Fullest"), "{page}");
     let nothing = explain(Some("-1")).exits(2);

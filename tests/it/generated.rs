@@ -1,5 +1,4 @@
-//! The committed generated files are current: completions, manual pages, schemas, pictures and the usage in the
-//! README.
+//! The committed generated files are current: completions, manual pages, schemas, pictures and the usage in the README.
 
 use std::fs;
 use std::path::Path;

@@ -173,8 +173,7 @@ fn root_writes_new_files_own_links_and_descriptors() {
     }
 }
 
-/// Swaps a directory with a link, and the file in the directory with a link or FIFO, at random and as fast as
-/// possible.
+/// Swaps a directory with a link, and the file in the directory with a link or FIFO, at random and as fast as possible.
 const EXCHANGES: &str = r#"
 import os, random, sys
 random.seed(int(sys.argv[1]))

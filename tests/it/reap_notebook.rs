@@ -151,8 +151,7 @@ fn assert_reap_shuts_a_kernel_down(server: &Server) {
     assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
     let report = output.json();
     if machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
-        // In another pid namespace, only an open GPU file would confirm the kernel's pid, and the kernel has none
-        // open.
+        // In another pid namespace, only an open GPU file would confirm the kernel's pid, and the kernel has none open.
         let reason = &report["refused"][0]["why"]["protection"]["reason"];
         assert_eq!(reason, "other_namespace", "{output:?}");
         assert_eq!(state(server, &kernel), "idle");

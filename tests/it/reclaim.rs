@@ -1,5 +1,4 @@
-//! Actions on real processes through the library. The tests construct NVML's data, and all other data comes from
-//! Linux.
+//! Actions on real processes through the library. The tests construct NVML's data, and all other data comes from Linux.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -478,7 +478,7 @@ fn unmet_requirements_of_a_server_are_refused() {
     let python = or_skip!(support::python_with(&["http.server"]));
     for (environment, words) in [
         (("VERSION", "0.16.2"), "vLLM 0.16.2 aborts running requests"),
-        (("VERSION", "dev"), "the version of vLLM is not known"),
+        (("VERSION", "dev"), "the version of vLLM is unknown"),
         (("DEV_MODE", "0"), "VLLM_SERVER_DEV_MODE=1"),
     ] {
         let server = StandIn::start_with(&python, program_of("vllm"), "idle", &[environment]);

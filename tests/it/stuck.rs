@@ -39,8 +39,7 @@ fn a_killed_process_with_a_waiting_thread_is_stuck() {
     let mut holder = namespace.command(python.to_str().unwrap());
     holder.args(["-c", PROGRAM]).arg(folder.path());
     let mut holder = Running(holder.spawn().unwrap());
-    // Shadow the variable, so that the server is dropped before the holder. Otherwise, dropping the holder would
-    // hang.
+    // Shadow the variable, so that the server is dropped before the holder. Otherwise, dropping the holder would hang.
     let server = server;
     output.read_line(&mut line).unwrap();
     let pid = holder.pid();

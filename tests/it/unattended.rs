@@ -1,5 +1,4 @@
-//! `gpumem reap --watch` as a service: messages to the service manager, notify commands, a missing driver, and
-//! signals.
+//! `gpumem reap --watch` as a service: messages to the service manager, notify commands, a missing driver, and signals.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -362,8 +361,7 @@ fn a_training_that_announced_a_signal_releases_memory_on_a_full_gpu() {
     wait_until("the audit log has an outcome", || outcome().is_some());
     let outcome = outcome().unwrap();
     assert_eq!((&outcome["outcome"], &outcome["bytes"]), (&"released".into(), &(6 * GIB).into()));
-    // The other process still fills the GPU, but the service does not repeat the request to the first process so
-    // soon.
+    // The other process still fills the GPU, but the service does not repeat the request to the first process so soon.
     thread::sleep(Duration::from_secs(2));
     assert_eq!(fs::read_to_string(&cleaned).unwrap(), "cleaned\n");
     assert!(procs::lives(announced.running.pid()) && procs::lives(other.running.pid()));

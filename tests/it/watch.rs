@@ -57,7 +57,7 @@ fn the_page_is_the_text_of_explain() {
                 .skip_while(|line| line.trim() != first)
                 .map(|line| line.strip_prefix(' ').unwrap_or(line))
                 .collect();
-            commands += usize::from(explained.stdout.contains("\nWhat to type\n"));
+            commands += usize::from(explained.stdout.contains("\nCommands\n"));
             assert_eq!(
                 page.join("\n").trim_end(),
                 explained.stdout.trim_end(),

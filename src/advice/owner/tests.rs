@@ -78,7 +78,10 @@ fn the_command_fits_the_owner() {
         (in_job("77", None), "`scancel 77`"),
         (contained(Some("docker"), Some("train"), &id), "`docker stop train`"),
         (contained(Some("lxc"), None, "web"), "`lxc stop web`"),
-        (contained(None, None, &id), "0123456789ab, and all that runs in it, with what started it"),
+        (
+            contained(None, None, &id),
+            "0123456789ab, and everything that runs in it, with the program that started it",
+        ),
         (in_pod(Some("train-0"), None), "`kubectl delete pod -n team-a train-0`"),
         (in_pod(None, Some("1234-ab")), "grep 1234-ab"),
         (
@@ -97,8 +100,8 @@ fn the_command_fits_the_owner() {
         (in_unit("actions.runner.acme.gpu7.service", "/x"), "cancel its workflow run in GitHub"),
         (in_unit("rstudio-server.service", "/x"), "RStudio"),
         // Ending a process that was started from an allocation's shell must not end the allocation.
-        (in_job("77", Some("interactive")), "end it where it was typed"),
-        (in_job("77", Some("extern")), "end it where it was typed"),
+        (in_job("77", Some("interactive")), "end it in the shell where it was started"),
+        (in_job("77", Some("extern")), "end it in the shell where it was started"),
         (notebook(None, None), "in Jupyter"),
         (notebook(Some("jupyterhub"), None), "in Jupyter"),
         (notebook(Some("vscode"), None), "VS Code"),
@@ -195,7 +198,7 @@ fn an_array_task_is_named_by_array_and_task() {
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);
-    assert!(line.contains("Slurm job 3 is over") && line.contains("`kill 4242`"), "{line}");
+    assert!(line.contains("Slurm job 3 has ended") && line.contains("`kill 4242`"), "{line}");
     assert!(!line.contains("scancel"), "{line}");
 }
 
@@ -284,7 +287,7 @@ fn a_kernel_without_its_server_is_ended_by_gpumem() {
 fn a_stopped_process_is_continued_first() {
     let stopped = Process { state: Some('T'), ..in_job("77", None) };
     let lines = place_lines(&stopped);
-    assert_eq!(lines[0], "it is stopped, continue it: `kill -CONT 4242`");
+    assert_eq!(lines[0], "it is stopped; continue it: `kill -CONT 4242`");
     assert!(lines[1].contains("scancel 77"));
 }
 

@@ -116,7 +116,7 @@ pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
 }
 
 fn unexpected_answer() -> String {
-    "its answer is not the recipe's report".to_owned()
+    "its answer is not a report of the recipe".to_owned()
 }
 
 fn truncate(text: &str) -> Arc<str> {

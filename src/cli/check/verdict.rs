@@ -430,7 +430,7 @@ impl CheckVerdict {
         if let Some(last) = &self.last {
             errors.clone_from(&last.errors);
             for wanted in &last.missing {
-                let gone = format!("{wanted} is missing in the last snapshot");
+                let gone = format!("{wanted} is missing from the last snapshot");
                 errors.push(error("--gpu", &gone));
             }
             if self.known_gpus.is_empty() {

@@ -202,7 +202,7 @@ impl DriverFacts<'_> {
                 topic.ok(format!("loaded, {version}"))
             }
             (KernelModule::Absent, _) if self.environment == RuntimeEnvironment::Wsl => {
-                topic.not_applicable("the driver is Windows'")
+                topic.not_applicable("the driver of Windows")
             }
             (KernelModule::Absent, Ok(_)) => topic
                 .unknown("no version file, though NVML answers")

@@ -33,7 +33,7 @@ pub(super) fn checks(sample: &NvmlSample, environment: RuntimeEnvironment) -> Ve
 fn no_gpu(sample: &NvmlSample, environment: RuntimeEnvironment) -> DoctorCheck {
     let error = sample.errors.first();
     let observation = error.map_or_else(
-        || "NVML answers and lists no GPU".to_owned(),
+        || "NVML answers but lists no GPU".to_owned(),
         |error| format!("{}: {}", error.call, error.error),
     );
     let check = Topic::GPU.broken(observation);
@@ -97,7 +97,9 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
         Some(false) if sampled.gpu.gpu_percent.is_some() => {
             topic.limited("not reported by this driver for this GPU").advise("process-use-unknown")
         }
-        Some(false) => topic.limited("not reported, nor the whole GPU's use").advise("use-unknown"),
+        Some(false) => topic
+            .limited("not reported, and neither is the utilization of the whole GPU")
+            .advise("use-unknown"),
         None => topic.unknown("the call failed").advise("use-failed"),
     }
 }
@@ -120,7 +122,9 @@ fn process_memory(gpu: &Gpu) -> DoctorCheck {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let reported = rows.iter().filter(|row| row.used_bytes.is_some()).count();
     match (rows.len(), reported) {
-        (0, _) => topic.unknown("no process is on it to test with").advise("no-process-to-test"),
+        (0, _) => topic
+            .unknown("no process uses this GPU, so this was not tested")
+            .advise("no-process-to-test"),
         (all, reported) if all == reported => topic.ok("reported"),
         (_, 0) => topic.limited("not reported for any process").advise("process-memory-unknown"),
         (all, reported) => topic

@@ -84,7 +84,7 @@ impl ProbedServer {
     fn why(&self) -> Option<String> {
         Some(match self.result.as_ref().err()? {
             ServerError::Timeout { .. } => {
-                format!("it did not answer for {}; see whether it hangs", Span(SERVER_TIME))
+                format!("no answer for {}; check whether it hangs", Span(SERVER_TIME))
             }
             error => error.to_string(),
         })
@@ -104,7 +104,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(&answering))),
     };
     if servers.asked.is_empty() && servers.unread.is_empty() {
-        observation = "none is running, as far as can be seen".to_owned();
+        observation = "no running server found".to_owned();
     }
     if !servers.stale.is_empty() {
         observation.push_str("; left behind by ones that ended: ");

@@ -62,9 +62,9 @@ fn descriptors(rights: Rights) -> DoctorCheck {
         | (Visibility::NoProcess, Visibility::Seen) => topic.ok(observation),
         (Visibility::Refused, _) | (_, Visibility::Refused) => {
             let check = topic.limited(observation).means(if rights.other_user == Visibility::Seen {
-                "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
+                "the open files of some processes could not be read; these processes may be hidden holders"
             } else {
-                "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
+                "the open files of other users' processes could not be read, so hidden holders are not found"
             });
             match (rights.is_root, rights.can_trace) {
                 (false, _) => check.advise("not-root"),
@@ -83,15 +83,15 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
             return topic.unknown("no proc file system is mounted");
         }
         Some(Hidepid::Off) => {
-            return topic.ok("off: all processes are seen");
+            return topic.ok("off: all processes are visible");
         }
         Some(Hidepid::NoAccess) => "noaccess: the contents of other users' directories are hidden",
-        Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
+        Some(Hidepid::Invisible) => "invisible: other users' processes are hidden",
         Some(Hidepid::Ptraceable) => "ptraceable: processes that may not be traced are hidden",
     };
     // CAP_SYS_PTRACE overrides hidepid (proc(5)).
     if rights.can_trace == Some(true) {
-        return topic.ok(format!("{hides}, not from you"));
+        return topic.ok(format!("{hides}, but not from you"));
     }
     topic.limited(hides).advise("hidepid")
 }

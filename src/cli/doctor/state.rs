@@ -59,7 +59,7 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
     let from = if names.is_empty() { "no file, the defaults".to_owned() } else { names.join(", ") };
     let mut observation = format!("{from}; {} rules", rules.all);
     if rules.run < rules.all {
-        observation.push_str(&format!(", {} of them switched off", rules.all - rules.run));
+        observation.push_str(&format!(", {} of them disabled", rules.all - rules.run));
     }
     if rules.keeps > 0 {
         observation.push_str(&format!(", exemptions: {}", rules.keeps));
@@ -93,7 +93,7 @@ pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
             let age = Span::from_seconds(age.max(0.0));
             format!("{name}, {size}, last snapshot {age} ago")
         }
-        None => "none of this boot".to_owned(),
+        None => "none from this boot".to_owned(),
     };
     if survey.is_fresh {
         return topic.ok(format!("{observation}; a recorder is running"));

@@ -95,7 +95,7 @@ fn find_pid(pid: u32, history: &SampledHistory, last: &Snapshot) -> anyhow::Resu
     }
     let mut message = match history.all_series.last_on_gpu(pid) {
         Some((time, gpu)) => {
-            format!("pid {pid} was on GPU {gpu} until {}, and is on none now", time.local())
+            format!("pid {pid} was on GPU {gpu} until {}, and uses no GPU now", time.local())
         }
         None => format!(
             "pid {pid} is not on a GPU: NVML does not list it, and no open GPU device file is \
@@ -103,7 +103,7 @@ fn find_pid(pid: u32, history: &SampledHistory, last: &Snapshot) -> anyhow::Resu
         ),
     };
     if last.gpus.iter().any(|gpu| gpu.index == pid) {
-        message.push_str(&format!("; GPU {pid} is written gpu:{pid}"));
+        message.push_str(&format!("; to name GPU {pid}, write gpu:{pid}"));
     }
     message.push_str(&format!("; {}", list_holders(last)));
     if unreadable(last) && !last.gpus.is_empty() {
@@ -163,7 +163,7 @@ fn find_finding(
                 [] => return Err(no_such_finding(id, history, last)),
                 _ => {
                     return Err(UsageError(format!(
-                        "{id} is the beginning of more than one finding's id: {}; write more of it",
+                        "{id} matches more than one finding's id: {}; write more of the id",
                         ids(found.into_iter())
                     )));
                 }

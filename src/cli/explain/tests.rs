@@ -140,7 +140,7 @@ fn a_missing_target_is_a_usage_error_that_lists_existing_targets() {
     history.observe(scene.step().clone());
     for (typed, part) in [
         ("9", "processes: 7 (python train.py) on GPU 0"),
-        ("1", "GPU 1 is written gpu:1"),
+        ("1", "to name GPU 1, write gpu:1"),
         ("8", "was on GPU 0 until 2025-11-21"),
         ("gpu:5", "there are 0, 1"),
         ("GPU-", "gpu:0, gpu:1"),

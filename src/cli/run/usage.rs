@@ -86,7 +86,7 @@ impl Usage {
             unidentified.find(|process| !self.strangers.contains(&process.pid))
         {
             let why = new.unresolved.as_deref().unwrap_or_default();
-            let note = format!("process {} on a GPU may be the command's: {why}", new.pid);
+            let note = format!("process {} on a GPU may belong to the command: {why}", new.pid);
             self.note(note);
             self.has_unidentified = true;
         }

@@ -311,8 +311,7 @@ fn large_steps_are_found_from_the_fourth_on() {
             assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
-    // In these cases, a model is loaded in parts, trials have different sizes, or memory alternates between two
-    // levels.
+    // In these cases, a model is loaded in parts, trials have different sizes, or memory alternates between two levels.
     assert_never(60.0, |t| BASE + 3000.0 * (t / 2.0).floor().min(4.0));
     assert_never(70.0, |t| {
         BASE + [6000.0, 0.0, 2000.0, 4000.0, 6000.0, 1000.0][(t / 12.0) as usize % 6]

@@ -1,9 +1,9 @@
 //! Claims GPUs for `gpumem run --claim` and detects claimed GPUs.
 //!
-//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue (`claim_queue`) by locking a
-//! file in that folder. Root owns the folder and the file, and every user can open them, so users cannot create, remove or replace
-//! a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last process that has it
-//! open exits, even after a crash.
+//! A claim is an exclusive flock(2) on the GPU's folder in sysfs. Claimers wait in a queue (`claim_queue`) by locking
+//! a file in that folder. Root owns the folder and the file, and every user can open them, so users cannot create,
+//! remove or replace a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last
+//! process that has it open exits, even after a crash.
 //!
 //! The command of a claim can claim its GPUs again for parts of itself. These nested claims lock other files
 //! ([`LEVELS`]). The kernel proves that a claim belongs to an ancestor: `/proc/PID/fdinfo` lists the locks of a
@@ -484,9 +484,8 @@ mod tests {
         assert!(claims.enter_queue(&gpu).is_err());
     }
 
-    /// Before the claim, `/proc/locks` lists 100,000 locks of a user, so that a read ends before the line of the
-    /// claim. gpumem must detect the claim nevertheless, and must not read the file again before [`HOLDERS_NS`] have
-    /// passed.
+    /// Before the claim, `/proc/locks` lists 100,000 locks of a user, so that a read ends before the line of the claim.
+    /// gpumem must detect the claim nevertheless, and must not read the file again before [`HOLDERS_NS`] have passed.
     #[test]
     fn a_claim_is_found_behind_many_locks_which_are_rarely_read() {
         let (folder, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -6,8 +6,7 @@
 //! process costs at least one system call. gpumem therefore lists /proc only every five seconds, and reads the file
 //! descriptors of
 //!
-//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the
-//!   device;
+//! - new processes at every listing during their first 45 seconds, because a program loads before it opens the device;
 //! - all processes except kernel threads every half minute.
 //!
 //! A caller that cannot attribute some memory to a process requests a read of all processes. A requested read
@@ -16,11 +15,10 @@
 //!
 //! **Identity.** The kernel can reuse a pid between two samples, and results about the old process must not be used
 //! for the new one. A listing of /proc includes the inode number of each folder, and the kernel assigns a new inode
-//! number to each folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number
-//! has changed is treated as new. If memory is scarce, the kernel can also recreate the folder of a running process.
-//! The result that a process holds no device file expires after half a minute. The result that a process holds a
-//! device file is used only after `processes` has compared the start time of the process and read its file
-//! descriptors.
+//! number to each folder that it creates (`proc_pid_make_inode` in `fs/proc/base.c`). A process whose inode number has
+//! changed is treated as new. If memory is scarce, the kernel can also recreate the folder of a running process. The
+//! result that a process holds no device file expires after half a minute. The result that a process holds a device
+//! file is used only after `processes` has compared the start time of the process and read its file descriptors.
 //!
 //! [`Holders::unread`] counts the processes whose file descriptors could not be read.
 
@@ -186,8 +184,7 @@ impl Holders {
         }
     }
 
-    /// Fills in the state of the descendants of each process. Lists /proc again if `processes` contains a new
-    /// process.
+    /// Fills in the state of the descendants of each process. Lists /proc again if `processes` contains a new process.
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],

@@ -71,11 +71,11 @@ pub enum HttpError {
     Network { pid: u32, errno: Errno },
     #[error("another process listens on {path}, so nothing was sent; check which one")]
     ForeignSocket { path: String },
-    #[error("its HTTPS cannot be used: {why}; check what serves there")]
+    #[error("its HTTPS cannot be used: {why}; check which server listens there")]
     Https { why: String },
     #[error("it did not answer in time; check whether it hangs")]
     Timeout,
-    #[error("its answer is too long; check what serves there")]
+    #[error("its answer is too long; check which server listens there")]
     TooLong,
     #[error("the request failed: {why}; check whether it runs")]
     Failed { why: String },

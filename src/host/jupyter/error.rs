@@ -14,7 +14,9 @@ use super::super::remedy;
 pub enum ServerError {
     #[error("cannot read {path}: {errno}{}", remedy(*errno))]
     Read { path: String, errno: Errno },
-    #[error("{path} has too many files to read; remove those of kernels and servers that ended")]
+    #[error(
+        "{path} contains too many files; remove the files of kernels and servers that have exited"
+    )]
     TooMany { path: String },
     #[error(
         "the environment of process {pid}, which names its server, cannot be read; that requires \
@@ -26,7 +28,7 @@ pub enum ServerError {
         "{path} does not belong to the kernel's owner, and was not read; check who put it there"
     )]
     Foreign { path: String },
-    #[error("{path} was not written by Jupyter; check what wrote it")]
+    #[error("{path} was not written by Jupyter; check which program wrote it")]
     Malformed { path: String },
     #[error(
         "its server (process {pid}) has no file in {folder}; give both the same runtime directory (JUPYTER_RUNTIME_DIR)"
@@ -67,18 +69,20 @@ pub enum ServerError {
     #[error("its server (process {pid}) has just exited; try again")]
     Ended { pid: u32 },
     #[error(
-        "it accepts a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
+        "it accepts only a password, which gpumem does not have; also set a token (IdentityProvider.token) to see the notebook's activity"
     )]
     Password,
     #[error("it refused {request}; check that its token is in its runtime file")]
     Refused { request: &'static str },
     /// The server answered with a status from 300 to 399.
-    #[error("it redirected {request}, which gpumem does not follow; check what serves there")]
+    #[error(
+        "it redirected {request}, which gpumem does not follow; check which server listens there"
+    )]
     Redirects { request: &'static str },
     #[error("it answered {request} with status {status}; see its log")]
     Status { request: &'static str, status: u16 },
     /// The answer is too long or does not have the expected content.
-    #[error("its answer to {request} is not Jupyter's; check what serves there")]
+    #[error("its answer to {request} is not from Jupyter; check which server listens there")]
     NotJupyter { request: &'static str },
     #[error("it did not answer {request} in time; check whether it hangs")]
     Timeout { request: &'static str },
@@ -97,8 +101,7 @@ pub enum ServerError {
     Unsure { why: String },
 }
 
-/// Reason why a kernel cannot be contacted or did not answer. Paths are relative to the root directory of the
-/// process.
+/// Reason why a kernel cannot be contacted or did not answer. Paths are relative to the root directory of the process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
     #[error(transparent)]
@@ -119,13 +122,15 @@ pub enum ChannelError {
     Scheme { path: String },
     #[error("its connection is encrypted (CURVE), which gpumem does not support")]
     Encrypted,
-    #[error("{path} names an address that is not on loopback; gpumem contacts no other")]
+    #[error(
+        "{path} names an address that is not on loopback; gpumem contacts only loopback addresses"
+    )]
     Elsewhere { path: String },
     #[error("it did not answer in time; try again when it is idle")]
     Silent,
     #[error("it closed the connection without an answer; check whether it has exited")]
     Closed,
-    #[error("its answer is not Jupyter's: {why}; check what listens there")]
+    #[error("its answer is not from Jupyter: {why}; check which program listens there")]
     Garbage {
         /// Explanation, which may contain text from the kernel and must be escaped for a terminal.
         why: String,

@@ -6,8 +6,7 @@
 //! that nothing writes to, and root-owned files that a user's link points to. No files are written or deleted, not
 //! even stale ones.
 //!
-//! Home directories can be on a file server that hangs. Callers therefore use a separate thread that they can
-//! abandon.
+//! Home directories can be on a file server that hangs. Callers therefore use a separate thread that they can abandon.
 
 use std::ffi::CStr;
 use std::net::IpAddr;

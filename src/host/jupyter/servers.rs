@@ -247,9 +247,8 @@ mod tests {
         }
     }
 
-    /// Returns damaged versions of a Jupyter Server 2 file. In each version, a structural character is removed,
-    /// doubled or changed, a value or key is replaced by another, the file is truncated, or the fields are in an
-    /// array.
+    /// Returns damaged versions of a Jupyter Server 2 file. In each version, a structural character is removed, doubled
+    /// or changed, a value or key is replaced by another, the file is truncated, or the fields are in an array.
     fn damaged(token: &str) -> Vec<String> {
         let fields = [
             ("base_url", "\"/user/ann/\"".to_owned()),

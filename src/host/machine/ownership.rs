@@ -22,8 +22,7 @@ use nix::unistd::{Uid, User};
 use crate::host::machine::rights::has_gained_rights;
 
 pub(super) const OTHERS_WRITE: u32 = 0o022;
-/// In a directory with this mode bit, only the owner of an entry and the owner of the directory can replace the
-/// entry.
+/// In a directory with this mode bit, only the owner of an entry and the owner of the directory can replace the entry.
 pub(super) const STICKY: u32 = 0o1000;
 /// Maximum number of symbolic links followed. The kernel has the same limit (`MAXSYMLINKS`).
 pub(super) const MAX_LINKS: usize = 40;

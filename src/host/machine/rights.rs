@@ -1,7 +1,6 @@
 //! Determines whether the kernel lets gpumem read other users' processes and open a pidfd. gpumem tries both
-//! operations, because the result depends on capabilities, namespaces and security modules. This module also
-//! determines whether gpumem has more rights than its caller. `ownership` uses that to decide which files gpumem may
-//! use.
+//! operations, because the result depends on capabilities, namespaces and security modules. This module also determines
+//! whether gpumem has more rights than its caller. `ownership` uses that to decide which files gpumem may use.
 
 use std::fs;
 use std::io;

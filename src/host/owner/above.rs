@@ -135,8 +135,7 @@ impl Ancestor {
     }
 }
 
-/// Returns the number of pid namespaces, from gpumem's to the innermost, that contain a process, or 0 if it is
-/// unknown.
+/// Returns the number of pid namespaces, from gpumem's to the innermost, that contain a process, or 0 if it is unknown.
 fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
     match folder.read(c"status", content, STATUS_BYTES) {
         Ok(()) => parse_status(content).pids().len(),
@@ -162,8 +161,7 @@ pub(in crate::host) fn look_above(
             break;
         };
         if is_within {
-            // If containers are nested, report the outermost container. Its monitor is on this machine and can be
-            // read.
+            // If containers are nested, report the outermost container. Its monitor is on this machine and can be read.
             match depth(&ancestor.folder, content) {
                 1 => {
                     above.first = Some(below);

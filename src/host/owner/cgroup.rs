@@ -36,8 +36,7 @@ pub struct CgroupPlace {
     pub systemd_unit: Option<Arc<str>>,
 }
 
-/// Parses `/proc/PID/cgroup`, which contains a line `number:controllers:path` for each hierarchy and may be
-/// truncated.
+/// Parses `/proc/PID/cgroup`, which contains a line `number:controllers:path` for each hierarchy and may be truncated.
 ///
 /// Uses the first hierarchy that names a container, pod or job, in the order v2, memory, pids, systemd's own, others.
 /// On machines with v1 hierarchies, Slurm and Docker use only these.
@@ -157,8 +156,7 @@ impl<'a> FoundOwner<'a> {
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
-            // The preceding component may name the runtime, but not for a pod, whose cgroup can belong to any
-            // runtime.
+            // The preceding component may name the runtime, but not for a pod, whose cgroup can belong to any runtime.
             let of_folder = || owners::runtime_of_folder(str::from_utf8(before).ok()?);
             let runtime = runtime.or_else(of_folder);
             self.container = Some((runtime, id));

@@ -1,8 +1,7 @@
 //! Looks up user names.
 //!
-//! The machine's name service may send a request to a directory server, which can take seconds. Each user is
-//! therefore looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples
-//! continue.
+//! The machine's name service may send a request to a directory server, which can take seconds. Each user is therefore
+//! looked up once, on a separate thread. Until the answer arrives, the name is unknown, and samples continue.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -62,8 +62,7 @@ pub struct ProcessEntry {
     /// Whether the parent has changed. Only a process that adopts orphans can become the new parent of a running
     /// process.
     is_adopted: bool,
-    /// Time since boot when the process started, or when gpumem noticed that the process had executed another
-    /// program.
+    /// Time since boot when the process started, or when gpumem noticed that the process had executed another program.
     pub(in crate::host) executed_ns: u64,
     pub(in crate::host) revisit_ns: u64,
     pub(in crate::host) visits: u32,
@@ -211,8 +210,7 @@ impl HostFacts {
         }
         self.update_relations(entry, &stat, false);
         self.update_usage(entry, &stat, now_ns);
-        // Only a process that is runnable, or that has used CPU time since the last sample, may have waited for a
-        // CPU.
+        // Only a process that is runnable, or that has used CPU time since the last sample, may have waited for a CPU.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
@@ -352,7 +350,7 @@ impl HostFacts {
     }
 
     /// Looks up names that were unknown in this sample. Returns whether new names are known. If so, the caller must
-    /// call [`Surroundings::name`] for each process.
+    /// call [`HostFacts::name`] for each process.
     pub fn update_names(&mut self) -> bool {
         self.names.settle()
     }

@@ -74,8 +74,7 @@ fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
 fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in bytes.split_inclusive(|&byte| byte == 0) {
-        // A variable without a final NUL byte may be truncated. Omit it, because masking could miss a truncated
-        // secret.
+        // A variable without a final NUL byte may be truncated. Omit it, because masking could miss a truncated secret.
         let Some(variable) = variable.strip_suffix(b"\0") else {
             break;
         };

@@ -134,8 +134,7 @@ impl Folder {
         })
     }
 
-    /// Reads a file in this process rather than in the child process. The read can block on the lock of the memory
-    /// map.
+    /// Reads a file in this process rather than in the child process. The read can block on the lock of the memory map.
     pub(super) fn read_here(
         &self,
         name: &CStr,

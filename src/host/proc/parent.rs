@@ -87,8 +87,7 @@ const NAMES: [&[u8]; 13] = [
     b"systemd",
     b"init",
     b"upstart",
-    // Programs of which one process runs per container or pod (containerd: README of the shim; conmon:
-    // `src/conmon.c`).
+    // Programs of which one process runs per container or pod (containerd: README of the shim; conmon: `src/conmon.c`).
     b"containerd-shim",
     b"conmon",
     b"conmonrs",

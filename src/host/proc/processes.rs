@@ -45,8 +45,7 @@ impl Processes {
         self.around.has_gpu_device_files
     }
 
-    /// Reads the processes with these pids, each of which must occur only once, and removes all others from the
-    /// table.
+    /// Reads the processes with these pids, each of which must occur only once, and removes all others from the table.
     ///
     /// `boottime_ns` is the current time in nanoseconds since boot (`Clocks::boottime_ns`). CPU usage is measured
     /// since the previous call.

@@ -71,8 +71,7 @@ pub(in crate::host) fn holds_listener(
     }
 }
 
-/// Counts the established connections to the ports on which a process listens. Returns `None` if the number is
-/// unknown.
+/// Counts the established connections to the ports on which a process listens. Returns `None` if the number is unknown.
 pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
     let held = read_held(folder, &roots.dev).ok()?.sockets?;
     if held.is_partial {

@@ -1,6 +1,5 @@
 //! Counts the bytes transferred over TCP connections. The files in /proc do not include recv(2) and send(2), but the
-//! kernel's socket diagnostics contain counts for each socket (sock_diag(7), `tcp_info` in
-//! `include/uapi/linux/tcp.h`).
+//! kernel's socket diagnostics contain counts for each socket (sock_diag(7), `tcp_info` in `include/uapi/linux/tcp.h`).
 //!
 //! The kernel returns the sockets of the caller's network namespace. If gpumem may not enter the namespace of a
 //! process, such as the container of another user, the count is unknown.

@@ -152,8 +152,7 @@ impl Tree {
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MAX_ANCESTORS).collect()
     }
 
-    /// Fills in the activity of the family of each process. It is unknown if /proc cannot be read or was never
-    /// listed.
+    /// Fills in the activity of the family of each process. It is unknown if /proc cannot be read or was never listed.
     pub(in crate::host) fn fill(
         &mut self,
         proc: Option<&Folder>,

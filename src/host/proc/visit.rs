@@ -100,8 +100,7 @@ impl HostFacts {
     }
 
     fn read_memory(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
-        // The environment changes only if the process overwrites it, so it is read only once for each executed
-        // program.
+        // The environment changes only if the process overwrites it, so it is read only once for each executed program.
         let looks_at_environment = process.environment.is_none();
         let [command, environment, maps] = folder.read_memory([
             // One additional byte shows whether the command line exceeds the limit.

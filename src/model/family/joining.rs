@@ -260,8 +260,7 @@ impl<'a> Joining<'a> {
             })
     }
 
-    /// Joins the ranks of a run. The ranks are in separate sessions, but have the same launcher, which may have
-    /// exited.
+    /// Joins the ranks of a run. The ranks are in separate sessions, but have the same launcher, which may have exited.
     pub(super) fn join_runs(&mut self) {
         let mut classes: BTreeMap<(Option<u32>, RunKey), Vec<usize>> = BTreeMap::new();
         for (index, process) in self.living() {
@@ -433,8 +432,7 @@ fn is_first_of_a_container(process: &Process) -> bool {
     container.is_some_and(|container| container.id.is_some()) && process.namespace_pid == Some(1)
 }
 
-/// Returns whether a process is the main process of a systemd service: it leads a session, and its parent is a
-/// reaper.
+/// Returns whether a process is the main process of a systemd service: it leads a session, and its parent is a reaper.
 fn is_main_of_a_service(process: &Process) -> bool {
     // The processes of a unit that runs other users' programs are unrelated to each other.
     let unit = process.systemd_unit.as_deref();

@@ -184,8 +184,7 @@ impl GpuField {
         self.write((self.value)(gpu), (self.most)(gpu), self.units[1])
     }
 
-    /// Formats the value for a card, such as `util 37%`. Returns `None` if the value is unknown and cards omit it
-    /// then.
+    /// Formats the value for a card, such as `util 37%`. Returns `None` if the value is unknown and cards omit it then.
     pub fn on_card(&self, gpu: &Gpu) -> Option<String> {
         let is_shown = self.shown_unknown || (self.value)(gpu).is_some();
         is_shown.then(|| format!("{}{}", self.label, self.short(gpu)))

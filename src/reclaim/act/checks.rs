@@ -14,8 +14,7 @@ use crate::reclaim::verify::Outcome;
 const MAX_SECONDS: f64 = 60.0;
 
 impl Act {
-    /// Handles a step that left the processes running: continues with the next step, or ends the act if there is
-    /// none.
+    /// Handles a step that left the processes running: continues with the next step, or ends the act if there is none.
     pub(super) fn settle(&mut self, index: usize, outcome: Outcome) -> NextMove {
         let is_last = index + 1 >= self.target.steps.len();
         self.settled = Some(outcome.clone());
@@ -25,8 +24,7 @@ impl Act {
         }
     }
 
-    /// Returns the final outcome of the act. If a release ended the finding, the result is the outcome of the
-    /// release.
+    /// Returns the final outcome of the act. If a release ended the finding, the result is the outcome of the release.
     pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
         match (&outcome, &self.settled) {
             (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {

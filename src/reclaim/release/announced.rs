@@ -70,9 +70,7 @@ fn hold(
     let pid = way.pid;
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
-        return Err(NotReleased::NoWayIn(
-            "its owner is not known; only root can read it".to_owned(),
-        ));
+        return Err(NotReleased::NoWayIn("its owner is unknown; run gpumem as root".to_owned()));
     };
     let mut control = PidfdControl::new(roots.clone());
     let approved = ApprovedProcess {
@@ -113,7 +111,7 @@ fn hold(
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!(
-            "whether it has a handler for {signal} is not known; to read that requires root"
+            "unknown whether it has a handler for {signal}; run gpumem as root to find out"
         ));
     };
     let number = signal.number();

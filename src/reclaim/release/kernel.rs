@@ -51,7 +51,7 @@ pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<Rele
     }
     let Some(start_ticks) = process.start_ticks else {
         return why(
-            "its start time is not known, so it cannot be identified; see that /proc can be read",
+            "its start time is unknown, so it cannot be identified; check that /proc is readable",
         );
     };
     if let Some(why) = at_work(process.pid, snapshot) {
@@ -95,7 +95,7 @@ pub(super) fn ask(
         }
         Err(ChannelError::Silent) => {
             return Err(NotReleased::TimedOut(format!(
-                "the kernel did not answer within {} ms: it is running a cell, or the script takes longer; if it has not started yet, it will not start later; give it longer (--wait)",
+                "the kernel did not answer within {} ms: it is running a cell, or the script needs more time; a script that has not started will not start later; increase --wait",
                 options.wait_ms
             )));
         }
@@ -120,8 +120,7 @@ fn open(
     match implementation.as_str() {
         "ipython" => Ok(channel),
         other => {
-            let why =
-                format!("the kernel is not IPython ({other:?}), and gpumem supports no other");
+            let why = format!("the kernel is {other:?}, and gpumem supports only IPython");
             Err(NotReleased::NoWayIn(why))
         }
     }

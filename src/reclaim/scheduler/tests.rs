@@ -17,8 +17,7 @@ use crate::reclaim::testing::{
 };
 use crate::units::GIB;
 
-/// The rule finds the process after two minutes. The warning period is ten minutes, and the grace period is one
-/// minute.
+/// The rule finds the process after two minutes. The warning period is ten minutes, and the grace period is one minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
                      [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =

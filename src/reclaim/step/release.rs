@@ -84,7 +84,7 @@ pub(super) fn describe_request(way: &ReleaseWay, verb: &str) -> String {
             format!("{verb} kernel {pid}{notebook} to release cached memory")
         }
         ReleaseBy::Signal { signal } => {
-            format!("{signal} to {pid}, which releases memory upon it")
+            format!("send {signal} to {pid}, which then releases memory")
         }
     }
 }

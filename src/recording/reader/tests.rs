@@ -206,8 +206,8 @@ fn endless_input_is_an_error() {
     let good = lines(&snapshots(2)).concat();
     assert_eq!(
         read_endless(Cursor::new(good).chain(io::repeat(0))),
-        "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut it \
-         off there with `head -n 2`"
+        "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut off \
+         the rest with `head -n 2`"
     );
 }
 

@@ -311,7 +311,7 @@ fn only_full_use_leaves_the_rule_undecided() {
         "one sample changes nothing"
     );
     play(&mut scene, &mut engine, 120.0);
-    assert_eq!(reasons(&engine, Kind::Hung), ["the power of GPU 0 is not known"]);
+    assert_eq!(reasons(&engine, Kind::Hung), ["the power of GPU 0 is unknown"]);
     scene.rows(0).clear();
     engine.observe(scene.step());
     assert_eq!(reasons(&engine, Kind::Hung), [""; 0]);

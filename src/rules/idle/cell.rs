@@ -246,13 +246,13 @@ mod tests {
     #[test]
     fn unknown_facts_leave_a_cell_undecided() {
         let cases: [(&str, Change, &str); 3] = [
-            ("CPU", cpu_unknown, "the CPU use of process 4242 is not known"),
+            ("CPU", cpu_unknown, "the CPU use of process 4242 is unknown"),
             (
                 "the descendants' CPU",
                 |scene| {
                     scene.process(PID).descendants = Some(Arc::new(Descendants::default()));
                 },
-                "the CPU use of process 4242 is not known",
+                "the CPU use of process 4242 is unknown",
             ),
             (
                 "GPU",

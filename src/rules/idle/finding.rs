@@ -40,8 +40,7 @@ pub struct IdleEvidence {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0))]
     pub busy_seconds: Option<f64>,
-    /// Whether the state of the notebook's kernel is unknown: its server does not report it, or cannot
-    /// be queried.
+    /// Whether the state of the notebook's kernel is unknown: its server does not report it, or cannot be queried.
     #[serde(rename = "kernel_unknown", skip_serializing_if = "std::ops::Not::not")]
     pub is_kernel_unknown: bool,
 }
@@ -51,8 +50,8 @@ impl KindEvidence for IdleEvidence {
         let used = match (self.sm_percent_max, self.gpu_percent_max) {
             (Some(0) | None, None) => "no GPU use".to_owned(),
             (Some(sm), _) => format!("SM {sm}% at most"),
-            (None, Some(0)) => "no use of the whole GPU".to_owned(),
-            (None, Some(gpu)) => format!("the whole GPU {gpu}% at most"),
+            (None, Some(0)) => "whole GPU unused".to_owned(),
+            (None, Some(gpu)) => format!("whole GPU at most {gpu}% busy"),
         };
         let mut words = format!("{used} in {}", samples(self.samples));
         if let Some(cpu) = self.cpu_percent_mean {
@@ -63,7 +62,7 @@ impl KindEvidence for IdleEvidence {
         }
         if let Some(busy) = self.busy_seconds {
             let busy = Span::from_seconds(busy);
-            let _ = write!(words, ", its cell has run for {busy} with no CPU and no GPU use");
+            let _ = write!(words, ", its cell has run for {busy} without CPU or GPU use");
         }
         if self.is_kernel_unknown {
             words.push_str(", kernel state unknown: its server does not report it");
@@ -124,9 +123,12 @@ pub(super) fn finding(input: ProcessInput<'_>, idle: Vec<IdleGpu<'_>>) -> Option
         if gpus.len() == 1 { "it" } else { "them" },
         Span::from_seconds(until.seconds_since(since)),
         match resumed_after {
-            _ if sleeps => ", while its cell ran with no CPU and no GPU use".to_owned(),
+            _ if sleeps => ", while its cell ran without CPU or GPU use".to_owned(),
             Some(seconds) => {
-                format!("; it has resumed work after up to {}", Span::from_seconds(seconds))
+                format!(
+                    "; it has resumed work after pauses of up to {}",
+                    Span::from_seconds(seconds)
+                )
             }
             None => String::new(),
         }
@@ -152,7 +154,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
         let (name, words) = (&pool.name, &pool.words);
-        return Some(format!("a worker of {name} waits for its work; {words}"));
+        return Some(format!("a worker of {name} waits for work; {words}"));
     }
     let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
     let does = match pool.keeps_the_idle {

@@ -54,8 +54,8 @@ fn notebook(scene: &mut Scene, state: Option<&str>, seconds_ago: Option<f64>) {
 
 #[test]
 fn every_condition_is_required() {
-    const NO_CPU: &str = "the CPU use of process 4242 is not known";
-    const NO_IDENTITY: &str = "GPU 0 lists pid 4242, whose process is not certain";
+    const NO_CPU: &str = "the CPU use of process 4242 is unknown";
+    const NO_IDENTITY: &str = "pid 4242 on GPU 0 cannot be matched to a process with certainty";
     let cases: &[Case] = &[
         ("idle", Found, |_| ()),
         ("another process uses the GPU", Found, |scene| {
@@ -576,8 +576,7 @@ fn rare_unattributed_device_use_is_tolerated() {
 }
 
 /// Plays two hours in which a process uses a GPU briefly about once a minute, although each snapshot shows only the
-/// last ten seconds of a minute. Returns the times at which there was a finding, and the undecided reasons at the
-/// end.
+/// last ten seconds of a minute. Returns the times at which there was a finding, and the undecided reasons at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
     let mut dice = Dice::new(seed);
     let period = 45.0 + dice.roll(300) as f64 / 10.0;
@@ -922,7 +921,10 @@ fn a_process_that_resumed_twice_is_info_until_three_pauses() {
         (mentioned.severity, &mentioned.actions[..]),
         (Severity::Info, &[Action::Notify][..])
     );
-    assert!(mentioned.message.contains("it has resumed work after up to 18m"), "{mentioned:?}");
+    assert!(
+        mentioned.message.contains("it has resumed work after pauses of up to 18m"),
+        "{mentioned:?}"
+    );
     scene.play(1600.0, |snapshot| engine.observe(snapshot));
     let idle = only(&engine, Kind::Idle);
     assert_eq!(idle.severity, Severity::Warning);

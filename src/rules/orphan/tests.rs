@@ -126,7 +126,7 @@ fn a_spawned_worker_is_an_orphan_once_its_starter_exits() {
 
 #[test]
 fn every_condition_is_required() {
-    const NO_JOB: Expected = Unsure("whether process 4242 outlived its job is not known");
+    const NO_JOB: Expected = Unsure("it is unknown whether process 4242 outlived its job");
     const NO_USE: Expected = Unsure("the driver gives no per-process utilization on GPU 0");
     let cases: &[Case] = &[
         ("memory unknown", Found, |scene| scene.row(0, PID).used_bytes = None),
@@ -192,7 +192,7 @@ fn every_condition_is_required() {
         }),
         ("leader unknown", NO_JOB, |scene| scene.process(PID).group_leader_alive = None),
         ("parent unknown", NO_JOB, |scene| scene.process(PID).parent_is_reaper = None),
-        ("CPU unknown", Unsure("the CPU use of process 4242 is not known"), cpu_unknown),
+        ("CPU unknown", Unsure("the CPU use of process 4242 is unknown"), cpu_unknown),
         ("only device utilization, used", NO_USE, |scene| {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = Some(40);

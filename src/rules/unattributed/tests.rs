@@ -98,7 +98,7 @@ fn only_a_large_and_meaningful_difference_is_found() {
         }),
         (
             "unknown pid namespace",
-            Unsure("whether the pids are the host's own is not known"),
+            Unsure("it is unknown whether the pids are the host's"),
             |scene| {
                 scene.now.host.pid_namespace = None;
             },
@@ -111,7 +111,7 @@ fn only_a_large_and_meaningful_difference_is_found() {
             Unsure("the driver does not report the memory of process 4242 on GPU 0"),
             |scene| scene.row(0, PID).used_bytes = None,
         ),
-        ("unknown memory", Unsure("the memory of GPU 0 is not known"), |scene| {
+        ("unknown memory", Unsure("the memory of GPU 0 is unknown"), |scene| {
             scene.gpu(0).memory = None;
         }),
         ("little memory in use and nothing known", Nothing, |scene| {

@@ -75,8 +75,7 @@ impl Calls {
         self.judge(name, answer)
     }
 
-    /// Makes a call for a number. Returns `None` if the number is not available, or exceeds `max`, which is
-    /// impossible.
+    /// Makes a call for a number. Returns `None` if the number is not available, or exceeds `max`, which is impossible.
     pub(super) fn at_most<E: Into<Code>>(
         &mut self,
         name: &'static str,

@@ -198,7 +198,9 @@ fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
     gpu.is_suspended.then(|| Gpu {
         index,
         pci_bus_id: Some(gpu.address.as_str().into()),
-        memory_unavailable: Some("power management has suspended the GPU; it is not woken".into()),
+        memory_unavailable: Some(
+            "power management has suspended the GPU, and gpumem does not wake it".into(),
+        ),
         processes: Some(Vec::new()),
         ..Gpu::default()
     })

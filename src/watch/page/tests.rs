@@ -192,7 +192,7 @@ fn a_page_without_a_finding_shows_the_release_command() {
         let identity = newest(app).unwrap().process(pid).unwrap().identity();
         let page = report(app, About::Process(identity), None, newest(app).unwrap()).unwrap();
         let style = PageStyle { width: 100, style: Style::default(), ascii: false };
-        explain_text(&page, style).contains("to free what it caches: `gpumem release 8`")
+        explain_text(&page, style).contains("to free cached memory: `gpumem release 8`")
     };
     // The page of process 7 has a finding, which already contains the command.
     assert!(shows_release_command(&app, 8) && !shows_release_command(&app, 7));

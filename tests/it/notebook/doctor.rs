@@ -46,8 +46,8 @@ fn doctor_checks_a_live_server_and_reports_a_stale_file() {
 #[test]
 fn doctor_limits_servers_that_hang_or_claim_https() {
     for (arguments, words) in [
-        (&["hang"][..], "did not answer for 3s"),
-        (&["good", "secure=true"], "did not answer for 3s"),
+        (&["hang"][..], "no answer for 3s"),
+        (&["good", "secure=true"], "no answer for 3s"),
         (&["good", "port=1"], "does not listen on port 1"),
     ] {
         let home = JupyterHome::new();

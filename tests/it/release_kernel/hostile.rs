@@ -122,9 +122,9 @@ fn an_invalid_answer_is_distinguished_from_silence() {
             ("flood", is_no_way, "too many"),
             ("other", is_no_way, "IRkernel"),
             ("dies", is_no_way, "closed the connection"),
-            ("lies", is_no_way, "not the recipe's report"),
+            ("lies", is_no_way, "not a report of the recipe"),
             ("aborts", is_busy, "a cell failed in between"),
-            ("silent", is_late, "it will not start later"),
+            ("silent", is_late, "will not start later"),
         ],
         true,
     );

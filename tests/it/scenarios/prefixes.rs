@@ -1,8 +1,7 @@
 //! Compares the findings at every point in a recording with the labels.
 //!
 //! A warning or critical finding is false unless the labels expect it, tolerate it at that time, or allow it. An
-//! expected finding must appear within 20 minutes after its cause has begun. Until then, its absence is not a
-//! failure.
+//! expected finding must appear within 20 minutes after its cause has begun. Until then, its absence is not a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -33,8 +33,7 @@ pub struct Labels {
     /// Expected info findings. No other info findings may appear.
     pub noted: Vec<Verdict>,
     pub allowed: Vec<Verdict>,
-    /// Whether a reaper may kill a process by default, by pid. A reaper must not kill a process that is not in the
-    /// map.
+    /// Whether a reaper may kill a process by default, by pid. A reaper must not kill a process that is not in the map.
     pub kill_ok: BTreeMap<u32, bool>,
     /// Severity of the expected findings, or `None` if the test does not check it.
     pub severity: Option<&'static str>,

@@ -31,8 +31,7 @@ pub fn library() -> PathBuf {
 /// A lookup of these symbols fails, as in a driver that never had them.
 ///
 /// The function changes the last character of each name in the table of dynamic symbols, but not the hash tables. A
-/// lookup of the old name fails because the names differ, and a lookup of the new name fails because the hashes
-/// differ.
+/// lookup of the old name fails because the names differ, and a lookup of the new name fails because the hashes differ.
 ///
 /// # Errors
 ///

@@ -20,8 +20,7 @@ fn a_launcher_is_recognised_by_its_ranks_despite_its_name() {
     for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
         assert!(launched_by(program, ["0", "1"]), "{program}");
         assert!(launched_by(program, ["7", "6"]), "{program}");
-        // A rank's own workers have the same number as the rank. Numbers that are not adjacent are from different
-        // runs.
+        // A rank's own workers have the same number as the rank. Numbers that are not adjacent are from different runs.
         assert!(!launched_by(program, ["0", "0"]), "{program}");
         assert!(!launched_by(program, ["0", "4"]), "{program}");
         assert!(!launched_by(program, ["0", "x"]), "{program}");

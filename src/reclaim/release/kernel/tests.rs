@@ -72,7 +72,7 @@ fn a_kernel_that_cannot_be_asked_has_a_reason() {
         (kernel("papermill", Some("/k.json")), "batch job"),
         (kernel("marimo", None), "no connection file"),
         (kernel("jupyter", Some("k.json")), "is a relative path"),
-        (unknown, "is not known"),
+        (unknown, "is unknown"),
         (fork, "forked from kernel 3"),
     ] {
         let why = find_way(&process).unwrap().unwrap_err();

@@ -95,7 +95,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
             return Err(NotReleased::Refused(format!(
-                "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {name}"
+                "gpumem asks {title} to unload only if you name it, because {risk}: gpumem release {name}"
             )));
         }
         let Some(flag) = &self.api.flag else {
@@ -123,7 +123,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 "{title} {major}.{minor}.{patch} aborts running requests when it unloads; upgrade to {minimum} or later"
             ))),
             None => Err(NotReleased::Refused(format!(
-                "the version of {title} is not known, and before {minimum} it aborts running requests when it unloads; \
+                "the version of {title} is unknown, and {title} before {minimum} aborts running requests when it unloads; \
                  check that it is {minimum} or later"
             ))),
         }
@@ -198,7 +198,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 self.row.name
             ))),
             _ => Err(NotReleased::Refused(format!(
-                "{title} would move its weights to host memory, and it is not known whether it fits; see free -h"
+                "{title} would move its weights to host memory, and it is unknown whether they fit; see free -h"
             ))),
         }
     }
@@ -242,7 +242,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         loop {
             let late = || {
                 NotReleased::TimedOut(format!(
-                    "{} was asked to unload and has not reported that it did; it may still do so; give it longer (--wait)",
+                    "{} was asked to unload and has not reported that it did; it may still do so; increase --wait",
                     self.row.title
                 ))
             };
@@ -304,7 +304,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     fn too_slow(&self) -> NotReleased {
         NotReleased::TimedOut(format!(
-            "{} answers too slowly to be proved idle in time, and was not asked to unload; give it longer (--wait)",
+            "{} answers too slowly to be proved idle in time, and was not asked to unload; increase --wait",
             self.row.title
         ))
     }
@@ -313,7 +313,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let limit = self.channel.left();
         match self.ask(request, limit) {
             Err(NotReleased::TimedOut(_)) => Err(NotReleased::TimedOut(format!(
-                "{} was asked to unload and has not answered; it may still do so; give it longer (--wait)",
+                "{} was asked to unload and has not answered; it may still do so; increase --wait",
                 self.row.title
             ))),
             answer => answer,
@@ -337,7 +337,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             }
             AnswerVerdict::Nothing(why) => NotReleased::NoWayIn(format!("{title}: {why}")),
             AnswerVerdict::Another(difference) => NotReleased::NoWayIn(format!(
-                "the server there does not answer as {title} does ({difference}); see what listens on that port"
+                "the answer there is not what {title} sends ({difference}); check which program listens on that port"
             )),
             AnswerVerdict::Unknown(reason) => {
                 let command = self.command(request);
@@ -349,9 +349,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 ))
             }
             AnswerVerdict::Key => NotReleased::Refused(format!(
-                "{title} needs a key, and gpumem sends none{}",
+                "{title} requires a key, which gpumem does not have{}",
                 self.command(request)
-                    .map(|command| format!("; with yours: `{command}`"))
+                    .map(|command| format!("; with your key: `{command}`"))
                     .unwrap_or_default()
             )),
             AnswerVerdict::Absent => NotReleased::Refused(format!(

@@ -52,7 +52,7 @@ fn find_way(
     let title = &row.title;
     let address = row.address(listener.command, listener.listening_on);
     let address = address.ok_or_else(|| {
-        format!("it is not known which of its ports {title} takes requests on; name the port on its command line")
+        format!("unknown on which of its ports {title} accepts requests; set the port on its command line")
     })?;
     if address.starts_with("unix:@") {
         return Err(format!(

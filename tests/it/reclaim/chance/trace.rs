@@ -113,8 +113,7 @@ impl Trace {
                     .and_then(|(_, pid)| pid.trim_end_matches('>').parse().ok())
                     .filter(|&pid: &i64| pid > 0);
                 let number = first.split('<').next().unwrap_or_default();
-                // strace does not print the pid of a pidfd whose process has exited, so use the pid from
-                // `pidfd_open`.
+                // strace does not print the pid of a pidfd whose process has exited, so use the pid from `pidfd_open`.
                 match reported.or_else(|| self.held.get(number).copied()) {
                     Some(pid) => Call::Sent { pid, signal: second },
                     None => Call::Other(call_text.to_owned()),

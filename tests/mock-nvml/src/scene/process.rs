@@ -57,8 +57,7 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Account {
-    /// Percentage of the process's lifetime during which the GPU was busy. A value above 100 simulates a faulty
-    /// driver.
+    /// Percentage of the process's lifetime during which the GPU was busy. A value above 100 simulates a faulty driver.
     pub gpu: u32,
     /// Start time in microseconds since 1970.
     pub start_us: u64,
