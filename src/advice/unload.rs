@@ -392,7 +392,7 @@ pub enum AnswerVerdict {
     Nothing(String),
     /// The answer is from a different server.
     Another(String),
-    /// The answer lacks the evidence.
+    /// It is unknown whether the server is idle, for this reason.
     Unknown(String),
     Key,
     Absent,

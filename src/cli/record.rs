@@ -55,10 +55,17 @@ impl Recording {
         interval: Duration,
     ) -> anyhow::Result<Self> {
         let open = |address| Service::open(address, config, &Recorded::default(), stored, interval);
-        // Several processes would conflict about the configured address. Only one of them writes the store.
         let has_store = matches!(sink, Some(Sink::Store { .. }));
-        let address = serve.or(config.sample.serve.filter(|_| has_store));
-        Ok(Self { sink, snapshots: 0, service: address.map(open).transpose()? })
+        let configured = config.sample.serve.filter(|_| has_store);
+        let service = match (serve, configured) {
+            (Some(address), _) => Some(open(address)?),
+            // A recorder with another store may already use the configured address.
+            (None, Some(address)) => open(address)
+                .map_err(|error| warn(&format!("not serving: {error:#} ([sample] serve)")))
+                .ok(),
+            (None, None) => None,
+        };
+        Ok(Self { sink, snapshots: 0, service })
     }
 
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {

@@ -25,8 +25,9 @@ pub struct UnlistedPid {
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Adds a row whose process is not known, or removes it if the process may be alive. `was_listed` tells whether
-    /// the previous list was read, too.
+    /// Starts or extends the streak of a pid whose process no longer runs or is not in /proc. Removes a pid whose
+    /// process may be alive, or that has no entry in the snapshot. `was_listed` tells whether the previous list was
+    /// read, too.
     pub(super) fn observe(
         &mut self,
         device: usize,

@@ -222,10 +222,11 @@ mod tests {
             given(&visible("GPU-1,GPU-2")).as_deref(),
             Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
         );
-        // First, the environment was copied from another job. Then, the job is over.
+        // The environment was copied from another job.
         let mut other = of_job("batch", &both);
         other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
         assert_eq!(given(&other), None);
+        // The job has ended.
         let mut over = of_job("batch", &both);
         Arc::make_mut(over.slurm.as_mut().unwrap()).over = Some(true);
         assert_eq!(given(&over), None);

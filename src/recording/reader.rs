@@ -356,7 +356,7 @@ enum RecordingLine {
     End,
 }
 
-/// Skipped line, or skipped rest of a file.
+/// A damaged line, or the line from which the rest of the file cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {flaw}")]
 pub struct Damage {

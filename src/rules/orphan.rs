@@ -11,8 +11,8 @@
 //!   it. If no GPU lists it, the process must have the device file of a GPU open that has at least 1 GiB of
 //!   unattributed memory, or memory listed for the dead leader. That GPU must be unused, or the process must use no
 //!   CPU time.
-//! - The process and its descendants used little CPU. A spinning orphan is therefore not reported, because a `nohup`
-//!   job that prepares data after its shell exited looks the same.
+//! - The process and its descendants used little CPU. Orphans that use much CPU are not reported: they cannot be told
+//!   apart from a `nohup` job that prepares data after its shell has exited.
 //!
 //! Never an orphan:
 //!

@@ -79,7 +79,7 @@ fn a_cgroups_limit_is_not_the_gpus_memory() {
         "check --json --window 4s --interval 200ms --kind pressure,unattributed --max-used 61GiB";
     let quiet = machine.run_line(check);
     assert_eq!((quiet.code, &quiet.json()["findings"]), (0, &json!([])), "{quiet:?}");
-    // Unattributed memory is also found in a limited cgroup.
+    // The rule allows for the unknown reserved memory. 15 GiB exceed the allowance.
     let machine = Machine::new(&Scene::new().gpu(gpu(15 * GIB)));
     machine.configure(toml);
     let report = machine.run_line(check).json();

@@ -1,4 +1,4 @@
-//! Helpers for processes in /proc and signals.
+//! Helpers that read /proc and send signals.
 
 use std::fs;
 

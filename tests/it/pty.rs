@@ -85,7 +85,7 @@ impl Terminal {
         let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
         let mut before = tcgetattr(&slave).unwrap();
-        // By default, Ctrl-C discards output that the test has not read yet. On a busy machine, that happens.
+        // By default, Ctrl-C discards output that has not been read. On a busy machine, the test can lag behind.
         before.local_modes |= LocalModes::NOFLSH;
         tcsetattr(&slave, OptionalActions::Now, &before).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());

@@ -282,7 +282,7 @@ fn a_kernel_of_a_password_server_is_left_to_its_server() {
     // gpumem sends no signal.
     let (outcome, past) = stage.end();
     let errors = shutdown_errors(&past).unwrap();
-    assert!(errors[0].contains("password only"), "{errors:?}");
+    assert!(errors[0].contains("only a password"), "{errors:?}");
     assert!(signals_to(&past, kernel.pid).is_empty(), "{past:?}");
     assert!(!outcome.is_success());
     let file = format!("kernel-{}.json", kernel.id);

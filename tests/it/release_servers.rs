@@ -407,7 +407,7 @@ fn answers_unlike_the_servers_are_reported() {
         ("lies", 30_000, "Ok(", "", 1),
         ("hangs", 12_000, "Err(TimedOut(", "it may still do so", 1),
         // Only the user can supply the key. The answer contains the command for that.
-        ("key", 30_000, "Err(Refused(", "needs a key", 0),
+        ("key", 30_000, "Err(Refused(", "requires a key", 0),
         ("garbage", 30_000, "Err(NoWayIn(", "", 0),
         ("redirect", 30_000, "Err(NoWayIn(", "", 0),
         ("huge", 30_000, "Err(NoWayIn(", "", 0),

@@ -791,6 +791,7 @@ fn a_nested_run_uses_the_claim_around_it() {
         format!("{claim} {show} {close}"),
         format!("{claim} {claim} {show}"),
         format!("{} {show}", nested(&machine, "--gpus 1 --timeout 50ms")),
+        format!("{claim} {claim} {} {show}", nested(&machine, "--gpus 1 --timeout 50ms")),
         // The claim outlives a killed gpumem.
         format!("kill -9 $PPID; {claim} {show} {close}"),
     ] {
@@ -806,6 +807,8 @@ fn a_nested_run_uses_the_claim_around_it() {
         let inner = nested(&machine, &format!("--timeout 50ms {options}"));
         outer(&format!("env -u CUDA_VISIBLE_DEVICES {inner} {show}")).exits(2);
     }
+    let too_deep = outer(&format!("{claim} {claim} {claim} {show}"));
+    assert!(too_deep.stderr.contains("claims can be nested only 3 deep"), "{too_deep:?}");
     // Nested runs exclude each other, and wait.
     let waits = nested(&machine, "--claim");
     let exclusive = format!(

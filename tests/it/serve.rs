@@ -246,6 +246,10 @@ fn a_recorder_serves_on_the_configured_address() {
     let served = Served::start_at(&machine, &mut recorder, configured);
     assert!(served.get("/metrics", "").1.contains("gpumem_last_sample_timestamp_seconds "));
     machine.run(&["record", "--duration", "300ms", "-"]).exits(0);
+    // A recorder with another store records without serving.
+    let store = machine.path("other").display().to_string();
+    let recorder = ["record", "--store", "--store-dir", &store, "--duration", "300ms"];
+    assert!(machine.run(&recorder).exits(0).stderr.contains("not serving: cannot listen on"));
     let mut other = machine.command(&["serve"]);
     let other = finish(other.args(["--listen", &configured.to_string()]));
     assert!(other.exits(3).stderr.contains("choose another address"));

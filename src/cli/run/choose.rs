@@ -63,7 +63,7 @@ pub(super) fn choose(
         set.retain(|key| inherited.contains(&key.0));
         if set.len() < count {
             return Err(UsageError(format!(
-                "requested {}, but the claim around this run has only {}",
+                "requested {}, but only {} of the GPUs belong to the claim that this run is nested in",
                 number_of(count, "GPU"),
                 set.len()
             ))
@@ -254,10 +254,12 @@ fn candidates(
     }
     if set.len() < count {
         let of_size = args.wait_free.map_or_else(String::new, |size| format!(" of {size} or more"));
+        let visible = visible.map(|visible| format!(" (CUDA_VISIBLE_DEVICES={})", escape(visible)));
         return Err(UsageError(format!(
-            "requested {}{of_size}, but only {} are available",
+            "requested {}{of_size}, but only {} are available{}",
             number_of(count, "GPU"),
-            set.len()
+            set.len(),
+            visible.unwrap_or_default()
         ))
         .into());
     }
@@ -268,6 +270,8 @@ fn candidates(
 struct Waiting {
     engine: Engine,
     request: String,
+    /// Whether GPUs that other users' processes use are not ready.
+    excludes_others: bool,
     timeout: Span,
     is_quiet: bool,
     shown_at: Option<Instant>,
@@ -281,10 +285,17 @@ impl Waiting {
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
         let request = match args.wait_free {
             Some(size) => format!(" with {size} free"),
-            None if args.allow_others => String::new(),
-            None => " without other users' processes (or use --allow-others)".to_owned(),
+            None => String::new(),
         };
-        Ok(Self { engine, request, timeout: args.timeout, is_quiet: args.quiet, shown_at: None })
+        let excludes_others = args.wait_free.is_none() && !args.allow_others;
+        Ok(Self {
+            engine,
+            request,
+            excludes_others,
+            timeout: args.timeout,
+            is_quiet: args.quiet,
+            shown_at: None,
+        })
     }
 
     /// Shows a progress line. On a terminal, updates the line in place; otherwise, prints it once a minute.
@@ -315,6 +326,11 @@ impl Waiting {
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
         text.push_str(&format!("; for {gpus}{}", self.request));
+        let has_others =
+            |device: ComputeDevice<'_>| computing(&device).any(|row| is_of_others(row, snapshot));
+        if self.excludes_others && in_set(set, snapshot).any(has_others) {
+            text.push_str(" without other users' processes (or use --allow-others)");
+        }
         match terminal_width_of_errors() {
             Some(width) => {
                 let text = format!("gpumem: {}", escape(&text));

@@ -132,8 +132,8 @@ impl View<'_> {
         Line::through(&lows.collect::<Vec<_>>()).map_or(f64::INFINITY, |line| line.deviation)
     }
 
-    /// Returns the slope of the twelfths' highs, as a share of the floor's slope. If a band fills up, its highs do
-    /// not rise.
+    /// Returns the slope of the twelfths' highs, as a share of the floor's slope. The share is small if the memory
+    /// fills a band in which it already moved: the lows rise, but the highs do not.
     fn ceiling_rises(&self, start: u32, end: u32, counted: f64) -> f64 {
         let highs = self.extremes::<SLOTS>(start, end).map(|it| Some(it?.1));
         let slopes = slopes(&highs);

@@ -155,8 +155,10 @@ impl Claims {
         };
         let depths: Vec<(u32, usize)> = gpus.iter().map(|gpu| (gpu.index, depth(gpu))).collect();
         let deepest = depths.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
-        // At the last level, nested claims wait for each other.
-        self.level = deepest.min(LEVELS.len() - 1);
+        if deepest > 0 {
+            // The known holders are those of the outermost claims.
+            *self = Self { level: deepest, ..Self::below(std::mem::take(&mut self.folder)) };
+        }
         let inherited = depths.into_iter().filter(|(_, depth)| *depth == deepest && deepest > 0);
         inherited.map(|(index, _)| index).collect()
     }
@@ -164,6 +166,10 @@ impl Claims {
     /// Enters the queue of a GPU. From then on, [`Self::mark`] lists only the processes that are ahead. Fails if the GPU
     /// has no folder in sysfs.
     pub fn enter_queue(&mut self, gpu: &Gpu) -> Result<(), CannotClaim> {
+        if self.level == LEVELS.len() {
+            let reason = format!("claims can be nested only {} deep", LEVELS.len());
+            return Err(CannotClaim { gpu: gpu.index, reason });
+        }
         // A run has the same place in all queues, so that no two runs wait for each other.
         let now_ns = read_clocks().boottime_ns;
         let arrived_ns = *self.arrived_ns.get_or_insert(now_ns);
@@ -239,12 +245,13 @@ impl Claims {
         self.folder.join(address(gpu).as_deref().unwrap_or("unknown"))
     }
 
+    /// Returns the path of the file that claims lock, or a path that does not exist below the last level.
     fn lock_path(&self, gpu: &Gpu) -> PathBuf {
-        self.path(gpu).join(LEVELS[self.level].0)
+        self.path(gpu).join(LEVELS.get(self.level).map_or("none", |(lock, _)| lock))
     }
 
     fn queue_path(&self, gpu: &Gpu) -> PathBuf {
-        self.path(gpu).join(LEVELS[self.level].1)
+        self.path(gpu).join(LEVELS.get(self.level).map_or("none", |(_, queue)| queue))
     }
 
     /// Sets `queue`, and `claim` of each locked GPU. Searches for the holders of new locks, and otherwise every

@@ -1,5 +1,5 @@
 //! Reads processes from /proc. `processes` is the table of watched processes, `entry` is a row of the table, and
-//! `visit` reads all files of a process. Each of the other modules parses or reads one type of data.
+//! `visit` reads all files of a process. The other modules read or parse single files, or derive facts from them.
 
 pub(super) mod cmdline;
 pub(super) mod entry;

@@ -109,8 +109,8 @@ fn proxy_variables_are_ignored() {
 #[test]
 fn a_bad_answer_is_reported_and_the_notebook_named() {
     for (manner, change, expected) in [
-        ("huge", "port_was=1", "not Jupyter's"),
-        ("garbage", "port_was=1", "not Jupyter's"),
+        ("huge", "port_was=1", "not from Jupyter"),
+        ("garbage", "port_was=1", "not from Jupyter"),
         ("good", "pid=1", "not written by Jupyter"),
         ("good", "token=\"a\\nb\"", "refused"),
     ] {
