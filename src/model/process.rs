@@ -105,8 +105,8 @@ pub struct Process {
     /// Addresses in `listening_on` to which gpumem has observed connections from processes outside the job. Empty if
     /// there were none; absent if unknown, as for Unix sockets.
     pub client_addresses: Option<Arc<[Arc<str>]>>,
-    /// Listening addresses of processes on this machine to which the process or a descendant is connected. They are
-    /// written as in the `listening_on` of those processes. Absent if unknown.
+    /// Listening addresses of processes on this machine to which the process is connected. They are written as in the
+    /// `listening_on` of those processes. Absent if unknown.
     pub connected_to: Option<Arc<[Arc<str>]>>,
     /// Related processes that listen for connections; empty if there are none, absent if not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,

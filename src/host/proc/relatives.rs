@@ -66,7 +66,6 @@ struct KnownRelatives {
     looked_ns: u64,
     relatives: Arc<[Relative]>,
     client_addresses: Option<Arc<[Arc<str>]>>,
-    connected_to: Option<Arc<[Arc<str>]>>,
 }
 
 impl HostFacts {
@@ -87,7 +86,6 @@ impl HostFacts {
             };
             process.listening_relatives = Some(Arc::clone(&known.relatives));
             process.client_addresses.clone_from(&known.client_addresses);
-            process.connected_to.clone_from(&known.connected_to);
             self.relatives.known.insert(process.pid, known);
         }
     }
@@ -148,17 +146,7 @@ impl HostFacts {
             looked_ns: now_ns,
             relatives: relatives.into(),
             client_addresses: client_addresses.filter(|_| !listening_on.is_empty()),
-            connected_to: self.find_servers(process.pid, tree),
         }
-    }
-
-    /// Returns the listening addresses to which the process or a descendant is connected.
-    fn find_servers(&mut self, pid: u32, tree: &Tree) -> Option<Arc<[Arc<str>]>> {
-        let job = tree.descendants(pid).into_iter().take(MOST).chain([pid]);
-        let scans = job.filter_map(|pid| self.scan_sockets(pid));
-        let sockets = scans.flat_map(|scan| scan.inodes.to_vec()).collect();
-        let folder = Folder::open(&self.roots.proc, pid).ok()?;
-        self.listening.servers(&folder, &sockets).map(Arc::from)
     }
 
     /// Returns the listening relatives, and the topmost ancestor in the session of the process. If there is no such

@@ -291,20 +291,23 @@ impl Listening {
     pub(in crate::host) fn servers(
         &self,
         folder: &Folder,
-        sockets: &HashSet<u64>,
+        sockets: &[u64],
     ) -> Option<Vec<Arc<str>>> {
+        if sockets.is_empty() {
+            return Some(Vec::new());
+        }
         let tables = &self.namespaces.get(&read_namespace(folder, c"ns/net")?)?.tables;
         let tables: Vec<&Inodes> = tables[1..].iter().flatten().collect();
         if !tables.iter().all(|table| table.has_all_connections) {
             return None;
         }
+        let sockets: HashSet<u64> = sockets.iter().copied().collect();
         let connections = || tables.iter().flat_map(|table| &table.connections);
         // The table contains both ends of a connection within the machine.
-        let accepted: HashSet<(SocketAddr, SocketAddr)> =
-            connections().map(|accepted| (accepted.remote, accepted.local)).collect();
-        let own = connections().filter(|own| {
-            sockets.contains(&own.inode) && accepted.contains(&(own.local, own.remote))
-        });
+        let is_accepted = |own: &Connection| {
+            connections().any(|end| (end.remote, end.local) == (own.local, own.remote))
+        };
+        let own = connections().filter(|own| sockets.contains(&own.inode) && is_accepted(own));
         let places = || tables.iter().flat_map(|table| &table.places);
         let servers =
             own.flat_map(|own| places().filter(|(_, bound)| bound.reach(own.remote).is_some()));

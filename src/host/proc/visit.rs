@@ -175,6 +175,11 @@ impl HostFacts {
         if process.listening_on != listening.on {
             process.listening_on = listening.on;
         }
+        let sockets = files.sockets.as_ref();
+        let servers = sockets.and_then(|held| self.listening.servers(folder, &held.inodes));
+        if process.connected_to.as_deref() != servers.as_deref() {
+            process.connected_to = servers.map(Arc::from);
+        }
         // The kernel may lack this file. Whether the process has exited is known from other files.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));

@@ -370,8 +370,8 @@ fn real_sockets_are_found() {
     let client = TcpStream::connect(address).unwrap();
     let inode = fs::metadata(format!("/proc/self/fd/{}", client.as_raw_fd())).unwrap().ino();
     listening.read(&own, held.sockets.as_ref()).unwrap();
-    assert_eq!(listening.servers(&own, &[inode].into()), Some(vec![expected.into()]));
-    assert_eq!(listening.servers(&own, &[1].into()), Some(Vec::new()));
+    assert_eq!(listening.servers(&own, &[inode]), Some(vec![expected.into()]));
+    assert_eq!(listening.servers(&own, &[1]), Some(Vec::new()));
     drop(tcp);
     assert_eq!(holds_listener(&roots, &own, address), Some(false));
 }
