@@ -769,7 +769,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -n -h --where --yes --dry-run --signal --grace --direct --all-users --graphics --kept --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
+            opts="-y -n -h --where --yes --dry-run --no-store --signal --grace --direct --all-users --graphics --kept --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1306,7 +1306,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__release)
-            opts="-y -n -h --where --yes --dry-run --wait --idle-for --force --no-gc --references --all-users --kept --json --no-store --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
+            opts="-y -n -h --where --yes --dry-run --no-store --wait --idle-for --force --no-gc --references --all-users --kept --json --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1377,7 +1377,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__rules)
-            opts="-h --json --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1538,7 +1538,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__schema)
-            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir check doctor explain history hosts reap release run snapshot totals"
+            opts="-h --help --nvml-library --nvml-timeout --config --color --utc --store-dir check doctor explain history hosts reap run snapshot totals"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

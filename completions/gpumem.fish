@@ -109,8 +109,8 @@ server-idle\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Report only on these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Report only on processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l gpu -d 'Only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-used -d 'Fail if more than this amount of memory is used on a GPU at the end' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l max-unattributed -d 'Fail if more than this is used on a GPU but held by no listed process' -x -k -a "(__fish_gpumem_values)"
@@ -158,8 +158,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Repla
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or as configured]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Initially show only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l user -d 'Initially show only these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l sort -d 'Sort the processes by this column [default: as last used, or memory]' -r -f -a "gpu\t'GPU index, UUID or its prefix, device file, MIG device (0:3) or name'
 pid\t'process id, here or in its container'
@@ -220,8 +220,8 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Replay 
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l pid -d 'Target these processes, with or without findings' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only processes that hold memory on these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid; other users require --all-users' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l gpu -d 'Only these GPUs, by index, UUID, UUID prefix or device file' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l kind -d 'Only findings of these kinds, even if disabled [default: orphan, stopped, idle]' -r -f -a "dead\t''
 stuck\t''
@@ -276,15 +276,15 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s y -l yes -d 'Carry out the plan without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s n -l dry-run -d 'Print the plan without asking'
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l direct -d 'Also signal processes owned by a scheduler, service manager or container runtime'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l all-users -d 'Include other users\' processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Include graphics-only processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l kept -d 'Include named processes that GPUMEM_KEEP or the configuration protects'
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l where -d 'Select rows by terms, as with / in watch: \'user:ann gpu:0 idle>10m\'' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long to wait for each process' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long to wait for each process (at most 1h)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l idle-for -d 'How long an inference server must have been idle before it is asked to unload' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
@@ -295,13 +295,13 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s y -l yes -d 'Carry out the plan without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s n -l dry-run -d 'Print the plan without asking'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l force -d 'Ask a server (vLLM) even if its weights may not fit into host memory'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not run Python\'s garbage collector first; it would run finalizers of objects'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l references -d 'List the largest tensors that still hold memory, by name and size but without values'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l all-users -d 'Include other users\' processes'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l kept -d 'Include processes that GPUMEM_KEEP or the configuration protects'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as JSON (gpumem.release/1) without asking'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Ignore the history stored by `gpumem record --store`'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as JSON (gpumem.reap/1) without asking'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this number of GPUs, and set CUDA_VISIBLE_DEVICES to them' -x -k -a "(__fish_gpumem_values)"
@@ -311,7 +311,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l timeout -d 'How lo
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l max-peak -d 'Exit with 1 if COMMAND and its descendants hold more memory than this on a GPU' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on -d 'Exit with 1 on a leak, or if memory is still held five seconds after the exit' -r -f -a "leak\t'The rule `leak` found a leak'
 held\t'A process still held memory five seconds after the exit'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l report -d 'Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l report -d 'Write a report: FILE.json (gpumem.run/1) or FILE.xml (JUnit)' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l interval -d 'Maximum time between samples [default: 1s, or as configured]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-timeout -d 'How long to wait for a GPU before showing it as stale' -x -k -a "(__fish_gpumem_values)"
@@ -377,7 +377,6 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l store-dir -d 'Directory of the stored history' -r -f -a "(__fish_complete_directories)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l json -d 'Print the rules as JSON (gpumem.rules/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -s h -l help -d 'Print help; for details, see `gpumem man COMMAND`'
 complete -c gpumem -n "__fish_gpumem_using_subcommand rules" -l utc -d 'Show times in UTC instead of local time, as JSON always does'
 complete -c gpumem -n "__fish_gpumem_using_subcommand config; and not __fish_seen_subcommand_from show check test" -l nvml-library -d 'NVML library to load instead of the system\'s libnvidia-ml.so.1' -r -F

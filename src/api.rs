@@ -7,7 +7,7 @@ pub mod advice {
 }
 
 pub mod cli {
-    pub use crate::cli::args::{Cli, SchemaName, Shell};
+    pub use crate::cli::args::{Cli, Shell};
 }
 
 pub mod history {
@@ -79,7 +79,7 @@ pub mod report {
         };
     }
     pub mod hosts {
-        pub use crate::report::hosts::HostsReport;
+        pub use crate::cli::hosts::HostsReport;
     }
     pub mod totals {
         pub use crate::report::totals::TotalsReport;
@@ -96,20 +96,13 @@ pub mod report {
         pub use crate::report::metrics::{METRICS, Metric};
     }
     pub mod reap {
-        pub use crate::report::reap::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
-    }
-    pub mod release {
-        pub use crate::reclaim::release::ProbedTarget;
-        pub use crate::report::release::{ReleaseDocument, SCHEMA};
+        pub use crate::reclaim::release::PlannedTarget;
+        pub use crate::report::reap::{ReapHistory, ReapReport, ReapStatus, SCHEMA};
     }
     pub mod run {
         pub use crate::report::run::{RunReport, SCHEMA};
     }
-    pub mod schema {
-        pub use crate::report::schema::{
-            CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, RELEASE, RUN, SNAPSHOT, TOTALS,
-        };
-    }
+    pub use crate::report::SCHEMAS;
 }
 
 pub mod rules {

@@ -13,6 +13,16 @@ pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -
     format!("{count} {word}{s}")
 }
 
+/// Lists the first `most` words, and counts the others: `a, b and 3 more`.
+pub fn some_of<S: AsRef<str>>(most: usize, separator: &str, words: &[S]) -> String {
+    let named: Vec<&str> = words.iter().take(most).map(AsRef::as_ref).collect();
+    let named = named.join(separator);
+    match words.len().saturating_sub(most) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 /// A number displayed as an integer, with halves rounded to even, like `{:.0}`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rounded(pub f64);

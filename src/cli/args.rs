@@ -18,6 +18,7 @@ pub use watch::{Once, ThemeChoice, WatchArgs};
 
 use crate::model::field::{Field, GROUPED, SORTED};
 use crate::model::{Kind, Selector, Severity};
+use crate::report::SCHEMAS;
 use crate::units::{Amount, Bytes, Span};
 
 /// Returns the list of exit codes for a command's help. `$one` describes exit code 1 of commands that use the code.
@@ -210,16 +211,8 @@ pub struct Ps {
     #[arg(long)]
     pub json: bool,
 
-    /// Only these GPUs, by index, UUID, UUID prefix or device file
-    #[arg(long, value_name = "GPU", value_delimiter = ',')]
-    pub gpu: Vec<String>,
-
-    /// Only processes of these users, by name or uid
-    #[arg(long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
     #[command(flatten)]
-    pub terms: Where,
+    pub selected: Selected,
 
     /// Sort the processes by this field
     #[arg(long, value_name = "KEY", default_value = "gpu")]
@@ -288,18 +281,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Report only on these GPUs, by index, UUID, UUID prefix or device file
-    ///
-    /// Read errors on other GPUs are ignored.
-    #[arg(long, value_name = "GPU", value_delimiter = ',')]
-    pub gpu: Vec<String>,
-
-    /// Report only on processes of these users, by name or uid
-    #[arg(long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
     #[command(flatten)]
-    pub terms: Where,
+    pub selected: Selected,
 
     /// Fail if more than this amount of memory is used on a GPU at the end
     ///
@@ -381,24 +364,6 @@ pub enum CheckFormat {
     Junit,
     /// Annotations for GitHub Actions
     Github,
-}
-
-impl CheckFormat {
-    /// Returns whether the format supports several hosts.
-    pub(super) fn is_for_hosts(self) -> bool {
-        match self {
-            Self::Text | Self::Json => true,
-            Self::Junit | Self::Github => false,
-        }
-    }
-
-    /// Names of the formats that support several hosts or, if `for_hosts` is false, of those that do not.
-    pub(super) fn names(for_hosts: bool) -> Vec<String> {
-        let formats = Self::value_variants().iter();
-        let formats = formats.filter(|format| format.is_for_hosts() == for_hosts);
-        let values = formats.filter_map(ValueEnum::to_possible_value);
-        values.map(|value| value.get_name().to_owned()).collect()
-    }
 }
 
 /// How to identify a GPU in the output.
@@ -527,10 +492,6 @@ pub struct RulesArgs {
     /// Show only this rule, or the rules of this kind
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
-
-    /// Print the rules as JSON (gpumem.rules/1)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Show, validate or test the configuration
@@ -611,33 +572,12 @@ pub struct Doctor {
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct SchemaArgs {
     /// Name of the format
-    #[arg(value_name = "FORMAT")]
-    pub name: SchemaName,
+    #[arg(value_name = "FORMAT", value_parser = schemas())]
+    pub name: String,
 }
 
-/// A format with a published schema.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum SchemaName {
-    /// Output of check --json (gpumem.check/1)
-    Check,
-    /// Output of doctor --json (gpumem.doctor/1)
-    Doctor,
-    /// Output of explain --json (gpumem.explain/1)
-    Explain,
-    /// Output of reap --history --json (gpumem.history/1)
-    History,
-    /// Output of ps --json and check --json for other machines (gpumem.hosts/1)
-    Hosts,
-    /// Output of reap --json (gpumem.reap/1)
-    Reap,
-    /// Output of release --json (gpumem.release/1)
-    Release,
-    /// Output of run --report FILE.json (gpumem.run/1)
-    Run,
-    /// Output of ps --json, and each line of a recording (gpumem.snapshot/1)
-    Snapshot,
-    /// Output of ps --by --json (gpumem.totals/1)
-    Totals,
+fn schemas() -> PossibleValuesParser {
+    SCHEMAS.map(|(name, help, _)| PossibleValue::new(name).help(help)).into()
 }
 
 /// Print the completion script for a shell
@@ -665,6 +605,21 @@ pub struct Man {
     /// A command, or ci, kubernetes, performance or slurm [default: the page of gpumem]
     #[arg(value_name = "PAGE")]
     pub command: Option<String>,
+}
+
+/// Options that select GPUs and processes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Selected {
+    /// Only these GPUs, by index, UUID, UUID prefix or device file
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Only processes of these users, by name or uid
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    #[command(flatten)]
+    pub terms: Where,
 }
 
 /// Options that select rows.

@@ -9,18 +9,15 @@ mod limit;
 pub(super) mod verdict;
 mod wait;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, ValueEnum as _};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::verdict::{CheckQuestion, CheckVerdict, VerdictProgress};
-use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
+use self::verdict::{CheckQuestion, CheckVerdict};
+use super::args::{CheckArgs, CheckFormat, Global, GpuName};
 use super::devices::callers_visible;
 use super::exit::Exit;
 use super::hosts::{self, HostOutput};
@@ -29,15 +26,12 @@ use super::session::{self, SampleWindow};
 use super::{
     UsageError, config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage,
 };
-use crate::cli::signals;
 use crate::config::Config;
 use crate::host::{self, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::reclaim::commands::CommandSource;
-use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
-use crate::report::reap::ReapReport;
-use crate::report::release::ReleaseDocument;
+use crate::report::check::{CheckOutcome, CheckReport, TextLook};
 use crate::report::style::Style;
 use crate::rules::RuleSet;
 use crate::source::remote::RemoteHost;
@@ -52,24 +46,16 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     if !others.is_empty() {
         return of_hosts(args, global, others);
     }
-    let prepared = prepare(args, global).and_then(|(verdict, interval)| {
-        report_on_signal(&verdict, format, args.quiet)?;
-        Ok((verdict, interval))
-    });
-    let (verdict, interval) = match prepared {
+    let (mut verdict, interval) = match prepare(args, global) {
         Ok(prepared) => prepared,
         Err(error) => {
             print(&format.render(&CheckReport::failed(&format!("{error:#}")))?)?;
             return Err(error);
         }
     };
-    let outcome = observe(args, global, interval, &verdict);
+    let outcome = observe(args, global, interval, &mut verdict);
     let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
-    let report = {
-        let mut verdict = lock(&verdict);
-        verdict.conclude();
-        verdict.report(failure.as_deref())
-    };
+    let report = verdict.report(failure.as_deref());
     print(&format.render(&report)?)?;
     outcome?;
     if report.status == CheckOutcome::Error && !args.quiet {
@@ -150,7 +136,7 @@ fn could_not_measure(report: &CheckReport) -> String {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    format!("could not measure everything: {}{more}", error_line(first))
+    format!("could not measure everything: {first}{more}")
 }
 
 /// Checks the named hosts, and prints their reports in the order of the command line.
@@ -160,15 +146,12 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
             HOST gpumem check";
         return Err(UsageError(why.to_owned()).into());
     }
-    if !args.format().is_for_hosts() {
-        let (usable, others) = (CheckFormat::names(true), CheckFormat::names(false));
-        let (usable, others) = (usable.join(" or "), others.join(" and "));
-        let why = format!("--format {others} are for one machine; with --host use {usable}");
-        return Err(UsageError(why).into());
+    if !matches!(args.format(), CheckFormat::Text | CheckFormat::Json) {
+        let why = "--format junit and github are for one machine; with --host use text or json";
+        return Err(UsageError(why.to_owned()).into());
     }
     let rules = chosen_rules(args, &config::load(global)?)?;
     let interval = args.interval.map_or(hosts::INTERVAL, |interval| interval.0);
-    CheckQuestion::from_args(args)?;
     let needed = rules.longest();
     let windows = match args.window {
         Some(window) => vec![window.0],
@@ -185,7 +168,8 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
             // The short window is enough if the host has a stored history.
             let request = hosts::request(interval.min(*window), Some(*window), stored, needed);
             hosts::sample_host(host, request, hangup, |snapshot| {
-                verdict.observe(snapshot.clone());
+                // The host samples for the whole window.
+                let _ = verdict.observe(snapshot.clone());
                 Ok(())
             })?;
             if verdict.engine().history().span_seconds()
@@ -196,7 +180,6 @@ fn of_hosts(args: &CheckArgs, global: &Global, named: Vec<RemoteHost>) -> anyhow
             stored.no_store = true;
         }
         verdict.prove_machine()?;
-        verdict.conclude();
         Ok(verdict.report(None))
     });
     let printed = answers.map(|(host, answer)| {
@@ -226,17 +209,13 @@ fn exit_of(report: &CheckReport) -> Exit {
     }
 }
 
-fn prepare(
-    args: &CheckArgs,
-    global: &Global,
-) -> anyhow::Result<(Arc<Mutex<CheckVerdict>>, Duration)> {
+fn prepare(args: &CheckArgs, global: &Global) -> anyhow::Result<(CheckVerdict, Duration)> {
     let config = config::load(global)?;
-    let settings = chosen_rules(args, &config)?;
-    let commands = CommandSource::new(&config.rules, args.recorded.is_live());
     let interval = args.interval.unwrap_or(config.sample.interval);
-    let question = CheckQuestion::from_args(args)?;
-    let verdict = CheckVerdict::new(question, settings, commands, args.recorded.is_live());
-    Ok((Arc::new(Mutex::new(verdict)), interval.0))
+    let is_live = args.recorded.is_live();
+    let commands = CommandSource::new(&config.rules, is_live);
+    let (question, rules) = (CheckQuestion::from_args(args)?, chosen_rules(args, &config)?);
+    Ok((CheckVerdict::new(question, rules, commands, is_live), interval.0))
 }
 
 fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
@@ -251,7 +230,8 @@ fn chosen_rules(args: &CheckArgs, config: &Config) -> anyhow::Result<RuleSet> {
 /// Returns whether the arguments request only limits or a baseline, for which a single snapshot is enough.
 fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
-    let selects_processes = !args.user.is_empty() || !args.terms.terms.is_empty();
+    let selected = &args.selected;
+    let selects_processes = !selected.user.is_empty() || !selected.terms.terms.is_empty();
     let selects_findings = !args.kind.is_empty()
         || args.fail_on.is_some()
         || (selects_processes && args.baseline.is_none());
@@ -272,25 +252,19 @@ fn observe(
     args: &CheckArgs,
     global: &Global,
     interval: Duration,
-    verdict: &Mutex<CheckVerdict>,
+    verdict: &mut CheckVerdict,
 ) -> anyhow::Result<()> {
     if let Some(mut replay) = recorded(&args.recorded)? {
-        session::play(&mut replay, |snapshot| {
-            let mut verdict = lock(verdict);
-            if verdict.is_too_late(snapshot.time)
-                || verdict.observe(snapshot) == VerdictProgress::Answered
-            {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
+        session::play(&mut replay, |snapshot| match verdict.is_too_late(snapshot.time) {
+            true => ControlFlow::Break(()),
+            false => verdict.observe(snapshot),
         })?;
         if !args.quiet {
             warn_of_damage(&replay);
         }
-        return lock(verdict).prove_machine().map_err(Into::into);
+        return verdict.prove_machine().map_err(Into::into);
     }
-    lock(verdict).check_users()?;
-    lock(verdict).restrict(callers_visible());
+    verdict.prepare_live(callers_visible())?;
     let asked = if args.wait_free.is_empty() { args.window } else { Some(args.timeout) };
     let mut live = live(
         global,
@@ -304,10 +278,10 @@ fn observe(
         quiet: args.quiet,
         ..store::Ask::new(global, args.stored, store::MOST_FOR_CHECK)
     };
-    let suffices = at_once || lock(verdict).feed(&live, ask)?.suffices;
+    let suffices = at_once || verdict.feed(&live, ask)?.suffices;
     let patience = asked.unwrap_or(if suffices { STORED_WINDOW } else { store::WINDOW });
     if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
-        warn(&lock(verdict).purpose(patience));
+        warn(&verdict.purpose(patience));
     }
     let window = SampleWindow { interval, length: patience, begins_answered: true };
     session::sample(&mut live, window, |mut snapshot| {
@@ -318,74 +292,8 @@ fn observe(
                 claim.pid.is_some_and(|pid| host::descends_from(&Roots::default(), own, pid))
             });
         }
-        let mut verdict = lock(verdict);
         let progress = verdict.observe(snapshot);
         verdict.prove_machine()?;
-        Ok(match progress {
-            VerdictProgress::Answered => ControlFlow::Break(()),
-            VerdictProgress::Open => ControlFlow::Continue(()),
-        })
-    })
-}
-
-/// Locks the verdict and ignores poisoning, because the state is valid even after a panic.
-fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
-    verdict.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Prints a usage error of `check`, `reap` or `release` as a document, if the arguments select a document format.
-pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
-    let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
-    let cli = Cli::command();
-    let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
-    let command = arguments.iter().find(is_command).and_then(|word| word.to_str());
-    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
-    let is_json = words.contains(&"--json");
-    let format = words.iter().enumerate().find_map(|(at, word)| match *word {
-        "--format" => words.get(at + 1).copied(),
-        word => word.strip_prefix("--format="),
-    });
-    let format = match format.and_then(|name| CheckFormat::from_str(name, false).ok()) {
-        None if is_json => CheckFormat::Json,
-        format => format.unwrap_or(CheckFormat::Text),
-    };
-    let fails = |why: &str| match command {
-        Some("check") => format.render(&CheckReport::failed(why)),
-        Some("reap") if is_json => Ok(document(&ReapReport::failed(why))?),
-        Some("release") if is_json => Ok(document(&ReleaseDocument::failed(why))?),
-        _ => Ok(String::new()),
-    };
-    let message = error.render().to_string();
-    // Print only the first paragraph, because the usage and the hints after it are for people.
-    let first = message.split("\n\n").next().unwrap_or_default();
-    let first = first.strip_prefix("error: ").unwrap_or(first);
-    if let Ok(document) = fails(first.trim_end()) {
-        // Ignore the error: clap has also printed the message to standard error.
-        let _ = print(&document);
-    }
-}
-
-/// Starts a thread that prints an incomplete report and ends gpumem on SIGINT or SIGTERM.
-fn report_on_signal(
-    verdict: &Arc<Mutex<CheckVerdict>>,
-    format: CheckFormat,
-    quiet: bool,
-) -> anyhow::Result<()> {
-    signals::end_on_second(&[SIGINT, SIGTERM])?;
-    let verdict = Arc::clone(verdict);
-    signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
-        let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        // The main thread is already printing the final report.
-        if verdict.is_concluded() {
-            return true;
-        }
-        let why = format!("interrupted by {} before the verdict", signals::name(signal));
-        // Ignore the error: standard output can be closed.
-        let _ = format.render(&verdict.report(Some(&why))).and_then(|document| print(&document));
-        if !quiet {
-            warn(&why);
-        }
-        let _ = signals::end_as_by(signal);
-        std::process::exit(i32::from(Exit::CannotMeasure.code()));
+        Ok(progress)
     })
 }

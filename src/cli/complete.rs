@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use self::candidates::OfferedValue;
 use self::cursor::Cursor;
-use super::args::{Color, Global, Recorded, Shell};
+use super::args::{Color, Global, Shell};
 use super::check_privileges;
 use super::exit::Exit;
 use super::output::print;
@@ -52,34 +52,16 @@ pub(super) fn requested(
     is_asked.then_some(arguments)
 }
 
-/// Options on the command line that select the snapshots and the rules.
-#[derive(Clone, Debug)]
-struct Sources {
-    global: Global,
-    recorded: Recorded,
-    /// `true` if `--nvml-library` was typed. Completion must not load a library before the user presses Enter.
-    names_library: bool,
-}
-
-impl Sources {
-    fn from_cursor(cursor: &Cursor) -> Self {
-        let path = |id: &str| cursor.value(id).map(PathBuf::from);
-        Self {
-            global: Global {
-                nvml_library: None,
-                nvml_timeout: Span(NVML_TIMEOUT),
-                config: path("config"),
-                color: Color::Never,
-                utc: false,
-                store_dir: path("store_dir"),
-            },
-            recorded: Recorded {
-                // Standard input belongs to the shell, so completion cannot read a recording from it.
-                replay: path("replay").filter(|path| path.as_os_str() != "-"),
-                demo: cursor.is_set("demo"),
-            },
-            names_library: cursor.value("nvml_library").is_some(),
-        }
+/// Returns the global options on the command line, except those that completion must not use.
+fn global_options(cursor: &Cursor) -> Global {
+    let path = |id: &str| cursor.value(id).map(PathBuf::from);
+    Global {
+        nvml_library: None,
+        nvml_timeout: Span(NVML_TIMEOUT),
+        config: path("config"),
+        color: Color::Never,
+        utc: false,
+        store_dir: path("store_dir"),
     }
 }
 

@@ -7,13 +7,10 @@ use std::sync::Arc;
 use super::args::{ConfigAction, ConfigArgs as Args, Global};
 use super::exit::Exit;
 use super::{backtest, print};
-use crate::config::reap::Response;
 use crate::config::{self, Config};
 use crate::host::{NotOurs, prove_ours};
 use crate::model::Time;
 use crate::report::escape::escape;
-use crate::rules::exemption::Exemption;
-use crate::rules::rule::Rule;
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     match &args.action {
@@ -34,64 +31,22 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Lists the files, rules and exemptions of a valid configuration.
+/// Lists the files of a valid configuration, remarks about its rules, and expired exemptions.
 fn valid_text(files: &[PathBuf], config: &Config, now: Time) -> String {
     let mut text = String::new();
     for file in files {
         text.push_str(&format!("{}: ok\n", escape(&file.display().to_string())));
     }
     for rule in config.rules.rules() {
-        let response = config.reap.response(&rule.name);
-        text.push_str(&format!("  rule {}\n", rule_line(rule, response)));
         for remark in rule.remarks() {
-            text.push_str(&format!("    note: {}\n", escape(&remark)));
+            text.push_str(&format!("  rule {}: {}\n", rule.name, escape(&remark)));
         }
     }
-    for keep in config.rules.keeps() {
-        text.push_str(&format!("  keep {}\n", keep_line(keep, now)));
+    for keep in config.rules.keeps().iter().filter(|keep| keep.is_expired(now)) {
+        let (scope, reason) = (&keep.scope, escape(&keep.reason));
+        text.push_str(&format!("  keep {scope}: expired, without effect: {reason}\n"));
     }
     text
-}
-
-fn rule_line(rule: &Rule, response: Response) -> String {
-    let mut words = Vec::new();
-    if !rule.is_own() {
-        words.push(rule.kind().to_string());
-        words.push(format!("for {}", rule.scope));
-    }
-    words.push(rule.settings.severity.to_string());
-    match rule.overrides.len() {
-        0 => {}
-        1 => words.push("1 override".to_owned()),
-        count => words.push(format!("{count} overrides")),
-    }
-    match response {
-        Response::Notify => {}
-        Response::Release => words.push("asked to release memory by reap --watch".to_owned()),
-        Response::Reap => words.push("reaped by reap --watch".to_owned()),
-    }
-    if !rule.is_run() {
-        words.push("switched off".to_owned());
-    }
-    format!("{}: {}", rule.name, words.join("; "))
-}
-
-fn keep_line(keep: &Exemption, now: Time) -> String {
-    let mut words = vec![keep.scope.to_string()];
-    let kinds = keep.kinds.iter().map(ToString::to_string);
-    let names: Vec<String> = kinds.chain(keep.rules.iter().map(ToString::to_string)).collect();
-    if !names.is_empty() {
-        words.push(format!("only from {}", names.join(", ")));
-    }
-    match keep.until {
-        Some(until) if keep.is_expired(now) => {
-            words.push(format!("expired at {}, without effect", until.local()));
-        }
-        Some(until) => words.push(format!("until {}", until.local())),
-        None => {}
-    }
-    words.push(escape(&keep.reason).to_string());
-    words.join("; ")
 }
 
 /// Returns the current time. Rules must use the times of snapshots instead.

@@ -1,7 +1,7 @@
 //! Evaluates CUDA_VISIBLE_DEVICES, which lists the devices that the caller's programs can use.
 
 use super::UsageError;
-use super::selection::is_gpu_named;
+use super::selection::{is_gpu_named, no_such_gpu};
 use crate::model::{ComputeDevice, Gpu};
 
 pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -46,6 +46,25 @@ pub(super) fn visible<'a>(
         }
     }
     Ok(found)
+}
+
+/// Returns the error for a GPU in the arguments that is not among `devices`: there is no such GPU, or [`VISIBLE`] hides
+/// it.
+pub(super) fn no_such_device(
+    (option, wanted): (&str, &str),
+    gpus: &[Gpu],
+    devices: &[ComputeDevice<'_>],
+    visible: Option<&str>,
+) -> UsageError {
+    match visible {
+        Some(value) if gpus.iter().any(|gpu| is_gpu_named(wanted, gpu)) => UsageError(format!(
+            "{option}{wanted}: {VISIBLE}={value} hides that GPU; unset it, or name another"
+        )),
+        _ => {
+            let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
+            no_such_gpu(&format!("{option}{wanted}"), &gpus)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,29 +1,32 @@
 //! `gpumem doctor`: checks which features work on this machine, and suggests fixes.
 //!
-//! The submodules evaluate facts from `host` and NVML: [`driver`], [`gpus`], [`processes`], [`notebooks`] and
-//! [`state`]. `doctor` changes nothing and needs no privileges. Every operation that can hang has a timeout.
+//! This module checks the machine, the configuration and the stored history. The submodules evaluate facts from `host`
+//! and NVML: [`driver`], [`gpus`], [`processes`] and [`notebooks`]. `doctor` changes nothing and needs no privileges.
+//! Every operation that can hang has a timeout.
 
 mod driver;
 mod gpus;
 mod notebooks;
 mod processes;
-mod state;
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
 use super::args::{Doctor, Global};
-use super::config::now;
+use super::config::{self, now};
 use super::exit::Exit;
-use super::{nvml_options, print, style};
+use super::{nvml_options, print, store, style};
 use crate::deadline::Task;
 use crate::host::{self, Cgroups, Roots};
 use crate::model::Time;
 use crate::model::json::document;
+use crate::model::snapshot::Host;
 use crate::report::doctor::{CheckStatus, DoctorCheck, DoctorReport, SCHEMA, Topic};
 use crate::source::nvml::{self, Nvml};
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 
 /// Timeout for reading the configuration, the store and the NVML library's path, which a network file system can delay.
 const FILES_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,12 +39,10 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 
     // Read files on other threads while the driver is opened.
     let global_copy = global.clone();
-    let configuration =
-        Task::start("configuration", move || state::read_configuration(&global_copy));
+    let configuration = Task::start("configuration", move || configuration(&global_copy));
     let (global_copy, host_copy) = (global.clone(), machine.clone());
-    let history = Task::start("store", move || state::read_history(&global_copy, &host_copy, now));
-    let roots_copy = roots.clone();
-    let servers = Task::start("notebooks", move || notebooks::read(&roots_copy));
+    let history = Task::start("store", move || history(&global_copy, &host_copy, now));
+    let servers = Task::start("notebooks", || notebooks::checks(&Roots::default()));
     let library = options.library.clone();
     let library_file = Task::start("library", move || library?.canonicalize().ok());
 
@@ -65,25 +66,22 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         checks.extend(gpus::checks(sample, driver.environment));
         checks.push(gpus::mps(host::read_mps_daemons(&roots.proc)));
     }
-    let mounts = host::read_mounts(&roots.proc);
-    checks.extend(processes::checks(&processes::ProcessFacts {
-        namespace: machine.pid_namespace,
-        rights: host::read_rights(&roots.proc),
-        hidepid: mounts.and_then(|mounts| mounts.hidepid),
-        pidfd: host::try_pidfd(),
-        kernel: machine.kernel.as_deref(),
-    }));
-    checks.extend(notebooks::checks(result_within(servers, notebooks::TIMEOUT)));
-    checks.extend(machine_checks(&MachineFacts {
-        cgroups: mounts.map(|mounts| mounts.cgroups),
-        is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
-        now,
-        booted: Some(host::read_boot_time()),
-        has_boot_id: machine.boot_id.is_some(),
-    }));
+    let (rights, mounts) = (host::read_rights(&roots.proc), host::read_mounts(&roots.proc));
+    checks.push(processes::pid_namespace(machine.pid_namespace));
+    checks.push(processes::descriptors(rights));
+    checks.push(processes::hidepid(mounts.and_then(|mounts| mounts.hidepid), rights));
+    checks.push(processes::pidfd(host::try_pidfd(), machine.kernel.as_deref()));
+    checks.extend(
+        result_within(servers, notebooks::TIMEOUT)
+            .unwrap_or_else(|| vec![too_long(Topic::NOTEBOOKS)]),
+    );
+    let is_initial = host::read_is_initial_cgroup_namespace(&roots.proc);
+    checks.push(cgroups(mounts.map(|mounts| mounts.cgroups), is_initial));
+    checks.push(clock(now, machine.boot_id.is_some()));
     checks.push(Topic::VERSION.ok(concat!("gpumem ", env!("CARGO_PKG_VERSION"))));
-    checks.push(state::configuration(result_within(configuration, FILES_TIMEOUT)));
-    checks.push(state::history(result_within(history, FILES_TIMEOUT)));
+    for (task, topic) in [(configuration, Topic::CONFIGURATION), (history, Topic::STORE)] {
+        checks.push(result_within(task, FILES_TIMEOUT).unwrap_or_else(|| too_long(topic)));
+    }
 
     if rustix::process::geteuid().is_root() {
         let next_steps = checks.iter_mut().flat_map(|check| &mut check.next);
@@ -141,25 +139,9 @@ fn result_within<T: Send + 'static>(task: io::Result<Task<T>>, time: Duration) -
     task.ok()?.within(time).ok()
 }
 
-/// 2024-01-01, before gpumem existed. A clock that shows an earlier date was never set.
-const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
-
-#[derive(Clone, Copy, Debug)]
-struct MachineFacts {
-    cgroups: Option<Cgroups>,
-    is_initial_cgroup_namespace: Option<bool>,
-    now: Time,
-    booted: Option<Time>,
-    has_boot_id: bool,
-}
-
-fn machine_checks(facts: &MachineFacts) -> Vec<DoctorCheck> {
-    vec![cgroups(facts), clock(facts)]
-}
-
-fn cgroups(facts: &MachineFacts) -> DoctorCheck {
+fn cgroups(mounted: Option<Cgroups>, is_initial_namespace: Option<bool>) -> DoctorCheck {
     let topic = Topic::CGROUPS;
-    let version = match facts.cgroups {
+    let version = match mounted {
         None => return topic.unknown("mounts cannot be read"),
         // /proc shows the cgroups of processes even if no hierarchy is mounted.
         Some(Cgroups::None) => "none mounted",
@@ -167,7 +149,7 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
         Some(Cgroups::V2) => "version 2",
         Some(Cgroups::Hybrid) => "versions 1 and 2 (hybrid)",
     };
-    match facts.is_initial_cgroup_namespace {
+    match is_initial_namespace {
         Some(true) => topic.ok(version),
         Some(false) => {
             topic.limited(format!("{version}, in a cgroup namespace")).advise("cgroup-namespace")
@@ -176,55 +158,89 @@ fn cgroups(facts: &MachineFacts) -> DoctorCheck {
     }
 }
 
-fn clock(facts: &MachineFacts) -> DoctorCheck {
-    let topic = Topic::CLOCK;
-    let now = facts.now;
+/// 2024-01-01, before gpumem existed. A clock that shows an earlier date was never set.
+const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
+
+fn clock(now: Time, has_boot_id: bool) -> DoctorCheck {
+    let (topic, time) = (Topic::CLOCK, now.local());
     if now < FIRST_DAY {
-        let observation = format!("the clock is at {}", now.local());
-        return topic.broken(observation).advise("clock-unset");
+        topic.broken(format!("the clock is at {time}")).advise("clock-unset")
+    } else if has_boot_id {
+        let up = Span::from_seconds(now.seconds_since(host::read_boot_time()).max(0.0));
+        topic.ok(format!("{time}, up {up}"))
+    } else {
+        topic.limited(format!("{time}; this boot has no id")).advise("no-boot-id")
     }
-    let Some(booted) = facts.booted else {
-        return topic
-            .unknown(format!("{}; the time of boot cannot be read", now.local()))
-            .advise("no-boot-time");
+}
+
+fn configuration(global: &Global) -> DoctorCheck {
+    let topic = Topic::CONFIGURATION;
+    let mut files = config::paths(global);
+    files.retain(|path| path.exists());
+    let config = match config::load_to_act(global) {
+        Ok(config) => config,
+        Err(error) => return topic.broken(error.to_string()).advise("bad-configuration"),
     };
-    if !facts.has_boot_id {
-        return topic.limited(format!("{}; this boot has no id", now.local())).advise("no-boot-id");
+    let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let from = if names.is_empty() { "no file, the defaults".to_owned() } else { names.join(", ") };
+    let rules = config.rules.rules();
+    let mut observation = format!("{from}; {} rules", rules.len());
+    let disabled = rules.iter().filter(|rule| !rule.is_run()).count();
+    if disabled > 0 {
+        observation.push_str(&format!(", {disabled} of them disabled"));
     }
-    let up = Span::from_seconds(now.seconds_since(booted).max(0.0));
-    topic.ok(format!("{}, up {up}", now.local()))
+    let keeps = config.rules.keeps().len();
+    if keeps > 0 {
+        observation.push_str(&format!(", exemptions: {keeps}"));
+    }
+    topic.ok(observation)
+}
+
+fn history(global: &Global, host: &Host, now: Time) -> DoctorCheck {
+    let topic = Topic::STORE;
+    let survey = store::survey(global, host, now);
+    let observation = match &survey.used {
+        Some((folder, bytes, age)) => {
+            let (name, size) = (folder.display(), Bytes(*bytes));
+            let age = Span::from_seconds(age.max(0.0));
+            format!("{name}, {size}, last snapshot {age} ago")
+        }
+        None => "none from this boot".to_owned(),
+    };
+    if survey.is_fresh {
+        return topic.ok(format!("{observation}; a recorder is running"));
+    }
+    let mut check =
+        topic.limited(format!("{observation}; no recorder is running")).advise("short-history");
+    check.next.extend(survey.warnings);
+    let why = match survey.to_write {
+        Err(why) => why,
+        Ok(folder) if !is_writable(&folder) => format!("{} cannot be written", folder.display()),
+        Ok(_) => return check.advise("start-recorder"),
+    };
+    check.next(format!("{why}: gpumem record --store --store-dir DIR"))
+}
+
+/// Returns whether a directory is writable or could be created.
+fn is_writable(folder: &Path) -> bool {
+    let existing = folder.ancestors().find(|path| path.exists());
+    existing.is_some_and(|path| {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        path.is_dir() && accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Gpu;
-    use crate::model::snapshot::Memory;
-
-    fn sample(readable: &[bool]) -> nvml::NvmlSample {
-        let gpu = |&readable: &bool| nvml::SampledGpu {
-            gpu: Gpu {
-                memory: readable.then(Memory::default),
-                processes: readable.then(Vec::new),
-                ..Gpu::default()
-            },
-            read_at: None,
-            process_utilization: None,
-        };
-        nvml::NvmlSample { gpus: readable.iter().map(gpu).collect(), errors: Vec::new() }
-    }
 
     #[test]
-    fn one_readable_gpu_is_enough() {
-        let well = conclude(Vec::new(), Some(&sample(&[true, false])));
-        assert!(well.works && well.summary.ends_with("1 of 2 GPUs can be read"));
-        let checks = vec![Topic::GPU.broken("gone"), Topic::STORE.broken("gone")];
-        let report = conclude(checks.clone(), Some(&sample(&[true])));
-        assert!(report.works && report.summary.ends_with("; broken in 2, see above"));
-        for sample in [None, Some(&sample(&[])), Some(&sample(&[false]))] {
-            let report = conclude(checks.clone(), sample);
-            assert!(!report.works);
-            assert_eq!(report.summary, "gpumem does not work here: answers: gone");
-        }
+    fn a_missing_directory_is_writable_if_it_can_be_created() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_writable(&folder.path().join("a/b/c")));
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(!is_writable(&file.join("store")));
+        assert!(!file.join("store").exists());
     }
 }

@@ -91,7 +91,7 @@ fn page(
         ExplainSubject::Process(pid, asked) => explain::process(known_so_far, *pid, asked.as_ref()),
         ExplainSubject::Gpu(index, asked) => explain::gpu(known_so_far, *index, asked.as_ref()),
     };
-    page.notes.extend(target.notes(found, known_so_far.last));
+    page.notes.extend(target.note(found, known_so_far.last));
     page
 }
 

@@ -7,6 +7,8 @@ use std::{fs, iter, thread};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::args::{OtherHosts, Stored};
@@ -15,7 +17,6 @@ use super::{UsageError, print, warn};
 use crate::deadline::Task;
 use crate::model::Snapshot;
 use crate::model::json::document;
-use crate::report::hosts::{HostAnswer, HostsReport};
 use crate::report::style::Style;
 use crate::source::remote::{Hangup, Remote, RemoteError, RemoteHost, RemoteRequest};
 
@@ -66,6 +67,12 @@ fn expand(list: &str, names: &mut Vec<Arc<str>>) -> Result<(), UsageError> {
         c == ',' && !is_in_range
     };
     for name in list.split(is_end).map(str::trim) {
+        if let Some(address) = name.strip_prefix('[').filter(|rest| rest.contains(':')) {
+            let address = address.split(']').next().unwrap_or_default();
+            return Err(UsageError(format!(
+                "{name:?}: write an IPv6 address without brackets and port: {address}"
+            )));
+        }
         let Some((start, rest)) = name.split_once('[') else {
             check_name(name)?;
             if !names.iter().any(|known| **known == *name) {
@@ -114,17 +121,24 @@ pub(super) fn ask_all<T: Send + 'static>(
     time: Duration,
     ask: impl Fn(&RemoteHost, &Hangup) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> impl Iterator<Item = (RemoteHost, anyhow::Result<T>)> {
+    /// Closes the connection, also if the caller does not wait for the answer.
+    struct HangsUp(Hangup);
+    impl Drop for HangsUp {
+        fn drop(&mut self) {
+            self.0.hang_up();
+        }
+    }
     let ask = Arc::new(ask);
     let start = move |host: RemoteHost| {
-        let hangup = Hangup::default();
-        let (ask, host_copy, to_end) = (Arc::clone(&ask), host.clone(), hangup.clone());
-        let task = Task::start("host", move || ask(&host_copy, &to_end));
-        (host, hangup, task)
+        let connection = HangsUp(Hangup::default());
+        let (ask, host_copy, hangup) = (Arc::clone(&ask), host.clone(), connection.0.clone());
+        let task = Task::start("host", move || ask(&host_copy, &hangup));
+        (host, connection, task)
     };
     let mut waiting = hosts.into_iter();
     let mut asked: VecDeque<_> = waiting.by_ref().take(MOST_QUERIES).map(&start).collect();
     iter::from_fn(move || {
-        let (host, hangup, task) = asked.pop_front()?;
+        let (host, connection, task) = asked.pop_front()?;
         let limit = time + ANSWER;
         let answer = task.context("cannot start a thread").and_then(|task| {
             task.within(limit).unwrap_or_else(|_| {
@@ -132,7 +146,7 @@ pub(super) fn ask_all<T: Send + 'static>(
                 Err(anyhow::anyhow!("no answer within {seconds} s; run `{more}`"))
             })
         });
-        hangup.hang_up();
+        drop(connection);
         asked.extend(waiting.next().map(&start));
         Some((host, answer))
     })
@@ -147,6 +161,31 @@ pub(super) fn request(
 ) -> RemoteRequest {
     let history = if stored.no_store { Duration::ZERO } else { needed + MARGIN };
     RemoteRequest { interval, duration, history }
+}
+
+const SCHEMA: &str = "gpumem.hosts/1";
+
+/// The output of `ps --json` and `check --json` for other machines: one answer per machine, in the order of the
+/// command line. Readers must ignore unknown fields.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct HostsReport {
+    /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// The answers, one per machine.
+    pub hosts: Vec<HostAnswer>,
+}
+
+/// Answer of one machine.
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct HostAnswer {
+    /// Name of the machine, as given on the command line.
+    pub host: Arc<str>,
+    /// Why the answer is missing or incomplete; `null` if it is complete.
+    pub error: Option<String>,
+    /// The document that the command printed on the machine, in the format given by the document's `schema`; `null`
+    /// if none arrived.
+    pub document: Option<Value>,
 }
 
 pub(super) enum HostOutput {
@@ -186,7 +225,7 @@ pub(super) fn print_answers(
         documents.push(HostAnswer { host: host.name, error, document });
     }
     if is_json {
-        print(&document(&HostsReport::new(documents))?)?;
+        print(&document(&HostsReport { schema: SCHEMA, hosts: documents })?)?;
     }
     Ok(exit)
 }

@@ -4,9 +4,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 
-use clap::CommandFactory as _;
-
-use super::args::{Cli, Man as Args};
+use super::args::Man as Args;
 use super::exit::{Exit, UsageError};
 use super::output::print;
 
@@ -46,14 +44,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
         return Err(UsageError(format!("no manual page named {typed}; pages: {pages}")).into());
     };
     show(page).map(|()| Exit::Clean)
-}
-
-pub(super) fn commands() -> Vec<(String, String)> {
-    let name_and_about = |command: &clap::Command| {
-        let about = command.get_about().map(ToString::to_string);
-        (command.get_name().to_owned(), about.unwrap_or_default())
-    };
-    Cli::command().get_subcommands().map(name_and_about).collect()
 }
 
 fn show(page: &str) -> anyhow::Result<()> {

@@ -10,21 +10,20 @@ use super::exit::Exit;
 use super::{config, live, print, recorded, session, store, unreadable};
 use crate::config::Config;
 use crate::host::replace_file;
+use crate::model::Snapshot;
 use crate::model::escape::escape;
 use crate::model::json::document;
 use crate::model::waste::{Reclaimed, Waste};
-use crate::model::{Finding, Snapshot};
 use crate::reclaim::commands::CommandSource;
 use crate::reclaim::{ReclaimLog, ledger};
-use crate::report::metrics::{MetricsInput, classic, openmetrics};
+use crate::report::metrics::{MetricsInput, page};
 use crate::rules::RuleSet;
 use crate::source::Source as _;
 use crate::source::live::Live;
 
 #[derive(Debug)]
 pub(super) struct Published {
-    pub(super) openmetrics: String,
-    pub(super) classic: String,
+    pub(super) metrics: String,
     /// The verdict in the JSON format of `gpumem check`.
     pub(super) check: String,
 }
@@ -36,6 +35,7 @@ pub(super) struct Publisher {
     /// Totals of reclaimed memory from the audit log. `None` for a recording, or if the path of the audit log is
     /// unknown.
     reclaims: Option<ReclaimLog>,
+    pub(super) waste: Waste,
     is_live: bool,
 }
 
@@ -52,6 +52,7 @@ impl Publisher {
             verdict: CheckVerdict::new(question, config.rules.clone(), commands, is_live),
             stored,
             reclaims: state.map(|folder| ReclaimLog::new(folder.join(ledger::FILE_NAME))),
+            waste: Waste::default(),
             is_live,
         })
     }
@@ -70,34 +71,27 @@ impl Publisher {
     }
 
     pub(super) fn observe(&mut self, snapshot: &Snapshot) {
-        self.verdict.observe(snapshot.clone());
+        // Later snapshots follow in any case.
+        let _ = self.verdict.observe(snapshot.clone());
+        self.waste.observe(snapshot, self.verdict.engine().findings());
     }
 
-    pub(super) fn findings(&self) -> &[Finding] {
-        self.verdict.engine().findings()
-    }
-
-    pub(super) fn publish(
-        &mut self,
-        snapshot: &Snapshot,
-        waste: &Waste,
-    ) -> anyhow::Result<Published> {
+    pub(super) fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<Published> {
         let check = document(&self.verdict.report(None))?;
         let reclaimed = self.reclaims.as_mut();
         let engine = self.verdict.engine();
         let history = engine.history();
-        let page = openmetrics(&MetricsInput {
+        let metrics = page(&MetricsInput {
             snapshot,
             findings: engine.findings(),
             undecided: &engine.undecided(),
             reclaimable: engine.reclaimable(),
-            waste,
+            waste: &self.waste,
             reclaimed: reclaimed.map_or(&Reclaimed::default(), ReclaimLog::sums),
             idle_since: &|who, gpu| history.idle_since(who, gpu),
             is_live: self.is_live,
         });
-        let page = page.context("the page cannot be encoded")?;
-        Ok(Published { classic: classic(&page), openmetrics: page, check })
+        Ok(Published { metrics, check })
     }
 }
 
@@ -116,15 +110,16 @@ pub(super) fn run(args: &MetricsArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     // Omit waste counters. A counter must never decrease, but the waste in one sample or in the stored history can
     // decrease.
-    let published = publisher.publish(&snapshot, &Waste::default())?;
+    publisher.waste = Waste::default();
+    let published = publisher.publish(&snapshot)?;
     match &args.output {
         // Escape the lines, because names of processes can contain control characters.
         None if io::stdout().is_terminal() => {
-            let lines = published.classic.lines();
+            let lines = published.metrics.lines();
             print(&lines.map(|line| format!("{}\n", escape(line))).collect::<String>())?;
         }
-        None => print(&published.classic)?,
-        Some(path) => replace_file(path, published.classic.as_bytes(), 0o644)
+        None => print(&published.metrics)?,
+        Some(path) => replace_file(path, published.metrics.as_bytes(), 0o644)
             .with_context(|| format!("could not write {}; left unchanged", path.display()))?,
     }
     let is_blind = unreadable(&snapshot) && !snapshot.gpus.is_empty();

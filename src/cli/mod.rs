@@ -13,14 +13,13 @@ mod devices;
 mod doctor;
 pub mod exit;
 mod explain;
-mod hosts;
+pub mod hosts;
 mod man;
 mod metrics;
 mod output;
 mod ps;
 pub mod reap;
 mod record;
-pub mod release;
 mod rules;
 mod run;
 mod selection;
@@ -41,9 +40,8 @@ use self::args::{Cli, Command, Global};
 use self::exit::{Exit, UsageError};
 use self::output::{print, print_usage_error, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
-use crate::cli::args::{SchemaArgs, SchemaName};
 use crate::host;
-use crate::report::schema;
+use crate::report::SCHEMAS;
 use crate::source::nvml;
 
 pub fn main() -> ExitCode {
@@ -56,12 +54,9 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(help_as_flag(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
-            print_usage_error(&error);
-            if !error.use_stderr() {
-                return Exit::Clean.into();
-            }
-            check::report_misuse(&error, std::env::args_os());
-            return Exit::Usage.into();
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Clean };
+            print_usage_error(error);
+            return exit.into();
         }
     };
     let checked = check_privileges(cli.global.nvml_library.as_deref());
@@ -98,7 +93,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Watch(args)) => watch::run(&args, global),
         Some(Command::Reap(args)) => reap::run(&args, global),
         Some(Command::Kill(args)) => reap::kill(args, global),
-        Some(Command::Release(args)) => release::run(&args, global),
+        Some(Command::Release(args)) => reap::release(args, global),
         Some(Command::Run(args)) => run::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Metrics(args)) => metrics::run(&args, global),
@@ -106,7 +101,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),
         Some(Command::Doctor(args)) => doctor::run(&args, global),
-        Some(Command::Schema(args)) => print_schema(&args),
+        Some(Command::Schema(args)) => print_schema(&args.name),
         Some(Command::Completions(args)) => {
             print(complete::script(args.shell)).map(|()| Exit::Clean)
         }
@@ -167,21 +162,8 @@ fn print_version(global: &Global) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn print_schema(args: &SchemaArgs) -> anyhow::Result<Exit> {
-    print(committed_schema(args.name)).map(|()| Exit::Clean)
-}
-
-fn committed_schema(name: SchemaName) -> &'static str {
-    match name {
-        SchemaName::Check => schema::CHECK,
-        SchemaName::Doctor => schema::DOCTOR,
-        SchemaName::Explain => schema::EXPLAIN,
-        SchemaName::History => schema::HISTORY,
-        SchemaName::Hosts => schema::HOSTS,
-        SchemaName::Reap => schema::REAP,
-        SchemaName::Release => schema::RELEASE,
-        SchemaName::Run => schema::RUN,
-        SchemaName::Snapshot => schema::SNAPSHOT,
-        SchemaName::Totals => schema::TOTALS,
-    }
+fn print_schema(name: &str) -> anyhow::Result<Exit> {
+    let schema = SCHEMAS.iter().find(|(known, ..)| *known == name);
+    // The parser rejects all other names.
+    print(schema.map_or("", |(_, _, text)| text)).map(|()| Exit::Clean)
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::os::fd::AsFd;
 
 use anyhow::Context as _;
+use clap::error::{ContextKind, ContextValue};
 use jiff::tz::TimeZone;
 use unicode_width::UnicodeWidthStr as _;
 
@@ -48,7 +49,12 @@ pub(super) fn warn(text: &str) {
 }
 
 /// Prints a usage error to standard error, or the requested help to standard output.
-pub(super) fn print_usage_error(error: &clap::Error) {
+pub(super) fn print_usage_error(mut error: clap::Error) {
+    let is_recorded = |typed: &ContextValue| matches!(typed, ContextValue::String(typed) if ["--demo", "--replay"].contains(&&**typed));
+    if error.get(ContextKind::InvalidArg).is_some_and(is_recorded) {
+        let tip = "only ps, watch, check, explain, reap, metrics, serve and config test accept --demo and --replay";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     let plain = error.render().to_string();
     let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
     // Ignore the error: the stream can be closed.
@@ -117,12 +123,12 @@ fn is_for_programs(cli: &Cli) -> bool {
             Command::Explain(args) => args.json,
             Command::Reap(args) => args.json,
             Command::Release(args) => args.json,
-            Command::Rules(args) => args.json,
             Command::Doctor(args) => args.json,
             Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),
             Command::Watch(_) | Command::Kill(_) | Command::Record(_) | Command::Run(_) => false,
             Command::Metrics(_) | Command::Serve(_) => true,
-            Command::Schema(_) | Command::Completions(_) | Command::Man(_) => true,
+            Command::Rules(_) | Command::Schema(_) | Command::Completions(_) => true,
+            Command::Man(_) => true,
         },
     }
 }

@@ -29,7 +29,7 @@ use crate::source::remote::RemoteHost;
 const REMOTE_WINDOW: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
-    let selection = Selection::new(&args.gpu, &args.user, &args.terms);
+    let selection = Selection::new(&args.selected);
     let is_listed_only = args.json && args.by.is_none();
     let rules = match (selection.needs_history(), is_listed_only) {
         (true, _) => Some(config::load(global)?.rules),
@@ -63,18 +63,10 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         }
     };
     let (listing, exit) = list(args, global, &selection, (snapshot, engine), None)?;
-    print(&match listing {
-        Listing::Text(text) => text,
-        Listing::Snapshot(snapshot) => json::to_string(&*snapshot)? + "\n",
-        Listing::Totals(totals) => document(&totals)?,
-    })?;
+    if let HostOutput::Text(text) = listing {
+        print(&text)?;
+    }
     Ok(exit)
-}
-
-enum Listing {
-    Text(String),
-    Snapshot(Box<Snapshot>),
-    Totals(TotalsReport),
 }
 
 /// Lists the processes of remote hosts, in the order of the command line.
@@ -96,18 +88,8 @@ fn of_hosts(
         Ok((last, engine))
     });
     let printed = answers.map(|(host, answer)| {
-        let output = answer.and_then(|(snapshot, engine)| {
-            let sampled = (snapshot, engine);
-            let (listing, exit) = list(args, global, selection, sampled, Some(&host.name))?;
-            let output = match listing {
-                Listing::Text(text) => HostOutput::Text(text),
-                Listing::Snapshot(snapshot) => {
-                    HostOutput::Document(serde_json::to_value(&*snapshot)?)
-                }
-                Listing::Totals(totals) => HostOutput::Document(serde_json::to_value(totals)?),
-            };
-            Ok((output, exit))
-        });
+        let output =
+            answer.and_then(|sampled| list(args, global, selection, sampled, Some(&host.name)));
         (host, output)
     });
     hosts::print_answers(printed, args.json, false, style(global.color))
@@ -120,7 +102,7 @@ fn list(
     selection: &Selection,
     (mut snapshot, mut engine): (Snapshot, Option<Engine>),
     host: Option<&str>,
-) -> anyhow::Result<(Listing, Exit)> {
+) -> anyhow::Result<(HostOutput, Exit)> {
     let warn = |text: &str| match host {
         Some(host) => warn(&format!("{host}: {text}")),
         None => warn(text),
@@ -141,17 +123,18 @@ fn list(
         if is_blind {
             warn("not every GPU could be read; see the snapshot's errors");
         }
-        let listing = match by {
-            Some((field, sums)) => {
-                Listing::Totals(TotalsReport::new(&snapshot, field, sums, is_judged))
-            }
-            None => Listing::Snapshot(Box::new(snapshot)),
+        let totals = by.map(|(field, sums)| TotalsReport::new(&snapshot, field, sums, is_judged));
+        let listing = match (totals, host) {
+            (Some(totals), Some(_)) => HostOutput::Document(serde_json::to_value(totals)?),
+            (Some(totals), None) => HostOutput::Text(document(&totals)?),
+            (None, Some(_)) => HostOutput::Document(serde_json::to_value(snapshot)?),
+            // A snapshot is one line, as in a recording.
+            (None, None) => HostOutput::Text(json::to_string(&snapshot)? + "\n"),
         };
         return Ok((listing, exit));
     }
     for error in &snapshot.errors {
-        let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-        warn(&format!("{gpu}{}: {}", error.call, error.error));
+        warn(&error.to_string());
     }
     let options = processes::ProcessesOptions {
         sort: args.sort,
@@ -170,7 +153,7 @@ fn list(
         Some((field, sums)) => totals::table(field, &sums, is_judged, options.width, options.style),
         None => processes::write(&snapshot, results, options),
     };
-    Ok((Listing::Text(text), exit))
+    Ok((HostOutput::Text(text), exit))
 }
 
 fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {

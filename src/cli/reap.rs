@@ -1,36 +1,54 @@
-//! `gpumem reap` and `gpumem kill`: make a plan, ask for confirmation, act, and report the freed memory.
+//! `gpumem reap`, `gpumem kill` and `gpumem release`: make a plan, ask for confirmation, act, and report the freed
+//! memory.
 //!
 //! `observe` reads the arguments, and samples the machine or reads a recording. `execute` asks the user and carries out
-//! the plan. `history` shows past actions, and `unattended` runs the service. [`crate::reclaim`] decides which
-//! processes to end, and is the only code that signals them.
+//! the plan. `unattended` runs the service. [`crate::reclaim`] decides which processes to end or to ask, and is the only
+//! code that signals them.
 
-pub(super) mod execute;
-mod history;
+mod execute;
 pub(super) mod observe;
 mod unattended;
 
 use self::execute::confirmed;
+pub(super) use self::execute::tools_here;
 use self::observe::Observation;
-use super::args::{Global, Kill, ReapArgs};
+use super::args::{Global, HowToKill, Kill, ReapArgs, ReleaseArgs};
 use super::exit::Exit;
-use super::{print, signals, style, unreadable, warn};
+use super::{print, signals, store, style, terminal_width, unreadable, warn};
 use crate::model::Snapshot;
 use crate::model::json::document;
+use crate::reclaim::ledger::{self, PastAct};
+use crate::reclaim::release::{PlannedTarget, ReleaseOptions, probe_targets};
 use crate::reclaim::{Guard, Target};
-use crate::report::reap::{self as text, ReapReport, ReapStatus};
+use crate::report::escape::escape;
+use crate::report::reap::{self as text, ReapHistory, ReapReport, ReapStatus, SCHEMA};
 use crate::report::refusal::{RefusalPlace, RefusalReader};
+use crate::report::table::{Align, Table};
+use crate::units::Span;
 
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
-    let asked = ReapArgs {
-        terms: args.terms,
-        yes: args.yes,
-        dry_run: args.dry_run,
-        how: args.how,
-        stored: args.stored,
-        ..ReapArgs::default()
-    };
-    let args = asked.with_targets(&args.target)?;
+    let args = ReapArgs { how: args.how, ..ReapArgs::named(args.targets)? };
     run_at(RefusalPlace::Kill, &args, global)
+}
+
+pub(super) fn release(args: ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
+    let milliseconds = |span: Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX);
+    let release = ReleaseOptions {
+        collects: !args.no_gc,
+        references: args.references,
+        is_named: true,
+        insists: args.force,
+        wait_ms: milliseconds(args.wait),
+        idle_ms: milliseconds(args.idle_for),
+        pci_bus_ids: Vec::new(),
+    };
+    let args = ReapArgs {
+        json: args.json,
+        how: HowToKill { all_users: args.all_users, kept: args.kept, ..HowToKill::default() },
+        release: Some(release),
+        ..ReapArgs::named(args.targets)?
+    };
+    run_at(RefusalPlace::Release, &args, global)
 }
 
 pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -38,40 +56,72 @@ pub(super) fn run(args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
         return unattended::run(args, global);
     }
     if args.history {
-        return history::run(args.json, global);
+        return show_history(args.json, global);
     }
     run_at(RefusalPlace::Reap, args, global)
 }
 
 fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Result<Exit> {
-    let reader = RefusalReader::new(place);
-    let planned = Observation::new(args, global).and_then(|observation| {
-        let (plan, guard) = observation.plan(args)?;
-        Ok((observation, plan, guard))
-    });
-    let (observation, plan, guard) = match planned {
-        Ok(planned) => planned,
-        Err(error) => {
-            if args.json {
-                print(&document(&ReapReport::failed(&format!("{error:#}")))?)?;
-            }
-            return Err(error);
+    let mut report = ReapReport { schema: SCHEMA, ..ReapReport::default() };
+    let executed = plan_and_act(place, args, global, &mut report);
+    if let Err(error) = &executed {
+        report.fail(&format!("{error:#}"));
+    }
+    report.freed_bytes = report.freed_bytes.map(|_| report.freed());
+    if args.json {
+        print(&document(&report)?)?;
+    }
+    let (execution, is_refused) = executed?;
+    if !args.json && report.freed_bytes.is_some() && !report.targets.is_empty() {
+        print(&text::total(&report))?;
+    }
+    if let Execution::Interrupted(signal) = execution {
+        // Die from the signal, so that a script that runs gpumem also ends.
+        signals::end_as_by(signal)?;
+    }
+    Ok(match report.status {
+        // `kill` fails if nothing was sent, unless `--dry-run` was given.
+        ReapStatus::Planned
+            if is_refused
+                || execution == Execution::Declined
+                || (place == RefusalPlace::Kill && !args.dry_run) =>
+        {
+            Exit::Findings
         }
-    };
+        ReapStatus::Planned | ReapStatus::Done => Exit::Clean,
+        ReapStatus::Incomplete | ReapStatus::Interrupted => Exit::Findings,
+        ReapStatus::Error => Exit::CannotMeasure,
+    })
+}
+
+/// Makes the plan, and carries it out if the user agrees. Also returns whether a requested target was refused.
+fn plan_and_act(
+    place: RefusalPlace,
+    args: &ReapArgs,
+    global: &Global,
+    report: &mut ReapReport,
+) -> anyhow::Result<(Execution, bool)> {
+    let reader = RefusalReader::new(place);
+    let observation = Observation::new(args, global)?;
+    let (plan, guard) = observation.plan(args)?;
     let errors = observation.snapshot.errors.clone();
-    let mut report = ReapReport::new(plan, observation.undecided.clone(), errors);
+    *report = ReapReport::new(plan, observation.undecided.clone(), errors);
     report.is_replay = observation.live.is_none();
+    if args.release.is_some() {
+        probe_targets(&mut report.targets);
+    }
     if !args.json {
-        print(&text::plan(&report, style(global.color), reader))?;
+        let style = style(global.color);
+        print(&match args.release {
+            Some(_) => text::release_plan(report, &observation.snapshot, style, reader),
+            None => text::plan(report, style, reader),
+        })?;
     }
     if observation.is_named() {
         let members = report.targets.iter().flat_map(|planned| &planned.target.members);
         for pid in members.map(|member| member.pid) {
-            if observation
-                .snapshot
-                .process(pid)
-                .is_some_and(|process| process.environment.is_none())
-            {
+            let process = observation.snapshot.process(pid);
+            if process.is_some_and(|process| process.environment.is_none()) {
                 warn(&format!(
                     "{pid}: it is unknown whether the owner protects it (GPUMEM_KEEP): its environment cannot \
                     be read, or was overwritten"
@@ -83,20 +133,10 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     let is_blind = report.targets.is_empty() && is_unreadable(args, &observation.snapshot);
     // A refusal makes the result incomplete, even if the rest of the plan is carried out.
     let is_refused = (observation.is_named() && !report.refused.is_empty())
-        || report.targets.iter().any(|planned| planned.target.is_advice())
+        || report.targets.iter().any(|planned| planned.target.is_advice() || !planned.is_due())
         // `kill` fails without a target, for example because `--where` excluded all named processes.
-        || (place == RefusalPlace::Kill && report.targets.is_empty());
-    let carried = match carry_out(args, reader, observation, guard, &mut report) {
-        Ok(carried) => carried,
-        Err(error) => {
-            report.fail(&format!("{error:#}"));
-            report.freed_bytes = Some(report.freed());
-            if args.json {
-                print(&document(&report)?)?;
-            }
-            return Err(error);
-        }
-    };
+        || (place != RefusalPlace::Reap && report.targets.is_empty());
+    let execution = carry_out(args, reader, observation, guard, report)?;
     if is_refused && report.status == ReapStatus::Done {
         report.status = ReapStatus::Incomplete;
     }
@@ -105,32 +145,11 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
         report.fail(BLIND);
         warn(BLIND);
     }
-    if args.json {
-        print(&document(&report)?)?;
-    } else if report.freed_bytes.is_some() && !report.targets.is_empty() {
-        print(&text::total(&report))?;
-    }
-    if let Execution::Interrupted(signal) = carried {
-        // Die from the signal, so that a script that runs gpumem also ends.
-        signals::end_as_by(signal)?;
-    }
-    Ok(match report.status {
-        // `kill` fails if nothing was sent, unless `--dry-run` was given.
-        ReapStatus::Planned
-            if is_refused
-                || carried == Execution::Declined
-                || (place == RefusalPlace::Kill && !args.dry_run) =>
-        {
-            Exit::Findings
-        }
-        ReapStatus::Planned | ReapStatus::Done => Exit::Clean,
-        ReapStatus::Incomplete | ReapStatus::Interrupted => Exit::Findings,
-        ReapStatus::Error => Exit::CannotMeasure,
-    })
+    Ok((execution, is_refused))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Execution {
+enum Execution {
     /// The plan was only shown.
     PlanOnly,
     /// The user did not confirm the plan.
@@ -153,13 +172,9 @@ fn carry_out(
         warn("plan only: a recording cannot be acted on");
         return Ok(Execution::PlanOnly);
     };
-    let mine: Vec<&Target> = report
-        .targets
-        .iter()
-        .map(|planned| &planned.target)
-        .filter(|target| !target.is_advice())
-        .collect();
+    let due = report.due();
     if !args.yes {
+        let mine: Vec<&Target> = due.iter().filter(|target| !target.is_advice()).collect();
         if mine.is_empty() {
             return Ok(Execution::PlanOnly);
         }
@@ -172,15 +187,14 @@ fn carry_out(
         }
     }
     report.freed_bytes = Some(0);
-    if report.targets.is_empty() {
+    if due.is_empty() {
         report.status = ReapStatus::Done;
         return Ok(Execution::Complete);
     }
-    let targets: Vec<Target> =
-        report.targets.iter().map(|planned| planned.target.clone()).collect();
-    let planned = &mut report.targets;
+    let mut planned: Vec<&mut PlannedTarget> =
+        report.targets.iter_mut().filter(|planned| planned.is_due()).collect();
     let observed = (live, engine, snapshot);
-    let interrupted = execute::carry_out(observed, guard, targets, |index, outcome| {
+    let interrupted = execute::carry_out(observed, guard, due, |index, outcome| {
         let Some(planned) = planned.get_mut(index) else { return Ok(()) };
         if !args.json {
             print(&text::outcome(&planned.target, &outcome, reader))?;
@@ -191,10 +205,8 @@ fn carry_out(
     if let Some((signal, words)) = interrupted {
         warn(&words);
         report.status = ReapStatus::Interrupted;
-        report.freed_bytes = Some(report.freed());
         return Ok(Execution::Interrupted(signal));
     }
-    report.freed_bytes = Some(report.freed());
     report.status = match report.ended() == report.targets.len() {
         true => ReapStatus::Done,
         false => ReapStatus::Incomplete,
@@ -207,4 +219,76 @@ fn is_unreadable(args: &ReapArgs, snapshot: &Snapshot) -> bool {
     let mut asked = snapshot.clone();
     observe::selection(args).retain_gpus(&mut asked);
     unreadable(&asked)
+}
+
+/// Shows past actions from the audit log.
+fn show_history(json: bool, global: &Global) -> anyhow::Result<Exit> {
+    let path = store::state()?.join(ledger::FILE_NAME);
+    let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
+    let name = path.display().to_string();
+    let history = ReapHistory::new(name.as_str().into(), past);
+    if json {
+        print(&document(&history)?)?;
+        return Ok(Exit::Clean);
+    }
+    if history.is_cut {
+        warn(&format!("{name} is long; only its end is shown"));
+    }
+    if history.unread_lines > 0 {
+        let count = history.unread_lines;
+        warn(&format!("{name}: {count} damaged lines were skipped"));
+    }
+    if history.acts.is_empty() {
+        print(&format!("no actions so far ({})\n", escape(&name)))?;
+    } else {
+        let columns =
+            ["TIME", "BY", "PID", "USER", "WHY", "SENT", "OUTCOME"].map(|title| match title {
+                "PID" => (title, Align::Right),
+                _ => (title, Align::Left),
+            });
+        let mut table = Table::new(&columns);
+        history.acts.iter().for_each(|act| table.row(history_row(act)));
+        let style = style(global.color);
+        print(&table.render(terminal_width(), |heading| style.heading(heading)))?;
+    }
+    Ok(Exit::Clean)
+}
+
+fn history_row(act: &PastAct) -> Vec<String> {
+    let unknown = || "-".to_owned();
+    let target = act.target.as_deref();
+    let lead = target.and_then(text::lead);
+    let by = act.actor.as_ref().map(|actor| match (&actor.sudo_user, &actor.user) {
+        (Some(user), _) => format!("{} (sudo)", escape(user)),
+        (None, Some(user)) => escape(user).into_owned(),
+        (None, None) => actor.uid.to_string(),
+    });
+    let sent: Vec<String> = act
+        .deeds
+        .iter()
+        .map(|sent| {
+            let words = text::deed(&sent.deed);
+            match &sent.failures {
+                Some(failures) if failures.is_empty() => words,
+                Some(failures) => format!("{words} ({})", text::failures(failures)),
+                None => format!("{words} (perhaps)"),
+            }
+        })
+        .collect();
+    let outcome = act.outcome.as_ref().map(ToString::to_string);
+    vec![
+        act.time.local().to_string(),
+        by.unwrap_or_else(unknown),
+        lead.map_or_else(unknown, |process| process.pid.to_string()),
+        lead.map_or_else(unknown, text::owner),
+        target.map_or_else(unknown, text::why),
+        match sent.is_empty() {
+            true => "nothing".to_owned(),
+            false => sent.join(", "),
+        },
+        match outcome {
+            Some(outcome) => escape(&outcome).into_owned(),
+            None => "unknown: gpumem exited first".to_owned(),
+        },
+    ]
 }

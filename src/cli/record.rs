@@ -69,11 +69,11 @@ impl Recording {
     }
 
     pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
-        self.service.as_mut().map_or(Ok(()), |service| service.feed(live, global))
+        self.service.as_mut().map_or(Ok(()), |service| service.publisher.feed(live, global))
     }
 
     pub(super) fn set_rules(&mut self, rules: &RuleSet) {
-        self.service.iter_mut().for_each(|service| service.set_rules(rules));
+        self.service.iter_mut().for_each(|service| service.publisher.set_rules(rules));
     }
 
     pub(super) fn write(&mut self, snapshot: &Snapshot) -> Result<(), recording::RecordingError> {

@@ -1,56 +1,17 @@
 //! `gpumem rules`: describes the rules and their settings.
 
-use serde::Serialize;
-use toml::Value;
-
 use super::args::{Global, RulesArgs as Args};
 use super::exit::Exit;
 use super::{UsageError, config, print};
-use crate::model::Kind;
-use crate::model::json;
 use crate::rules::RuleSet;
 use crate::rules::rule::Rule;
-
-const SCHEMA: &str = "gpumem.rules/1";
-
-/// The document that `--json` prints.
-#[derive(Serialize)]
-struct RulesDocument {
-    schema: &'static str,
-    rules: Vec<ListedRule>,
-}
-
-#[derive(Serialize)]
-struct ListedRule {
-    name: String,
-    kind: Kind,
-    meaning: &'static str,
-    /// The processes to which the rule applies, or `null` for all processes.
-    scope: Option<String>,
-    settings: Vec<ListedSetting>,
-    /// Number of overrides in the configuration.
-    overrides: usize,
-}
-
-#[derive(Serialize)]
-struct ListedSetting {
-    name: &'static str,
-    meaning: &'static str,
-    value: Value,
-    default: Value,
-}
+use crate::units::number_of;
 
 pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let chosen = choose(&config.rules, args.name.as_deref())?;
-    if args.json {
-        let document =
-            RulesDocument { schema: SCHEMA, rules: chosen.into_iter().map(listed).collect() };
-        print(&json::document(&document)?)?;
-    } else {
-        print(&text(&chosen))?;
-    }
-    Ok(Exit::Clean)
+    let texts: Vec<String> = chosen.into_iter().map(text).collect();
+    print(&texts.join("\n")).map(|()| Exit::Clean)
 }
 
 /// Returns the rule named `name`, or all rules of the kind named `name`. Returns all rules if `name` is `None`.
@@ -71,60 +32,24 @@ fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, U
     Ok(chosen)
 }
 
-fn text(rules: &[&Rule]) -> String {
-    let mut text = String::new();
-    for (index, rule) in rules.iter().enumerate() {
-        if index > 0 {
-            text.push('\n');
-        }
-        text.push_str(&rule.name);
-        if !rule.is_own() {
-            text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope));
-        }
-        text.push_str(&format!("\n  {}\n", rule.made_of.meaning));
-        for setting in settings(rule) {
-            let (name, value, default) = (setting.name, setting.value, setting.default);
-            let beside = match value == default {
-                true => String::new(),
-                false => format!(" (default {default})"),
-            };
-            let meaning = setting.meaning;
-            text.push_str(&format!("\n  {name} = {value}{beside}\n      {meaning}\n"));
-        }
-        match rule.overrides.len() {
-            0 => {}
-            1 => text.push_str("\n  1 override for some processes; see `gpumem config show`\n"),
-            count => {
-                text.push_str(&format!(
-                    "\n  {count} overrides for some processes; see `gpumem config show`\n"
-                ));
-            }
-        }
+fn text(rule: &Rule) -> String {
+    let mut text = rule.name.to_string();
+    if !rule.is_own() {
+        text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope));
+    }
+    text.push_str(&format!("\n  {}\n", rule.made_of.meaning));
+    let defaults = Rule::new(rule.made_of).values();
+    let settings = rule.values().into_iter().zip(rule.made_of.settings()).zip(defaults);
+    for (((name, value), (_, meaning)), (_, default)) in settings {
+        let beside = match value == default {
+            true => String::new(),
+            false => format!(" (default {default})"),
+        };
+        text.push_str(&format!("\n  {name} = {value}{beside}\n      {meaning}\n"));
+    }
+    if !rule.overrides.is_empty() {
+        let overrides = number_of(rule.overrides.len(), "override");
+        text.push_str(&format!("\n  {overrides} for some processes; see `gpumem config show`\n"));
     }
     text
-}
-
-fn listed(rule: &Rule) -> ListedRule {
-    ListedRule {
-        name: rule.name.to_string(),
-        kind: rule.kind(),
-        meaning: rule.made_of.meaning,
-        scope: (!rule.scope.is_empty()).then(|| rule.scope.to_string()),
-        settings: settings(rule),
-        overrides: rule.overrides.len(),
-    }
-}
-
-fn settings(rule: &Rule) -> Vec<ListedSetting> {
-    let defaults = Rule::new(rule.made_of).values().into_iter();
-    let settings = rule.values().into_iter().zip(rule.made_of.settings());
-    settings
-        .zip(defaults)
-        .map(|(((name, value), (_, meaning)), (_, default))| ListedSetting {
-            name,
-            meaning,
-            value,
-            default,
-        })
-        .collect()
 }

@@ -1,29 +1,28 @@
 //! `gpumem run`: runs a command and reports its GPU usage.
 //!
-//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. `sampler`
-//! takes samples on another thread, and `usage` adds them up. If the command fails, gpumem exits with the command's
-//! exit code. Otherwise, the assertions determine the exit code.
+//! `choose` waits for GPUs and claims them. `child` starts the command and waits for it on the main thread. Another
+//! thread takes samples, for which the command never waits, and `usage` adds them up. If the command fails, gpumem exits
+//! with the command's exit code. Otherwise, the assertions determine the exit code.
 
 mod child;
 mod choose;
-mod sampler;
 mod usage;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use self::child::{Ending, Given, Signals};
-use self::sampler::{HELD_AFTER, Shared};
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
 use super::devices::{VISIBLE, callers_visible};
@@ -32,11 +31,18 @@ use super::reap::observe;
 use super::{config, live, session, signals, warn};
 use crate::host::{self, KernelModule, OutputFile, Roots};
 use crate::model::json::document;
-use crate::model::{Kind, Time};
+use crate::model::{Kind, Process, Time};
 use crate::report::run::{HeldMemory, RunAssertion, RunGpu, RunReport, RunStatus, SCHEMA};
 use crate::source::live::Live;
 use crate::units::Bytes;
 
+/// Interval between the first samples, so that short commands are sampled several times. Later, the interval is a
+/// twentieth of the elapsed time, up to the configured interval.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const INTERVAL_SHARE: u32 = 20;
+/// Delay after the exit of the command before held memory is reported, because processes need some time to exit.
+const HELD_AFTER: Duration = Duration::from_secs(5);
+const HELD_INTERVAL: Duration = Duration::from_millis(200);
 /// Time allowed after [`HELD_AFTER`] for the last sample, because a slow driver can delay each sample.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,14 +76,14 @@ fn measure(
     observe::switch_on(&mut rules, &[Kind::Leak]);
     let interval = args.interval.unwrap_or(config.sample.interval).0;
     session::live_options(global, interval)?;
-    let shared = Shared::new(Usage::new(rules));
+    let shared = Arc::new(Mutex::new(Usage::new(rules)));
     let (mut opened, mut has_driver) = (None, true);
     if needs_driver(args) {
         match live(global, interval) {
             Ok(live) => opened = Some(Box::new(live)),
             // The report contains the error.
             Err(error) if args.allow_no_gpu => {
-                shared.lock().note(format!("{error:#}"));
+                lock(&shared).note(format!("{error:#}"));
                 has_driver = false;
             }
             Err(error) => return Err(error),
@@ -97,7 +103,7 @@ fn measure(
     // Take one sample first, because a short command can exit before the sampling thread starts.
     if let Some(live) = opened.as_mut().filter(|_| has_assertions(args)) {
         let snapshot = live.sample();
-        shared.lock().observe(snapshot, |_| false);
+        lock(&shared).observe(snapshot, |_| false);
     }
     let (time, begun) = (host::read_time(), Instant::now());
     let given = chosen.as_ref().map_or_else(Given::default, |chosen| Given {
@@ -115,7 +121,7 @@ fn measure(
     };
     let sampling = has_driver
         .then(|| Sampling::start((global, interval, opened), &shared, signals))
-        .and_then(|started| started.map_err(|error| shared.lock().note(error.to_string())).ok());
+        .and_then(|started| started.map_err(|error| lock(&shared).note(error.to_string())).ok());
     give_up_input_and_output();
     let ending = signals.wait(child)?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -128,7 +134,7 @@ fn measure(
     let visible = given.variable.map(|(_, value)| value);
     let visible = visible.or_else(callers_visible);
     let run = Run { time, seconds, ending, held, waited, visible, has_driver };
-    let report = report(args, &shared, run);
+    let report = report(args, &lock(&shared), run);
     let is_written = publish_report(args, &report, reports);
     // The kernel ignores fatal signals that the init process of a pid namespace sends to itself, so init exits with a
     // code.
@@ -181,19 +187,19 @@ struct Sampling {
 impl Sampling {
     fn start(
         (global, interval, opened): (&Global, Duration, Option<Box<Live>>),
-        shared: &Shared,
+        shared: &Arc<Mutex<Usage>>,
         signals: &Signals,
     ) -> io::Result<Self> {
         let (ended, ended_there) = channel();
         let (held, held_here) = channel();
-        let (global, shared) = (global.clone(), shared.clone());
+        let (global, shared) = (global.clone(), Arc::clone(shared));
         let is_hurried = Arc::clone(&signals.is_hurried);
         let sample = move || match opened.map_or_else(|| live(&global, interval), |live| Ok(*live))
         {
-            Err(error) => shared.lock().note(format!("{error:#}")),
+            Err(error) => lock(&shared).note(format!("{error:#}")),
             Ok(mut live) => {
-                if !sampler::until_end(&mut live, &shared, interval, &ended_there) {
-                    let _ = held.send(sampler::held_after(&mut live, &shared, &is_hurried));
+                if !until_end(&mut live, &shared, interval, &ended_there) {
+                    let _ = held.send(held_after(&mut live, &shared, &is_hurried));
                 }
             }
         };
@@ -222,6 +228,58 @@ impl Sampling {
     }
 }
 
+/// Locks the usage data, which the main thread and the sampling thread share. The lock is not held during NVML calls.
+fn lock(shared: &Mutex<Usage>) -> MutexGuard<'_, Usage> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes samples until the command exits. Returns whether all descendants of the command have exited as well.
+fn until_end(
+    live: &mut Live,
+    shared: &Mutex<Usage>,
+    longest: Duration,
+    ended: &Receiver<bool>,
+) -> bool {
+    let begun = Instant::now();
+    loop {
+        let snapshot = live.sample();
+        let pause = (begun.elapsed() / INTERVAL_SHARE).max(FIRST_INTERVAL).min(longest);
+        // Discard a sample that was taken after the command exited.
+        match ended.try_recv() {
+            Err(TryRecvError::Empty) => lock(shared).observe(snapshot, is_ours),
+            message => return message.unwrap_or(true),
+        }
+        match ended.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => {}
+            message => return message.unwrap_or(true),
+        }
+    }
+}
+
+/// Returns the memory that descendants hold `HELD_AFTER` after the command exited. Returns early if no memory is held
+/// or a signal arrives.
+fn held_after(
+    live: &mut Live,
+    shared: &Mutex<Usage>,
+    is_hurried: &AtomicBool,
+) -> Option<Vec<HeldMemory>> {
+    let begun = Instant::now();
+    loop {
+        let snapshot = live.sample();
+        let held = lock(shared).held(&snapshot, is_ours);
+        let is_over = begun.elapsed() >= HELD_AFTER || is_hurried.load(Ordering::Relaxed);
+        if is_over || held.as_ref().is_some_and(Vec::is_empty) {
+            return held;
+        }
+        thread::sleep(HELD_INTERVAL.min(HELD_AFTER.saturating_sub(begun.elapsed())));
+    }
+}
+
+/// Returns whether a process descends from gpumem, which adopts orphaned descendants of the command.
+fn is_ours(process: &Process) -> bool {
+    host::descends_from(&Roots::default(), process.pid, std::process::id())
+}
+
 /// The outcome of a run, except for the samples.
 #[derive(Debug)]
 struct Run {
@@ -234,8 +292,7 @@ struct Run {
     has_driver: bool,
 }
 
-fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
-    let usage = shared.lock();
+fn report(args: &RunArgs, usage: &Usage, run: Run) -> RunReport {
     let (exit_code, signal) = match run.ending {
         Ending::Exited(code) => (Some(code), None),
         Ending::Signaled(signal) => (None, Some(signal)),
@@ -258,6 +315,19 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         errors: usage.errors.clone(),
         ..incomplete(args, String::new())
     };
+    // `--allow-no-gpu` accepts a machine without a driver, so a missing measurement is undecided, not an error.
+    let no_driver = (!run.has_driver).then_some("there is no driver (--allow-no-gpu)");
+    let assertion = |name: String, failure: Option<String>, is_known: bool, why: Option<&str>| {
+        let undecided = no_driver.or(why);
+        let (passed, message) = match (failure, undecided) {
+            (Some(message), _) => (Some(false), message),
+            (None, _) if is_known => (Some(true), "passed".to_owned()),
+            (None, Some(why)) => (None, format!("undecided: {why}")),
+            (None, None) => (None, "could not be measured".to_owned()),
+        };
+        let is_undecided = passed.is_none() && undecided.is_some();
+        RunAssertion { name, passed, message, is_undecided }
+    };
     let peak = args.max_peak.map(|limit| {
         let allowed = |gpu: &RunGpu| limit.in_bytes(gpu.total_bytes);
         let over = report.gpus.iter().find_map(|gpu| {
@@ -266,37 +336,23 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
             Some(format!("{} on GPU {}, more than {}", Bytes(peak), gpu.index, Bytes(allowed)))
         });
         let is_known = report.gpus.iter().all(|gpu| allowed(gpu).is_some());
-        let passed = (is_measured && is_known && !usage.is_blind()).then_some(true);
-        assertion(format!("--max-peak {limit}"), over, passed)
+        let is_known = is_measured && is_known && !usage.is_blind();
+        assertion(format!("--max-peak {limit}"), over, is_known, None)
     });
     let failures = args.fail_on.iter().map(|failure| match failure {
         RunFailure::Leak => {
             let leak = report.leaks.first().map(|leak| leak.message.to_string());
-            let is_decided = report.leaks_decided && !usage.is_blind();
-            let assertion =
-                assertion("--fail-on leak".to_owned(), leak, is_decided.then_some(true));
-            match assertion.passed {
-                None if is_measured => RunAssertion {
-                    message: "undecided: too little evidence to rule out a leak".to_owned(),
-                    is_undecided: true,
-                    ..assertion
-                },
-                _ => assertion,
-            }
+            let is_known = report.leaks_decided && !usage.is_blind();
+            let why = is_measured.then_some("too little evidence to rule out a leak");
+            assertion("--fail-on leak".to_owned(), leak, is_known, why)
         }
         RunFailure::Held => {
-            let held = report.held.as_deref().and_then(<[_]>::first).map(|_| report.afterwards());
-            let passed = report.held.is_some().then_some(true);
-            assertion("--fail-on held".to_owned(), held, passed)
+            let is_held = report.held.as_ref().is_some_and(|held| !held.is_empty());
+            let held = is_held.then(|| report.held_text());
+            assertion("--fail-on held".to_owned(), held, report.held.is_some(), None)
         }
     });
     report.assertions = peak.into_iter().chain(failures).collect();
-    // `--allow-no-gpu` accepts a machine without a driver, so a missing measurement is undecided, not an error.
-    let unknown = report.assertions.iter_mut().filter(|assertion| assertion.passed.is_none());
-    for assertion in unknown.filter(|_| !run.has_driver) {
-        assertion.message = "undecided: there is no driver (--allow-no-gpu)".to_owned();
-        assertion.is_undecided = true;
-    }
     let any = |is: fn(&RunAssertion) -> bool| report.assertions.iter().any(is);
     let is_undecided = any(|assertion| assertion.is_undecided);
     report.status = match exit_code {
@@ -318,15 +374,6 @@ fn incomplete(args: &RunArgs, reason: String) -> RunReport {
         errors: vec![reason],
         ..RunReport::default()
     }
-}
-
-fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> RunAssertion {
-    let (passed, message) = match (failure, passed) {
-        (Some(message), _) => (Some(false), message),
-        (None, Some(_)) => (passed, "passed".to_owned()),
-        (None, None) => (None, "could not be measured".to_owned()),
-    };
-    RunAssertion { name, passed, message, is_undecided: false }
 }
 
 /// Returns the words of a command line with passwords and tokens masked.
@@ -360,55 +407,35 @@ fn write_reports(reports: &[Report], report: &RunReport) -> bool {
     is_written
 }
 
+/// A file in `--report`.
 #[derive(Debug)]
 struct Report {
     path: PathBuf,
-    format: Format,
+    is_json: bool,
     file: OutputFile,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Format {
-    Json,
-    Junit,
-    Markdown,
-    /// The file `$GITHUB_STEP_SUMMARY`, to which all steps of a job append Markdown.
-    StepSummary,
 }
 
 impl Report {
     fn open(path: &Path) -> Result<Self, UsageError> {
-        let is_summary = std::env::var_os("GITHUB_STEP_SUMMARY").is_some_and(|file| file == *path);
-        let format = match path.extension().and_then(|extension| extension.to_str()) {
-            _ if is_summary => Format::StepSummary,
-            Some("json") => Format::Json,
-            Some("xml") => Format::Junit,
-            Some("md") => Format::Markdown,
+        let name = path.display();
+        let is_json = match path.extension().and_then(OsStr::to_str) {
+            Some("json") => true,
+            Some("xml") => false,
             _ => {
-                let name = path.display();
-                return Err(UsageError(format!(
-                    "--report {name}: the file name must end in .json, .xml or .md"
-                )));
+                let why = format!("--report {name}: the file name must end in .json or .xml");
+                return Err(UsageError(why));
             }
         };
-        let file = match format {
-            Format::StepSummary => OutputFile::summary(path),
-            Format::Json | Format::Junit | Format::Markdown => OutputFile::document(path),
-        };
-        let failed = |error| {
-            UsageError(format!(
-                "--report {}: cannot write: {error}; choose another file",
-                path.display()
-            ))
-        };
-        Ok(Self { path: path.to_owned(), format, file: file.map_err(failed)? })
+        let file = OutputFile::document(path).map_err(|error| {
+            UsageError(format!("--report {name}: cannot write: {error}; choose another file"))
+        })?;
+        Ok(Self { path: path.to_owned(), is_json, file })
     }
 
     fn write(&self, report: &RunReport) -> anyhow::Result<()> {
-        let text = match self.format {
-            Format::Json => document(report)?,
-            Format::Junit => report.to_junit(host::read_host(&Roots::default()).hostname),
-            Format::Markdown | Format::StepSummary => report.to_markdown(),
+        let text = match self.is_json {
+            true => document(report)?,
+            false => report.to_junit(host::read_host(&Roots::default()).hostname),
         };
         self.file
             .write(text.as_bytes(), None)

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::UsageError;
-use super::args::Where;
+use super::args::Selected;
 use crate::host::is_unknown_user;
 use crate::model::field::{Field, Needle, is_called};
 use crate::model::row::{CurrentUser, ProcessRow, RowIndices, places};
-use crate::model::selector::{NamedGpus, Selected, Selector};
+use crate::model::selector::{self, NamedGpus, Selector};
 use crate::model::{Finding, Gpu, Snapshot};
 use crate::report::escape::escape;
 use crate::rules::Engine;
@@ -52,13 +52,12 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Creates a selection from indices or UUIDs of GPUs, names or uids of users, and the terms of `--where`.
-    pub(super) fn new(gpus: &[String], users: &[String], terms: &Where) -> Self {
-        let by_gpu = Selector::of_field(Field::Gpu, false, gpus);
-        let by_user = Selector::of_field(Field::User, true, users);
-        let terms = terms.terms.iter().cloned().map(Some);
+    pub(super) fn new(args: &Selected) -> Self {
+        let by_gpu = Selector::of_field(Field::Gpu, false, &args.gpu);
+        let by_user = Selector::of_field(Field::User, true, &args.user);
+        let terms = args.terms.terms.iter().cloned().map(Some);
         let selector = Selector::all([by_gpu.clone(), by_user].into_iter().chain(terms));
-        Self { selector, by_gpu, me: current_user(), users: users.to_vec() }
+        Self { selector, by_gpu, me: current_user(), users: args.user.clone() }
     }
 
     pub(super) fn into_selector(self) -> Option<Selector> {
@@ -154,7 +153,7 @@ impl Selection {
         snapshot: &Snapshot,
         engine: &Engine,
         found: impl Iterator<Item = &'f Finding>,
-    ) -> Option<Selected> {
+    ) -> Option<selector::Selected> {
         let selector = self.selector.as_ref()?;
         let rows = rows(snapshot, Some(engine));
         Some(selector.select(snapshot, &rows, found, &self.me))

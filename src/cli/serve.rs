@@ -18,9 +18,6 @@ use super::metrics::Publisher;
 use super::{config, live, recorded, session, signals, store, warn};
 use crate::config::Config;
 use crate::model::Snapshot;
-use crate::model::waste::Waste;
-use crate::rules::RuleSet;
-use crate::source::live::Live;
 use crate::source::replay::Replay;
 use crate::source::{NextSnapshot, Source as _};
 use crate::units::Span;
@@ -33,8 +30,7 @@ const FRESH_INTERVALS: u32 = 3;
 const LEAST_FRESH: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
-    publisher: Publisher,
-    waste: Waste,
+    pub(super) publisher: Publisher,
     server: Server,
     /// Maximum age of a served sample, or `None` for a recording.
     fresh_for: Option<Duration>,
@@ -62,34 +58,20 @@ impl Service {
         }
         Ok(Self {
             publisher: Publisher::new(config, recorded, stored)?,
-            waste: Waste::default(),
             server,
             fresh_for: recorded.is_live().then_some((interval * FRESH_INTERVALS).max(LEAST_FRESH)),
         })
     }
 
-    pub(super) fn feed(&mut self, live: &Live, global: &Global) -> anyhow::Result<()> {
-        self.publisher.feed(live, global)
-    }
-
-    pub(super) fn set_rules(&mut self, rules: &RuleSet) {
-        self.publisher.set_rules(rules);
-    }
-
     pub(super) fn serve(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        self.observe(snapshot);
-        self.publish(snapshot)
-    }
-
-    fn observe(&mut self, snapshot: &Snapshot) {
         self.publisher.observe(snapshot);
-        self.waste.observe(snapshot, self.publisher.findings());
+        self.publish(snapshot)
     }
 
     /// Plays a recording to its end, and serves the snapshots that are not overdue.
     fn play(&mut self, mut replay: Replay) -> anyhow::Result<()> {
         while let Some(snapshot) = replay.next()? {
-            self.observe(&snapshot);
+            self.publisher.observe(&snapshot);
             if replay.due(Instant::now())? != NextSnapshot::In(Duration::ZERO) {
                 self.publish(&snapshot)?;
             }
@@ -98,7 +80,7 @@ impl Service {
     }
 
     fn publish(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        self.server.publish(self.publisher.publish(snapshot, &self.waste)?, self.fresh_for);
+        self.server.publish(self.publisher.publish(snapshot)?, self.fresh_for);
         Ok(())
     }
 }
@@ -114,12 +96,11 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
             end_by_signals()?;
             // The counters restart at 0 with each repetition, as after a restart of the service.
             loop {
-                (service.publisher, service.waste) =
-                    (Publisher::new(&config, &args.recorded, args.stored)?, Waste::default());
+                service.publisher = Publisher::new(&config, &args.recorded, args.stored)?;
                 service.play(Replay::demo()?.at_speed(1.0))?;
             }
         }
-        let last = session::last(replay, |snapshot| service.observe(snapshot))?;
+        let last = session::last(replay, |snapshot| service.publisher.observe(snapshot))?;
         service.publish(&last)?;
         end_by_signals()?;
         loop {
@@ -132,7 +113,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
             "a recorder already samples this machine; start it with --serve ADDRESS instead (gpumem man serve)",
         );
     }
-    service.feed(&live, global)?;
+    service.publisher.feed(&live, global)?;
     end_by_signals()?;
     while let Some(snapshot) = live.next()? {
         service.serve(&snapshot)?;

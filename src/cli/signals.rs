@@ -1,13 +1,13 @@
 //! Signal handling for commands, except for the screen of `gpumem watch`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::Context as _;
 use nix::sys::signal::SigSet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag::{self, register_usize};
+use signal_hook::flag::register_usize;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
@@ -27,17 +27,6 @@ pub(super) fn on_thread(
         }
     });
     spawned.map(drop).context("cannot start a thread for signals")
-}
-
-/// Makes the second occurrence of a signal end gpumem, because the handler of the first occurrence can block, for
-/// example on a full pipe.
-pub(super) fn end_on_second(signals: &[i32]) -> anyhow::Result<()> {
-    for &signal in signals {
-        let again = Arc::new(AtomicBool::new(false));
-        flag::register_conditional_default(signal, Arc::clone(&again)).context(CANNOT)?;
-        flag::register(signal, again).context(CANNOT)?;
-    }
-    Ok(())
 }
 
 pub(super) fn name(signal: i32) -> &'static str {

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,50 +47,59 @@ pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
 const MOST_WARNINGS: usize = 3;
 
 /// Arguments and environment variables that determine the directory of a store.
-#[derive(Clone, Copy, Debug, Default)]
-struct StoreLocations<'a> {
-    chosen: Option<&'a Path>,
-    state_directory: Option<&'a OsStr>,
-    xdg_state_home: Option<&'a OsStr>,
-    home: Option<&'a OsStr>,
+#[derive(Clone, Debug, Default)]
+struct StoreLocations {
+    chosen: Option<PathBuf>,
+    state_directory: Option<OsString>,
+    xdg_state_home: Option<OsString>,
+    home: Option<OsString>,
     is_root: bool,
 }
 
-impl StoreLocations<'_> {
-    /// Returns the directory in `--store-dir` or in systemd's STATE_DIRECTORY.
-    fn chosen(self) -> Option<PathBuf> {
-        let service = || self.service().map(|folder| folder.join(STORE));
-        self.chosen.map(Path::to_owned).or_else(service)
+impl StoreLocations {
+    fn new(chosen: Option<&Path>) -> Self {
+        Self {
+            chosen: chosen.map(Path::to_owned),
+            state_directory: env::var_os("STATE_DIRECTORY"),
+            xdg_state_home: env::var_os("XDG_STATE_HOME"),
+            home: env::var_os("HOME"),
+            is_root: rustix::process::geteuid().is_root(),
+        }
     }
 
-    fn service(self) -> Option<PathBuf> {
+    /// Returns the directory in `--store-dir` or in systemd's STATE_DIRECTORY.
+    fn chosen(&self) -> Option<PathBuf> {
+        let service = || self.service().map(|folder| folder.join(STORE));
+        self.chosen.clone().or_else(service)
+    }
+
+    fn service(&self) -> Option<PathBuf> {
         // systemd separates several directories with colons. Use the first directory.
-        let first = self.state_directory?.to_str()?.split(':').next()?;
+        let first = self.state_directory.as_ref()?.to_str()?.split(':').next()?;
         absolute(Some(OsStr::new(first)))
     }
 
-    fn own(self) -> Option<PathBuf> {
+    fn own(&self) -> Option<PathBuf> {
         self.own_state().map(|folder| folder.join(STORE))
     }
 
-    fn own_state(self) -> Option<PathBuf> {
+    fn own_state(&self) -> Option<PathBuf> {
         if self.is_root {
             return Some(SYSTEM_STATE.into());
         }
-        absolute(self.xdg_state_home)
-            .or_else(|| absolute(self.home).map(|home| home.join(".local/state")))
-            .map(|folder| folder.join(USER_STATE))
+        let home = || absolute(self.home.as_deref()).map(|home| home.join(".local/state"));
+        absolute(self.xdg_state_home.as_deref()).or_else(home).map(|folder| folder.join(USER_STATE))
     }
 
-    fn state(self) -> Option<PathBuf> {
+    fn state(&self) -> Option<PathBuf> {
         self.service().or_else(|| self.own_state())
     }
 
-    fn to_write(self) -> Option<PathBuf> {
+    fn to_write(&self) -> Option<PathBuf> {
         self.chosen().or_else(|| self.own())
     }
 
-    fn to_read(self) -> Vec<PathBuf> {
+    fn to_read(&self) -> Vec<PathBuf> {
         if let Some(chosen) = self.chosen() {
             return vec![chosen];
         }
@@ -103,53 +112,34 @@ fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
     path.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn with_places<T>(chosen: Option<&Path>, use_places: impl FnOnce(StoreLocations<'_>) -> T) -> T {
-    let variable = env::var_os;
-    let (state, xdg, home) =
-        (variable("STATE_DIRECTORY"), variable("XDG_STATE_HOME"), variable("HOME"));
-    use_places(StoreLocations {
-        chosen,
-        state_directory: state.as_deref(),
-        xdg_state_home: xdg.as_deref(),
-        home: home.as_deref(),
-        is_root: rustix::process::geteuid().is_root(),
-    })
-}
-
 /// Returns the directory for `record --store`, and who can read it.
 ///
 /// All users can read root's history, because users of a shared GPU need to know who uses it. Most of the data is
 /// public in /proc. To make root's history private, set the umask to 077. Other users' histories are always private.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
-    with_places(global.store_dir.as_deref(), |places| {
-        let access = if places.is_root { Access::Everyone } else { Access::Owner };
-        let folder = places.to_write().ok_or_else(|| {
-            let why = "HOME is not set, so there is no directory for the store; use --store-dir";
-            UsageError(why.to_owned())
-        })?;
-        prove_directory_ours(&folder).map_err(|why| {
-            let name = folder.display();
-            UsageError(format!("cannot write to the store {name}: {why}"))
-        })?;
-        Ok((folder, access))
-    })
+    let places = StoreLocations::new(global.store_dir.as_deref());
+    let access = if places.is_root { Access::Everyone } else { Access::Owner };
+    let folder = places.to_write().ok_or_else(|| {
+        let why = "HOME is not set, so there is no directory for the store; use --store-dir";
+        UsageError(why.to_owned())
+    })?;
+    prove_directory_ours(&folder).map_err(|why| {
+        UsageError(format!("cannot write to the store {}: {why}", folder.display()))
+    })?;
+    Ok((folder, access))
 }
 
 /// Returns the directory for the audit log and the lock, which need not exist. Fails if the path cannot be
 /// determined, or if other users can change the directory.
 pub(super) fn state() -> Result<PathBuf, UsageError> {
     let why = "HOME is not set, so there is no directory for the audit log; set XDG_STATE_HOME or STATE_DIRECTORY";
-    let folder = with_places(None, |places| {
-        let folder = places.state();
-        folder.ok_or_else(|| UsageError(why.to_owned()))
+    let folder = StoreLocations::new(None).state();
+    let folder = folder.ok_or_else(|| UsageError(why.to_owned()))?;
+    prove_directory_ours(&folder).map_err(|why| {
+        let name = folder.display();
+        UsageError(format!("cannot use the state directory {name}, so nothing is killed: {why}"))
     })?;
-    match prove_directory_ours(&folder) {
-        Ok(()) => Ok(folder),
-        Err(why) => Err(UsageError(format!(
-            "cannot use the state directory {}, so nothing is killed: {why}",
-            folder.display()
-        ))),
-    }
+    Ok(folder)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -293,9 +283,8 @@ fn choose(
     now: Time,
     warn_unless_quiet: impl Fn(&str),
 ) -> Result<Option<(Store, LatestSnapshot)>, RecordingError> {
-    let (folders, chosen) = with_places(global.store_dir.as_deref(), |places| {
-        (places.to_read(), places.chosen.is_some())
-    });
+    let chosen = global.store_dir.is_some();
+    let folders = StoreLocations::new(global.store_dir.as_deref()).to_read();
     let mut found: Option<(Store, LatestSnapshot)> = None;
     for folder in folders {
         let store = match Store::open(&folder) {
@@ -399,11 +388,9 @@ fn is_fresh(latest: &LatestSnapshot, now: Time) -> bool {
 mod tests {
     use super::*;
     use crate::model::snapshot::PidNamespace;
-    use crate::rules::RuleSet;
-    use crate::rules::testing::written;
 
-    fn os(text: &str) -> Option<&OsStr> {
-        Some(OsStr::new(text))
+    fn os(text: &str) -> Option<OsString> {
+        Some(text.into())
     }
 
     #[test]
@@ -413,9 +400,9 @@ mod tests {
         assert_eq!(user.to_write(), Some(user_store.clone()));
         assert_eq!(user.to_read(), [user_store, SYSTEM.into()]);
 
-        let xdg = StoreLocations { xdg_state_home: os("/state"), ..user };
+        let xdg = StoreLocations { xdg_state_home: os("/state"), ..user.clone() };
         assert_eq!(xdg.to_write(), Some("/state/gpumem/store".into()));
-        let relative = StoreLocations { xdg_state_home: os("state"), home: os(""), ..user };
+        let relative = StoreLocations { xdg_state_home: os("state"), home: os(""), ..user.clone() };
         assert_eq!(relative.to_write(), None);
         assert_eq!(relative.to_read(), [PathBuf::from(SYSTEM)]);
 
@@ -423,14 +410,16 @@ mod tests {
         assert_eq!(root.to_write(), Some(SYSTEM.into()));
         assert_eq!(root.to_read(), [PathBuf::from(SYSTEM)]);
 
-        let service =
-            StoreLocations { state_directory: os("/var/lib/gpumem:/var/lib/other"), ..root };
+        let service = StoreLocations {
+            state_directory: os("/var/lib/gpumem:/var/lib/other"),
+            ..root.clone()
+        };
         assert_eq!(service.to_write(), Some(SYSTEM.into()));
         assert_eq!(user.state(), Some("/home/ann/.local/state/gpumem".into()));
         assert_eq!(root.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(service.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(relative.state(), None);
-        let chosen = StoreLocations { chosen: Some(Path::new("here")), ..service };
+        let chosen = StoreLocations { chosen: Some("here".into()), ..service };
         assert_eq!(chosen.to_read(), [PathBuf::from("here")]);
         assert_eq!(chosen.to_write(), Some("here".into()));
     }
@@ -476,20 +465,5 @@ mod tests {
             let now = latest.time.plus_seconds(age);
             assert_eq!(is_fresh(&latest, now), fresh, "{interval:?} {age}");
         }
-    }
-
-    #[test]
-    fn the_longest_duration_of_an_enabled_rule_is_needed() {
-        let mut rules = RuleSet::default();
-        let before = rules.longest();
-        assert!(before >= Duration::from_secs(600));
-        assert!(before < Duration::from_secs(7200), "max_busy is not waited for");
-        let day = written(Span::from_seconds(80_000.0));
-        let idle = rules.rule_mut("idle").unwrap();
-        assert!(idle.set("duration", &day).is_ok());
-        assert_eq!(rules.longest(), Duration::from_secs(80_000));
-        let idle = rules.rule_mut("idle").unwrap();
-        assert!(idle.set("enabled", &written(false)).is_ok());
-        assert!(rules.longest() < Duration::from_secs(80_000));
     }
 }

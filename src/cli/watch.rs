@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::output::shows_unicode;
-use super::reap::execute::tools_here;
+use super::reap::tools_here;
 use super::selection::{Selection, current_user};
 use super::{
     UsageError, config, hosts, live, print, recorded, signals, store, style, unreadable, warn,
@@ -26,7 +26,7 @@ use crate::reclaim::worker::{OpenTools, ReclaimWorker};
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
-use crate::source::remote::{Hangup, RemoteHost, RemoteSource};
+use crate::source::remote::{Hangup, RemoteSource};
 use crate::source::replay::{DEMO_HISTORY_SECONDS, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::StillScreen;
@@ -136,7 +136,7 @@ fn judged_live(
     interval: Duration,
     past: &mut EarlierHistory,
 ) -> anyhow::Result<Live> {
-    Selection::new(&[], &args.user, &args.terms).check_users()?;
+    Selection::new(&args.selected).check_users()?;
     let live = live(global, interval)?;
     let ask = store::Ask::new(global, args.stored, store::MOST_FOR_WATCH);
     let all_series = &mut past.all_series;
@@ -152,7 +152,7 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
         speed: args.speed,
         mouse: !args.no_mouse,
         me: current_user(),
-        filter: Selection::new(&args.gpu, &args.user, &args.terms).into_selector(),
+        filter: Selection::new(&args.selected).into_selector(),
         sort: args.sort,
         columns: Columns::new(args.columns.iter().copied()),
         theme: match args.theme {
@@ -176,17 +176,7 @@ fn once(
     config: Config,
     interval: Duration,
 ) -> anyhow::Result<Exit> {
-    let mut others = hosts::named(&args.others)?;
-    if others.len() > 1 {
-        let why = "--once shows one machine; name one host, or use `gpumem ps`";
-        return Err(UsageError(why.to_owned()).into());
-    }
-    let host = others.pop();
-    let mut worker = match &host {
-        Some(host) => ReclaimWorker::on_host(&config, host.clone()),
-        None => worker(args, &config),
-    };
-    let needed = config.rules.longest();
+    let mut worker = worker(args, &config);
     let mut past = EarlierHistory::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
@@ -195,32 +185,14 @@ fn once(
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
-    let (mut still, last, is_live) = match (recorded(&args.recorded)?, host) {
-        (Some(mut replay), _) => {
+    let (mut still, last, is_live) = match recorded(&args.recorded)? {
+        Some(mut replay) => {
             let name = replay.name().to_owned();
             let mut still = StillScreen::new(options, Some(name), None, past, size);
             let last = play(&mut replay, &mut still, args.recorded.demo)?;
             (still, last, false)
         }
-        (None, Some(host)) => {
-            let time = interval * 2;
-            let request = hosts::request(interval, Some(time), args.stored, needed);
-            let collect = move |host: &RemoteHost, hangup: &Hangup| {
-                let mut snapshots = Vec::new();
-                let last = hosts::sample_host(host, request, hangup, |snapshot| {
-                    snapshots.push(snapshot.clone());
-                    Ok(())
-                })?;
-                Ok((snapshots, last))
-            };
-            let answer = hosts::ask_all(vec![host.clone()], time, collect).next();
-            let (_, answer) = answer.context("no host was asked")?;
-            let (snapshots, last) = answer.with_context(|| host.name.to_string())?;
-            let mut still = StillScreen::new(options, None, Some(host), past, size);
-            snapshots.into_iter().for_each(|snapshot| still.add_sample(snapshot));
-            (still, last, true)
-        }
-        (None, None) => {
+        None => {
             let mut live = judged_live(args, global, interval, &mut past)?;
             let mut still = StillScreen::new(options, None, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
@@ -344,34 +316,19 @@ mod tests {
         UiState::from_iter([("tree".to_owned(), tree.into())])
     }
 
-    fn theme(theme: &str) -> UiState {
-        UiState::from_iter([("theme".to_owned(), theme.into())])
-    }
-
     #[test]
-    fn a_written_state_is_read_back_and_private() {
+    fn a_written_state_is_private_and_keeps_the_changes_of_other_screens() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("not/yet/there/watch.json");
         assert_eq!(read_ui_state(&path), UiState::default());
-        write_ui_state(&path, tree(true)).unwrap();
-        assert_eq!(read_ui_state(&path), tree(true));
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&path), 0o600);
+        let theme = UiState::from_iter([("theme".to_owned(), "dark".into())]);
+        for changes in [tree(true), theme.clone(), tree(false)] {
+            write_ui_state(&path, changes).unwrap();
+        }
+        assert_eq!(read_ui_state(&path), tree(false).into_iter().chain(theme).collect::<UiState>());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let count = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(count, 1, "no temporary file remains");
-    }
-
-    #[test]
-    fn two_screens_keep_each_others_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new/watch.json");
-        write_ui_state(&path, tree(true)).unwrap();
-        write_ui_state(&path, theme("dark")).unwrap();
-        write_ui_state(&path, tree(false)).unwrap();
-        assert_eq!(
-            read_ui_state(&path),
-            tree(false).into_iter().chain(theme("dark")).collect::<UiState>()
-        );
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl<'f> Entry<'f> {
             return Ok(());
         }
         let hint = near(self.name, allowed.iter().copied());
-        let message = format!("is unknown{hint}; allowed: {}", allowed.join(", "));
+        let message = format!("unknown key{hint}; allowed: {}", allowed.join(", "));
         Err(self.file.wrong(self.at.clone(), &self.key, message))
     }
 

@@ -114,14 +114,14 @@ fn a_newline_in_a_path_does_not_break_a_comment() {
 #[test]
 fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
     let rules = rules::KINDS.map(|kind| kind.kind.name()).join(", ");
-    let whole = "config.toml:2: rules.idel: is unknown; did you mean \"idle\"?; allowed: ";
+    let whole = "config.toml:2: rules.idel: unknown key; did you mean \"idle\"?; allowed: ";
     assert_eq!(error_of("\n[rules.idel]"), format!("{whole}{rules}"));
     let idle = "[[override]]\nrule = 'idle'";
     let named = |rest: &str| format!("{idle}\n{rest}");
     assert_refused(&[
-        ("[rules.idle]\nduratoin = '1m'", "2: rules.idle.duratoin: is unknown; did you mean"),
-        ("ruls = 1", "1: ruls: is unknown; did you mean \"rules\"?; allowed: sample, reap"),
-        ("[sample]\nx = 1", "2: sample.x: is unknown; allowed: interval"),
+        ("[rules.idle]\nduratoin = '1m'", "2: rules.idle.duratoin: unknown key; did you mean"),
+        ("ruls = 1", "1: ruls: unknown key; did you mean \"rules\"?; allowed: sample, reap"),
+        ("[sample]\nx = 1", "2: sample.x: unknown key; allowed: interval"),
         ("[rules.idle]\nduration = 10", "2: rules.idle.duration: 10 is not allowed; write"),
         ("rules.idle.duration = '9 apples'", "1: rules.idle.duration: \"9 apples\" is not allowed"),
         ("rules = 3", "1: rules: must be a table; write [rules]"),
@@ -140,7 +140,7 @@ fn a_mistake_is_reported_with_file_line_key_and_allowed_values() {
         ("[[override]]\nrule = 'idl'", "2: override.rule: \"idl\" is not a rule; did you mean"),
         (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
         (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
-        (&named("were = 'user:ann'"), "3: override.were: is unknown; did you mean \"where\"?"),
+        (&named("were = 'user:ann'"), "3: override.were: unknown key; did you mean \"where\"?"),
         ("rules.idle.duration = '0s'", "1: "),
         ("rules.idle.duration = '2d'", "1: "),
         ("rules.idle.max_cpu_percent = -20", "1: "),
@@ -346,7 +346,10 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("[[keep]]\nreason = 'x'\nwhere = 'is:mine'", "3: keep.where: \"is:mine\" uses idle"),
     ]);
     for (rest, start) in [
-        ("duratoin = '1m'", "rule.duratoin: is unknown; did you mean \"duration\"?; allowed: name"),
+        (
+            "duratoin = '1m'",
+            "rule.duratoin: unknown key; did you mean \"duration\"?; allowed: name",
+        ),
         ("duration = '2d'", "rule.duration: \"2d\" is not allowed; write a duration"),
         ("where = 'usr:ann'", "rule.where: unknown field \"usr\"; did you mean user?"),
         ("where = 'mem>4'", "rule.where: mem: \"4\" has no unit"),
@@ -367,8 +370,8 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("kinds = ['idl']", "keep.kinds: \"idl\" is not a kind; did you mean \"idle\"?"),
         ("rules = ['idl']", "keep.rules: \"idl\" is not a rule; did you mean \"idle\"?"),
         ("kinds = []", "keep.kinds: is empty; write a list of kinds"),
-        ("reasn = 'x'", "keep.reasn: is unknown; did you mean \"reason\"?"),
-        ("duration = '1h'", "keep.duration: is unknown; allowed: where, "),
+        ("reasn = 'x'", "keep.reasn: unknown key; did you mean \"reason\"?"),
+        ("duration = '1h'", "keep.duration: unknown key; allowed: where, "),
     ] {
         let head = match start.starts_with("rule") {
             true => RULE,
@@ -511,7 +514,7 @@ fn a_mistake_in_reap_is_reported_with_line_and_key() {
     let change = "[[override]]\nrule = 'idle'\nwhere = 'user=ann'\naction = 'reap'";
     let unwarned = "[rules.idle]\naction = 'reap'\n\n[reap]\nwarn = '1m'";
     assert_refused(&[
-        ("[reap]\nwarm = '1m'", "2: reap.warm: is unknown; did you mean \"warn\"?; allowed: warn"),
+        ("[reap]\nwarm = '1m'", "2: reap.warm: unknown key; did you mean \"warn\"?; allowed: warn"),
         ("[reap]\nwarn = '0s'", "2: reap.warn: \"0s\" is not allowed; write a duration such as"),
         ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of kills such as"),
         ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
@@ -536,6 +539,6 @@ fn a_mistake_in_reap_is_reported_with_line_and_key() {
         ),
         (mine, "4: rule.action: processes found by server-idle are never killed unattended"),
         (unwarned, "4: reap: a rule has action = \"reap\", but owners cannot be warned"),
-        (change, "4: override.action: is unknown; allowed: where, "),
+        (change, "4: override.action: unknown key; allowed: where, "),
     ]);
 }

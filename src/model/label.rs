@@ -10,6 +10,7 @@ use super::device_file::minor_number_of;
 use super::process::Process;
 use super::program::file_name;
 use super::snapshot::{Gpu, GpuProcess, Host, MigDevice, ProcessType, Snapshot};
+use crate::units::some_of;
 
 /// Maximum number of characters of a name. Longer names are truncated.
 const NAME_CHARS: usize = 40;
@@ -199,13 +200,8 @@ impl Snapshot {
         if shown.is_empty() {
             shown = files.iter().map(|file| &**file).collect();
         }
-        let more = shown.len().saturating_sub(FILES_NAMED);
-        let names: Vec<&str> =
-            shown.iter().take(FILES_NAMED).map(|file| head(file, NAME_CHARS)).collect();
-        let mut text = format!("holds {}", names.join(", "));
-        if more > 0 {
-            text.push_str(&format!(" and {more} more"));
-        }
+        let names: Vec<&str> = shown.iter().map(|file| head(file, NAME_CHARS)).collect();
+        let mut text = format!("holds {}", some_of(FILES_NAMED, ", ", &names));
         if self.gpus.iter().all(|gpu| gpu.processes.is_some()) {
             text.push_str(", not listed by NVML");
         }

@@ -480,6 +480,22 @@ pub struct ReadError {
     pub error: Arc<str>,
 }
 
+impl ReadError {
+    /// Creates an error that is not about a GPU.
+    pub fn new(call: &str, error: &str) -> Self {
+        Self { gpu: None, call: call.into(), error: error.into() }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(gpu) = self.gpu {
+            write!(f, "GPU {gpu}: ")?;
+        }
+        write!(f, "{}: {}", self.call, self.error)
+    }
+}
+
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -27,7 +27,6 @@ use crate::model::finding::{Finding, Undecided};
 use crate::model::{Identity, Snapshot, Start, Time};
 use crate::report::reap::{self as text, ReapReport};
 use crate::report::refusal::{RefusalPlace, RefusalReader};
-use crate::report::release::{self as release_text, ReleaseDocument};
 use crate::report::style::Style;
 use crate::rules::{RuleSet, serves};
 use crate::source::remote::RemoteHost;
@@ -231,15 +230,13 @@ impl ReclaimWorker {
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::new(RefusalPlace::Screen));
+        let mut report = ReapReport::new(plan.clone(), undecided, snapshot.errors.clone());
         // Processes in a recording cannot be probed.
         let text = if question.options.release && self.open_tools.is_some() {
-            let probed = probe_targets(std::mem::take(&mut plan.targets));
-            let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
-            report.errors.clone_from(&snapshot.errors);
-            plan.targets = release_text::due(&report).into_iter().cloned().collect();
-            release_text::plan(&report, snapshot, style, reader)
+            probe_targets(&mut report.targets);
+            plan.targets = report.due();
+            text::release_plan(&report, snapshot, style, reader)
         } else {
-            let report = ReapReport::new(plan.clone(), undecided, snapshot.errors.clone());
             text::plan(&report, style, reader)
         };
         Ok(Proposal {
@@ -479,10 +476,7 @@ impl Observer for ScreenObserver {
     }
 
     fn ended(&mut self, index: usize, target: &Target, outcome: &Outcome) {
-        let words = match target.is_release() {
-            true => release_text::outcome(target.leader, outcome),
-            false => text::outcome(target, outcome, RefusalReader::new(RefusalPlace::Screen)),
-        };
+        let words = text::outcome(target, outcome, RefusalReader::new(RefusalPlace::Screen));
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.report_stage(index, TargetStage::Ended { outcome, words });
         (self.last_stage, self.saving) = (None, None);

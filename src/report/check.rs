@@ -170,7 +170,7 @@ pub struct NewHolder {
 }
 
 /// Result of waiting for free memory.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct WaitVerdict {
     /// The GPU as given on the command line; `null` if any GPU will do.
     pub named: Option<String>,
@@ -197,11 +197,7 @@ pub struct WaitVerdict {
 impl CheckReport {
     /// Creates the report of a check that could not be carried out.
     pub fn failed(error: &str) -> Self {
-        Self {
-            schema: SCHEMA,
-            errors: vec![ReadError { gpu: None, call: "check".into(), error: error.into() }],
-            ..Self::default()
-        }
+        Self { schema: SCHEMA, errors: vec![ReadError::new("check", error)], ..Self::default() }
     }
 
     /// Formats the report as text, wrapped if `options` contains a width.
@@ -252,7 +248,7 @@ impl CheckReport {
             writeln!(out, "{}", undecided_line(undecided))?;
         }
         for error in self.errors.iter().filter(|error| !is_wait_error(error)) {
-            writeln!(out, "error: {}", error_line(error))?;
+            writeln!(out, "error: {}", escape(&error.to_string()))?;
         }
         writeln!(out, "{}", self.summary())
     }
@@ -321,13 +317,19 @@ impl CheckReport {
             writeln!(out, "{}", style.heading(&wait.to_string()))?;
         }
         for error in self.errors.iter().filter(|error| is_wait_error(error)) {
-            writeln!(out, "error: {}", error_line(error))?;
+            writeln!(out, "error: {}", escape(&error.to_string()))?;
         }
-        for (title, table) in &self.holders {
-            let rows = table.render(None, |heading| style.faint(heading));
-            write!(out, "\n{title}\n{}", if table.is_empty() { "" } else { &rows })?;
-        }
+        out.push_str(&self.holders_text(style));
         if self.wait.is_empty() { Ok(()) } else { writeln!(out) }
+    }
+
+    /// Lists the processes on the GPUs in `wait`.
+    fn holders_text(&self, style: Style) -> String {
+        let text = |(title, table): &(String, Table)| match table.is_empty() {
+            true => format!("\n{title}\n"),
+            false => format!("\n{title}\n{}", table.render(None, |text| style.faint(text))),
+        };
+        self.holders.iter().map(text).collect()
     }
 }
 
@@ -393,11 +395,6 @@ impl fmt::Display for NewHolder {
 
 fn is_wait_error(error: &ReadError) -> bool {
     &*error.call == "--wait-free"
-}
-
-pub fn error_line(error: &ReadError) -> String {
-    let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-    format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
 }
 
 /// Formats a count, such as `1 warning` or `4 warnings`. Only "warning" has a plural.

@@ -14,6 +14,7 @@ use unicode_width::UnicodeWidthStr as _;
 use self::CheckGroup as G;
 use super::escape::escape;
 use super::style::Style;
+use crate::model::label::ranges;
 
 pub const SCHEMA: &str = "gpumem.doctor/1";
 
@@ -203,14 +204,6 @@ impl DoctorCheck {
         self.next.push(next.into());
         self
     }
-
-    fn is_same_result(&self, other: &Self) -> bool {
-        self.topic == other.topic
-            && self.verdict == other.verdict
-            && self.seen == other.seen
-            && self.means == other.means
-            && self.next == other.next
-    }
 }
 
 /// Merges the checks of all GPUs by topic. GPUs with equal results share a check.
@@ -218,7 +211,10 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
     let mut merged: Vec<DoctorCheck> = Vec::new();
     for (index, checks) in gpus {
         for check in checks {
-            if let Some(same) = merged.iter_mut().find(|other| other.is_same_result(&check)) {
+            let is_same = |other: &&mut DoctorCheck| {
+                DoctorCheck { gpus: other.gpus.clone(), ..check.clone() } == **other
+            };
+            if let Some(same) = merged.iter_mut().find(is_same) {
                 same.gpus.push(index);
                 continue;
             }
@@ -229,29 +225,6 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
         }
     }
     merged
-}
-
-/// Formats sorted numbers with ranges, such as `0-3,5`.
-pub fn ranges(numbers: &[u32]) -> String {
-    let mut out = String::new();
-    let mut rest = numbers;
-    while let Some((&first, _)) = rest.split_first() {
-        let follows = |(at, &number): (usize, &u32)| {
-            u32::try_from(at).is_ok_and(|at| first.checked_add(at) == Some(number))
-        };
-        let length = rest.iter().enumerate().take_while(|&indexed| follows(indexed)).count();
-        let (run, others) = rest.split_at(length);
-        if !out.is_empty() {
-            out.push(',');
-        }
-        // Writing to a String cannot fail.
-        let _ = match run {
-            [first, .., last] => write!(out, "{first}-{last}"),
-            _ => write!(out, "{first}"),
-        };
-        rest = others;
-    }
-    out
 }
 
 /// The output of `gpumem doctor --json`: what works on this machine, what does not, and what to do.
@@ -317,17 +290,13 @@ fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
         check.topic.title.to_owned()
     } else {
-        format!("GPU {} {}", ranges(&check.gpus), check.topic.title)
+        format!("GPU {} {}", ranges(check.gpus.iter().copied()), check.topic.title)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(verdict: CheckStatus, seen: &str) -> DoctorCheck {
-        Topic::PERSISTENCE.check(verdict, seen)
-    }
 
     #[test]
     fn every_case_has_advice_and_all_advice_is_used() {
@@ -337,28 +306,11 @@ mod tests {
             include_str!("../cli/doctor/gpus.rs"),
             include_str!("../cli/doctor/notebooks.rs"),
             include_str!("../cli/doctor/processes.rs"),
-            include_str!("../cli/doctor/state.rs"),
         ];
         let texts = files.iter().flat_map(|file| file.split(".advise(\"").skip(1));
         let used: HashSet<&str> = texts.filter_map(|text| text.split('"').next()).collect();
         let table: BTreeMap<String, Advice> = toml::from_str(ADVICE_TEXT).unwrap();
         assert_eq!(used, table.keys().map(String::as_str).collect());
-    }
-
-    #[test]
-    fn gpus_with_equal_results_share_one_check() {
-        let gpu = |seen: &str| vec![Topic::GPU.ok(seen), check(CheckStatus::Ok, "on")];
-        let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
-        let shown: Vec<_> = merged.iter().map(|check| (name(check), check.seen.as_str())).collect();
-        let is = |name: &str, seen| (name.to_owned(), seen);
-        assert_eq!(
-            shown,
-            [
-                is("GPU 0-1 answers", "H100"),
-                is("GPU 2 answers", "L4"),
-                is("GPU 0-2 persistence mode", "on"),
-            ]
-        );
     }
 
     #[test]
@@ -370,7 +322,7 @@ mod tests {
             summary: "gpumem works here".to_owned(),
             checks: vec![
                 Topic::LIBRARY.ok("found").means("not shown"),
-                check(CheckStatus::Limited, "off\x1b[31m").means("slow").next("type this"),
+                Topic::PERSISTENCE.limited("off\x1b[31m").means("slow").next("type this"),
             ],
         };
         let text = report.to_text(Style::default());

@@ -47,8 +47,7 @@ pub fn text(page: &ExplainPage, options: PageStyle) -> String {
         sheet.item("- ", "- ", note);
     }
     for error in &page.errors {
-        let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-        sheet.item("- ", "- ", &format!("{gpu}{}: {}", error.call, error.error));
+        sheet.item("- ", "- ", &error.to_string());
     }
     sheet.out
 }

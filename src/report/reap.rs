@@ -1,4 +1,4 @@
-//! Plans of `gpumem reap` and `gpumem kill`, their results, and past actions, as JSON and as text.
+//! Plans of `gpumem reap`, `kill` and `release`, their results, and past actions, as JSON and as text.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -6,14 +6,18 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::check::undecided_line;
 use super::escape::{escape, fit};
 use super::refusal::{self, RefusalReader, protected, refusal};
 use super::style::Style;
-use crate::model::Time;
+use crate::advice;
 use crate::model::finding::Undecided;
 use crate::model::snapshot::ReadError;
+use crate::model::{Snapshot, Time};
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger::{Deed, Failure, LedgerSummary, PastAct};
+use crate::reclaim::plan::Why;
+use crate::reclaim::release::PlannedTarget;
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::Bytes;
@@ -40,8 +44,9 @@ pub enum ReapStatus {
     Error,
 }
 
-/// The plan that `gpumem reap --json` prints and, with --yes, its result: one document, even on failure. Units are
-/// part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore unknown fields.
+/// The plan that `gpumem reap --json` and `gpumem release --json` print and, with --yes, its result: one document, even
+/// on failure. Units are part of the field names. Unknown values are absent or `null`, never 0. Readers must ignore
+/// unknown fields.
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ReapReport {
     /// Format and major version.
@@ -51,16 +56,16 @@ pub struct ReapReport {
     pub time: Option<Time>,
     /// Whether the snapshot is from a recording, so that nothing can be killed.
     pub is_replay: bool,
-    /// `planned` (exit code 0): nothing was sent; `done` (exit code 0): every target was killed and its memory freed;
-    /// `incomplete` (exit code 1); `interrupted`: a signal ended gpumem; `error` (exit code 1, 2 or 3): the command
-    /// failed for the reason in `errors`.
+    /// `planned` (exit code 0): nothing was sent; `done` (exit code 0): every target was killed or released memory, and
+    /// the memory is free; `incomplete` (exit code 1); `interrupted`: a signal ended gpumem; `error` (exit code 1, 2 or
+    /// 3): the command failed for the reason in `errors`.
     pub status: ReapStatus,
     /// Total memory that the targets should free, in bytes; `null` if unknown for any target.
     pub expected_bytes: Option<u64>,
     /// Memory that was freed, in bytes; `null` if the plan was not carried out.
     pub freed_bytes: Option<u64>,
     /// The targets, most memory first.
-    pub targets: Vec<Planned>,
+    pub targets: Vec<PlannedTarget>,
     /// Processes that were requested or found, but are skipped.
     pub refused: Vec<Refused>,
     /// Requested rules that could not be decided and therefore produce no findings.
@@ -69,47 +74,25 @@ pub struct ReapReport {
     pub errors: Vec<ReadError>,
 }
 
-/// A target and its outcome.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct Planned {
-    /// The target.
-    #[serde(flatten)]
-    pub target: Target,
-    /// Outcome for the target; `null` if the plan was not carried out or not completed for the target.
-    pub outcome: Option<Outcome>,
-}
-
 impl ReapReport {
     pub fn new(plan: Plan, undecided: Vec<Undecided>, errors: Vec<ReadError>) -> Self {
-        let expected = plan.targets.iter().map(|target| target.bytes);
         Self {
             schema: SCHEMA,
             time: Some(plan.time),
             is_replay: false,
             status: ReapStatus::Planned,
-            expected_bytes: expected.sum(),
+            expected_bytes: plan.targets.iter().map(|target| target.bytes).sum(),
             freed_bytes: None,
-            targets: plan
-                .targets
-                .into_iter()
-                .map(|target| Planned { target, outcome: None })
-                .collect(),
+            targets: plan.targets.into_iter().map(PlannedTarget::new).collect(),
             refused: plan.refused,
             undecided,
             errors,
         }
     }
 
-    /// Creates the report for a command that failed before a plan was made.
-    pub fn failed(error: &str) -> Self {
-        let mut report = Self { schema: SCHEMA, ..Self::default() };
-        report.fail(error);
-        report
-    }
-
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
-        self.errors.push(ReadError { gpu: None, call: "reap".into(), error: error.into() });
+        self.errors.push(ReadError::new("reap", error));
     }
 
     pub fn freed(&self) -> u64 {
@@ -119,8 +102,14 @@ impl ReapReport {
 
     pub fn ended(&self) -> usize {
         let is_ended =
-            |planned: &&Planned| planned.outcome.as_ref().is_some_and(Outcome::is_success);
+            |planned: &&PlannedTarget| planned.outcome.as_ref().is_some_and(Outcome::is_success);
         self.targets.iter().filter(is_ended).count()
+    }
+
+    /// Returns the targets for which the plan must still be carried out.
+    pub fn due(&self) -> Vec<Target> {
+        let due = self.targets.iter().filter(|planned| planned.is_due());
+        due.map(|planned| planned.target.clone()).collect()
     }
 }
 
@@ -166,7 +155,7 @@ fn write_plan(
     style: Style,
     reader: RefusalReader,
 ) -> fmt::Result {
-    for Planned { target, .. } in &report.targets {
+    for PlannedTarget { target, .. } in &report.targets {
         write_target(out, target, style, reader)?;
         writeln!(out)?;
     }
@@ -175,13 +164,10 @@ fn write_plan(
         writeln!(out, "{} {words}", style.faint("skipped:"))?;
     }
     for undecided in &report.undecided {
-        let (rule, reason) = (escape(&undecided.rule), escape(&undecided.reason));
-        writeln!(out, "undecided: {rule}: {reason}")?;
+        writeln!(out, "{}", undecided_line(undecided))?;
     }
     for error in &report.errors {
-        let gpu = error.gpu.map(|gpu| format!("GPU {gpu}: "));
-        let (call, error) = (escape(&error.call), escape(&error.error));
-        writeln!(out, "error: {}{call}: {error}", gpu.unwrap_or_default())?;
+        writeln!(out, "error: {}", escape(&error.to_string()))?;
     }
     let (advised, others): (Vec<&Target>, Vec<&Target>) =
         report.targets.iter().map(|planned| &planned.target).partition(|target| target.is_advice());
@@ -206,6 +192,66 @@ fn write_plan(
         words.push(format!("{} skipped", report.refused.len()));
     }
     writeln!(out, "{}", words.join("; "))
+}
+
+/// Formats a plan of `gpumem release`: the targets with their steps, then the skipped processes with reasons and alternatives.
+pub fn release_plan(
+    report: &ReapReport,
+    snapshot: &Snapshot,
+    style: Style,
+    reader: RefusalReader,
+) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    for planned in &report.targets {
+        let _ = writeln!(out, "{}", title(&planned.target, style));
+        for step in &planned.target.steps {
+            let words = step.describe(&planned.target);
+            let _ = writeln!(out, "    {}", escape(&words));
+        }
+        let _ = match (&planned.outcome, &planned.proved) {
+            (Some(outcome), _) => writeln!(out, "    {}", escape(&outcome.to_string())),
+            (None, Some(proved)) => writeln!(out, "    verified: {}", escape(proved)),
+            (None, None) => Ok(()),
+        };
+        if matches!(planned.outcome, Some(Outcome::NoWayIn { .. })) {
+            out.push_str(&alternative(planned.target.leader, snapshot));
+        }
+        out.push('\n');
+    }
+    for refused in &report.refused {
+        let words = refusal(refused, reader);
+        let _ = writeln!(out, "{} {words}", style.faint("skipped:"));
+        if let (Why::NoWayIn { .. }, Some(pid)) = (&refused.why, refused.pid) {
+            out.push_str(&alternative(pid, snapshot));
+        }
+    }
+    for error in &report.errors {
+        let _ = writeln!(out, "error: {}", escape(&error.to_string()));
+    }
+    let due = report.due();
+    let mut words = vec![match due.len() {
+        0 => "no process to ask".to_owned(),
+        _ => format!("will ask {} to release memory", count(&due.iter().collect::<Vec<_>>())),
+    }];
+    let left = report.targets.len() - due.len() + report.refused.len();
+    if left > 0 {
+        words.push(format!("{left} skipped"));
+    }
+    let _ = writeln!(out, "{}", words.join("; "));
+    out
+}
+
+fn alternative(pid: u32, snapshot: &Snapshot) -> String {
+    let Some(process) = snapshot.process(pid) else {
+        return String::new();
+    };
+    let mut out = String::new();
+    for line in advice::steps(process) {
+        let _ = writeln!(out, "    instead: {}", escape(&line));
+    }
+    let _ = writeln!(out, "    more: gpumem explain {pid}");
+    out
 }
 
 /// Formats the question that the user must confirm before the plan is carried out.
@@ -379,8 +425,20 @@ pub fn failures(failures: &[Failure]) -> String {
     words.join("; ")
 }
 
+/// Formats the outcome, the variables that still hold memory after a release, and how to wake a paused server.
 pub fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
-    format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
+    let mut out = format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader));
+    if let Outcome::Released { report, .. } | Outcome::NothingToRelease { report, .. } = outcome {
+        for reference in &report.references {
+            let (bytes, name) = (Bytes(reference.bytes), escape(&reference.name));
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "    {bytes} held by {name}");
+        }
+    }
+    if let Some(wake) = outcome.wake() {
+        let _ = writeln!(out, "    to wake it: {}", escape(wake));
+    }
+    out
 }
 
 pub fn total(report: &ReapReport) -> String {
@@ -394,4 +452,109 @@ pub fn total(report: &ReapReport) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::model::{Kind, Time};
+    use crate::reclaim::Refused;
+    use crate::reclaim::guard::Protection;
+    use crate::reclaim::plan::{Plan, Why};
+    use crate::reclaim::target::{Because, MemberGpu};
+    use crate::report::refusal::RefusalPlace;
+    use crate::watch::sample;
+
+    const READER: RefusalReader = RefusalReader { place: RefusalPlace::Reap, is_root: true };
+
+    fn target(pid: u32, bytes: Option<u64>) -> Target {
+        let mut target = Target { bytes, ..sample::target(pid) };
+        let member = &mut target.members[0];
+        member.user = Some("ann\u{1b}[2J".into());
+        member.name = "evil\n\u{202e}name".into();
+        member.gpus = vec![MemberGpu { index: 3, uuid: None, used_bytes: bytes }];
+        target
+    }
+
+    fn report(targets: Vec<Target>, refused: Vec<Refused>) -> ReapReport {
+        let plan = Plan { time: Time::default(), targets, refused };
+        ReapReport::new(plan, Vec::new(), Vec::new())
+    }
+
+    fn because(kind: Kind) -> Reason {
+        Reason::Found {
+            findings: vec![Because {
+                id: "x".into(),
+                rule: "night\u{7}".into(),
+                kind,
+                pid: 7,
+                since: Time::default(),
+                message: "it \u{1b}]0;idles".to_owned(),
+                evidence: serde_json::Value::Null,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_plan_shows_targets_reasons_and_steps_escaped() {
+        let mut found = target(7, Some(1 << 30));
+        found.reason = because(Kind::Idle);
+        let refused = Refused {
+            pid: Some(8),
+            user: Some("bob\r".into()),
+            name: Some("x\u{9b}y".into()),
+            finding: None,
+            kind: Some(Kind::Idle),
+            why: Why::Protected {
+                pid: 8,
+                protection: Protection::KeptByConfiguration { why: "paper\n".into(), until: None },
+            },
+        };
+        let text = plan(&report(vec![found], vec![refused]), Style::default(), READER);
+        let expected = "\
+7 ann\\e[2J: 1.0 GiB on GPU 3: evil\\n\\u{202e}name
+    idle since 1970-01-01 00:00:00 UTC (rule night\\u{7}): it \\e]0;idles
+    1. SIGTERM to 7; wait 10s, longer while it works
+
+skipped: 8 bob\\r (x\\u{9b}y): idle: the configuration keeps it: paper\\n
+will kill 1 process; should free 1.0 GiB; 1 skipped
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn every_signalled_process_has_a_line_and_is_counted() {
+        let mut run = target(7, Some(1 << 30));
+        for pid in [8, 9] {
+            let mut member = run.members[0].clone();
+            (member.pid, member.name) = (pid, format!("python rank{pid}.py").into());
+            member.gpus[0].used_bytes = (pid == 8).then_some(2 << 30);
+            run.members.push(member);
+        }
+        run.members[2].is_listed = false;
+        let mut launcher = run.members[0].clone();
+        (launcher.pid, launcher.user, launcher.name) = (6, None, "torchrun run.py".into());
+        (launcher.gpus, launcher.is_listed) = (Vec::new(), false);
+        run.launcher = Some(launcher);
+        run.bytes = Some(3 << 30);
+        let text = plan(&report(vec![run.clone()], Vec::new()), Style::default(), READER);
+        let expected = "\
+7 ann\\e[2J: 3.0 GiB on GPU 3: evil\\n\\u{202e}name
+    kills 6 uid 1000: the launcher: torchrun run.py
+    kills 7 ann\\e[2J: 1.0 GiB: evil\\n\\u{202e}name
+    kills 8 ann\\e[2J: 2.0 GiB: python rank8.py
+    kills 9 ann\\e[2J: not listed by NVML: python rank9.py
+    selected by you
+    1. SIGTERM to 7, 8, 9; wait 10s, longer while it works
+
+will kill 4 processes of 1 job; should free 3.0 GiB
+";
+        assert_eq!(text, expected);
+        let (one, other) = (target(20, Some(0)), target(21, Some(0)));
+        assert_eq!(count(&[&one]), "1 process");
+        assert_eq!(count(&[&one, &other]), "2 processes");
+        assert_eq!(count(&[&run, &one]), "5 processes of 2 jobs");
+        let json = serde_json::to_value(report(vec![run], Vec::new())).unwrap();
+        let pid_of = |process: &serde_json::Value| process["pid"].as_u64().unwrap();
+        let members = json["targets"][0]["members"].as_array().unwrap();
+        assert_eq!(members.iter().map(pid_of).collect::<Vec<_>>(), [7, 8, 9]);
+        assert_eq!(pid_of(&json["targets"][0]["launcher"]), 6);
+    }
+}

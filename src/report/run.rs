@@ -1,4 +1,4 @@
-//! The report of `gpumem run`, as text, JSON, JUnit XML, Markdown and annotations.
+//! The report of `gpumem run`, as text, JSON, JUnit XML and annotations.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,13 +7,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
-use super::escape::{command_line, escape};
-use super::github::{Level, annotation};
-use super::junit::{Case, CaseResult, Suite};
+use super::ci::{Case, CaseResult, Failure, Level, Suite, annotation};
 use crate::model::balance::WORTH_MENTIONING_BYTES;
 use crate::model::finding::{Finding, FindingProcess};
 use crate::model::{Kind, Time};
-use crate::units::{Bytes, Span, number_of};
+use crate::units::{Bytes, Span, number_of, some_of};
 
 pub const SCHEMA: &str = "gpumem.run/1";
 /// Maximum number of GPUs or processes named in one line of text.
@@ -270,84 +268,46 @@ impl RunReport {
         if self.gpus.is_empty() {
             return format!("no GPU memory held in {samples}");
         }
-        let mut named: Vec<String> =
-            self.gpus.iter().take(NAMED).map(|gpu| self.gpu_text(gpu)).collect();
-        if let more @ 1.. = self.gpus.len().saturating_sub(NAMED) {
-            named.push(format!("{more} more"));
-        }
-        format!("{} ({samples})", named.join("; "))
+        let gpus: Vec<String> = self.gpus.iter().map(|gpu| self.gpu_text(gpu)).collect();
+        format!("{} ({samples})", some_of(NAMED, "; ", &gpus))
     }
 
     /// Describes leaks and memory that the run's processes still hold.
-    pub fn afterwards(&self) -> String {
+    fn afterwards(&self) -> String {
         let leaks = match (self.leaks.len(), self.leaks_decided) {
             (0, true) => "no leak found".to_owned(),
             (0, false) if self.samples == 0 => "leaks not measured".to_owned(),
             (0, false) => "too short to detect leaks".to_owned(),
             (count, _) => number_of(count, "leak"),
         };
-        let held = match self.held.as_deref() {
+        format!("{leaks}; {}", self.held_text())
+    }
+
+    /// Describes the memory that the run's processes still hold.
+    pub fn held_text(&self) -> String {
+        match self.held.as_deref() {
             None => "memory still held is unknown".to_owned(),
             Some([]) => "nothing left on a GPU".to_owned(),
             Some(held) => {
                 let bytes = held.iter().filter_map(|held| held.used_bytes).sum();
                 format!("{} still held after the end", Bytes(bytes))
             }
-        };
-        format!("{leaks}; {held}")
+        }
     }
 
     /// Formats a summary of three lines, then lines about full GPUs (if the command failed), leaks, remaining
     /// processes, assertions that did not pass, and errors.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.end(), self.memory(), self.afterwards()];
-        lines.extend(self.details());
-        lines
-    }
-
-    fn details(&self) -> impl Iterator<Item = String> {
         let leaks = self.leaks.iter().map(|leak| format!("leak: {}", leak.message));
         let held = self.held.iter().flatten().map(HeldMemory::text);
         let failed = self.assertions.iter().filter(|assertion| assertion.passed != Some(true));
         let failed = failed.map(|assertion| format!("{}: {}", assertion.name, assertion.message));
         let fullest = self.least_free.iter().flatten().take(NAMED);
         let fullest = fullest.map(|gpu| gpu.text(self.time));
-        fullest.chain(leaks).chain(held).chain(failed).chain(self.errors.iter().cloned())
-    }
-
-    /// Formats the report as Markdown for a CI job's summary page.
-    pub fn to_markdown(&self) -> String {
-        let cell = |text: &str| {
-            let is_markup = |c: char| matches!(c, '\\' | '|' | '`' | '<' | '&' | '*' | '_' | '[');
-            let mark = |c: char| is_markup(c).then_some('\\').into_iter().chain([c]);
-            escape(text).chars().flat_map(mark).collect::<String>()
-        };
-        let mut out = format!("### gpumem run: {}\n\n", self.end());
-        let _ = writeln!(out, "    {}\n", command_line(&self.command));
-        if self.gpus.is_empty() {
-            let _ = writeln!(out, "{}\n", self.memory());
-        } else {
-            out += "| GPU | process | peak | mean | last | SM max |\n|---|---|---|---|---|---|\n";
-        }
-        let bytes =
-            |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
-        let mut row = |gpu: u32, name: &str, figures: &RunFigures| {
-            let sm = figures.sm_percent_max.map_or("-".to_owned(), |percent| format!("{percent}%"));
-            let [peak, mean, last] =
-                [figures.peak_bytes, figures.mean_bytes, figures.last_bytes].map(bytes);
-            let _ = writeln!(out, "| {gpu} | {name} | {peak} | {mean} | {last} | {sm} |");
-        };
-        for gpu in &self.gpus {
-            row(gpu.index, "**all**", &gpu.figures);
-            for process in self.processes.iter().filter(|process| process.gpu == gpu.index) {
-                row(gpu.index, &cell(&process.name), &process.figures);
-            }
-        }
-        let _ = writeln!(out, "\n{}\n", self.afterwards());
-        for detail in self.details() {
-            let _ = writeln!(out, "- {}", cell(&detail));
-        }
-        out
+        lines.extend(fullest.chain(leaks).chain(held).chain(failed));
+        lines.extend_from_slice(&self.errors);
+        lines
     }
 
     /// Formats the report as JUnit XML: test cases for the command and each assertion.
@@ -358,23 +318,20 @@ impl RunReport {
             seconds: self.seconds,
             result,
         };
-        let failed = |kind: &str, message: String| CaseResult::Failed {
-            kind: kind.to_owned(),
-            text: self.lines().join("\n"),
-            message,
-        };
+        let failure =
+            |kind, message: String| Failure { kind, message, text: self.lines().join("\n") };
         let command = match self.exit_code {
             Some(0) => CaseResult::Passed,
-            _ => failed("command", self.end()),
+            _ => CaseResult::Failed(failure("command", self.end())),
         };
         let mut cases = vec![case("command", command)];
         cases.extend(self.assertions.iter().map(|assertion| {
-            let (kind, message) = ("assertion".to_owned(), assertion.message.clone());
+            let message = assertion.message.clone();
             let result = match assertion.passed {
                 Some(true) => CaseResult::Passed,
-                Some(false) => failed("assertion", message),
+                Some(false) => CaseResult::Failed(failure("assertion", message)),
                 None if assertion.is_undecided => CaseResult::Skipped(message),
-                None => CaseResult::Error { kind, text: self.lines().join("\n"), message },
+                None => CaseResult::Error(failure("assertion", message)),
             };
             case(&assertion.name, result)
         }));
@@ -430,12 +387,8 @@ impl LeastFree {
                     let _ = write!(text, ", {suspected} suspected to be unused");
                 }
                 text.push_str(": ");
-                let mut named: Vec<String> =
-                    others.iter().take(NAMED).map(OtherHolder::text).collect();
-                if let more @ 1.. = others.len().saturating_sub(NAMED) {
-                    named.push(format!("{more} more"));
-                }
-                text.push_str(&named.join("; "));
+                let others: Vec<String> = others.iter().map(OtherHolder::text).collect();
+                text.push_str(&some_of(NAMED, "; ", &others));
             }
         }
         if let Some(bytes) =

@@ -28,6 +28,7 @@ fn wrong_usage_exits_with_2_and_a_hint() {
     for (arguments, hint) in [
         (&["pss"][..], "ps"),
         (&["check", "--jsn"], "--json"),
+        (&["kill", "--demo", "42"], "reap, metrics, serve and config test accept --demo"),
         (&["check", "--window", "10"], "30s, 10m, 2h"),
         (&["check", "--fail-on", "fatal"], "critical"),
         (&["check", "--kind", "idel", "--demo"], "idle"),

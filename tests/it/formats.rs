@@ -84,7 +84,6 @@ fn junit_and_annotations_agree_with_the_exit_code() {
         (&["--demo", "--wait-free", "60GiB", "--wait-free", "1GiB:2"], 1),
         (&["--demo", "--wait-free", "1GiB", "--wait-free", "1GiB:2"], 0),
         (&["--demo", "--gpu", "17"], 2),
-        (&["--demo", "--kind", "nonsense"], 2),
         (&["--replay", "/nonexistent"], 2),
         (&["--nvml-library", "/nonexistent"], 3),
     ] {
@@ -118,6 +117,9 @@ fn print_gives_scripts_only_the_free_gpus() {
     let machine = Machine::new(&Scene::new().gpu(gpu(70 * GIB)).gpu(gpu(GIB)));
     let check = |more: &[&str]| machine.run(&[&["check", "--timeout", "0s"], more].concat());
     let uuid = machine.snapshot(0).gpu(1)["uuid"].as_str().unwrap().to_owned();
+    let late = check(&["--wait-free", "20GiB:0", "--format", "junit"]).exits(1).stdout;
+    let failure = late.split("<failure").nth(1).unwrap().split("</failure>").next().unwrap();
+    assert!(failure.contains("of 80.0 GiB free\nPID"), "{late}");
     let by_uuid = check(&["--wait-free", "20GiB", "--print", "uuid"]).exits(0);
     assert_eq!(by_uuid.stdout, format!("{uuid}\n"));
     let two = ["--wait-free", "1GiB:0", "--wait-free", "1GiB", "--wait-free", "1GiB:1"];

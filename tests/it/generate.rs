@@ -211,11 +211,10 @@ fn exit_status(command: &clap::Command) -> String {
 }
 
 fn metrics() -> String {
-    let metric = |metric: &&Metric| {
-        let total = if metric.is_counter { "_total" } else { "" };
+    let metric = |metric: &Metric| {
         let labels = metric.labels.join(", ");
         let labels = if labels.is_empty() { labels } else { format!(" {{{labels}}}") };
-        format!(".TP\n\\fB{}{total}\\fR{labels}\n{}.", metric.name, roff(metric.help).trim_end())
+        format!(".TP\n\\fB{}\\fR{labels}\n{}.", metric.name, roff(metric.help).trim_end())
     };
     METRICS.iter().map(|entry| metric(entry) + "\n").collect()
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use clap::ValueEnum as _;
-use gpumem::api::cli::SchemaName;
+use gpumem::api::report::SCHEMAS;
+use gpumem::api::rules::RuleSet;
 
 use crate::generate;
 use crate::schema::derived;
@@ -26,14 +27,12 @@ fn completions_are_current() {
 
 #[test]
 fn schemas_are_current() {
-    for name in SchemaName::value_variants() {
-        let file = name.to_possible_value().unwrap();
-        let path = format!("src/report/schema/{}.json", file.get_name());
-        compare_or_bless(&path, &derived::schema(*name));
+    for (name, ..) in SCHEMAS {
+        compare_or_bless(&format!("src/report/schema/{name}.json"), &derived::schema(name));
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/schema");
     let committed = fs::read_dir(folder).unwrap().count();
-    assert_eq!(committed, SchemaName::value_variants().len());
+    assert_eq!(committed, SCHEMAS.len());
 }
 
 /// Names, labels and values of the metrics are a public interface.
@@ -100,15 +99,9 @@ fn the_readme_lists_every_kind_of_finding() {
     let end = "<!-- end of kinds -->";
     let (before, rest) = readme.split_once(begin).expect("the README marks its kinds");
     let (_, after) = rest.split_once(end).expect("the README marks the end of its kinds");
-    let folder = tempfile::tempdir().unwrap();
-    let mut rules = command(&["rules", "--json"]);
-    let rules = finish(rules.env("XDG_CONFIG_HOME", folder.path())).json();
     let mut table = "| kind | severity | |\n|---|---|---|\n".to_owned();
-    for rule in rules["rules"].as_array().unwrap() {
-        let mut settings = rule["settings"].as_array().unwrap().iter();
-        let severity = settings.find(|setting| setting["name"] == "severity");
-        let severity = severity.map_or("", |severity| severity["default"].as_str().unwrap());
-        let (kind, meaning) = (rule["kind"].as_str().unwrap(), rule["meaning"].as_str().unwrap());
+    for rule in RuleSet::default().rules() {
+        let (kind, severity, meaning) = (rule.kind(), rule.settings.severity, rule.made_of.meaning);
         table.push_str(&format!("| {kind} | {severity} | {meaning} |\n"));
     }
     compare_or_bless("README.md", &format!("{before}{begin}{table}{end}{after}"));

@@ -65,7 +65,7 @@ fn a_process_that_announces_a_signal_frees_memory_and_lives() {
     let planned = release(&stage, &[&pid]).exits(0);
     let document = planned.json();
     assert_eq!(document["status"], "planned");
-    assert_eq!(document["released_bytes"], Value::Null);
+    assert_eq!(document["freed_bytes"], Value::Null);
     let target = &document["targets"][0];
     assert_eq!(target["steps"][0]["way"]["by"], "signal");
     assert_eq!(target["steps"][0]["way"]["signal"], "USR2");
@@ -75,7 +75,7 @@ fn a_process_that_announces_a_signal_frees_memory_and_lives() {
     let released = outcome(&done);
     assert_eq!(released["outcome"], "released", "{done:?}");
     assert_eq!(released["bytes"], json!(2 * GIB - GIB / 2));
-    assert_eq!(done.json()["released_bytes"], json!(2 * GIB - GIB / 2));
+    assert_eq!(done.json()["freed_bytes"], json!(2 * GIB - GIB / 2));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     let intended = &stage.lines()[1];
@@ -104,7 +104,7 @@ fn a_release_that_frees_nothing_or_ends_the_process_is_reported() {
             (!lives, &expected.into()),
             "{output:?}"
         );
-        assert_eq!(output.json()["released_bytes"] == 0, lives, "{output:?}");
+        assert_eq!(output.json()["freed_bytes"] == 0, lives, "{output:?}");
         assert_eq!(outcome["why"] == "it ended", !lives, "{output:?}");
         assert_eq!(holder.is_alive(), lives, "{expected}");
     }

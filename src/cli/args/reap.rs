@@ -1,10 +1,11 @@
 //! Arguments of `gpumem reap`, `gpumem kill` and `gpumem release`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{EXIT_CODES_OF_REAP, Recorded, StoreArgs, Stored, Where};
+use super::{EXIT_CODES_OF_REAP, Recorded, Selected, StoreArgs, Stored, Where};
 use crate::cli::UsageError;
 use crate::cli::args::EXIT_CODES_OF_RELEASE;
 use crate::cli::explain::TypedTarget;
@@ -56,16 +57,8 @@ pub struct ReapArgs {
     #[arg(skip)]
     pub(in crate::cli) release: Option<ReleaseOptions>,
 
-    /// Only processes that hold memory on these GPUs, by index, UUID, UUID prefix or device file
-    #[arg(long, value_name = "GPU", value_delimiter = ',')]
-    pub gpu: Vec<String>,
-
-    /// Only processes of these users, by name or uid; other users require --all-users
-    #[arg(long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
     #[command(flatten)]
-    pub terms: Where,
+    pub selected: Selected,
 
     /// Only findings of these kinds, even if disabled [default: orphan, stopped, idle]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
@@ -156,27 +149,9 @@ pub struct HowToKill {
     pub kept: bool,
 }
 
-impl ReapArgs {
-    /// Adds the named targets. Fails if one of them is invalid.
-    pub(in crate::cli) fn with_targets(self, targets: &[String]) -> Result<Self, UsageError> {
-        let mut named = self;
-        for typed in targets {
-            match TypedTarget::parse(typed)? {
-                TypedTarget::Pid(pid) => named.pid.push(pid),
-                TypedTarget::Gpu(_) | TypedTarget::Name(_) => named.words.push(typed.clone()),
-            }
-        }
-        Ok(named)
-    }
-}
-
-/// Kill processes that hold GPU memory, and verify that the memory was freed
-///
-/// Shows the plan that `gpumem reap` makes for the named targets, and asks for confirmation unless --yes is given.
-/// The exit code is 1 if a named process is not killed, for example because the user declines.
+/// Named targets of `gpumem kill` and `gpumem release`.
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES_OF_REAP)]
-pub struct Kill {
+pub struct NamedTargets {
     /// A PID, a notebook's path, a GPU (gpu:0, gpu:2-4, GPU-…), a finding's id or a server (vllm)
     ///
     /// A GPU means all processes on it. For a notebook, the end of its path or the id of its kernel is enough.
@@ -197,16 +172,52 @@ pub struct Kill {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    #[command(flatten)]
-    pub how: HowToKill,
-
     /// The stored history is read only if a finding is named.
     #[command(flatten)]
     pub stored: Stored,
 }
 
+impl ReapArgs {
+    /// Returns the arguments for named targets. Fails if a target is invalid.
+    pub(in crate::cli) fn named(targets: NamedTargets) -> Result<Self, UsageError> {
+        let NamedTargets { target, terms, yes, dry_run, stored } = targets;
+        let selected = Selected { terms, ..Selected::default() };
+        let mut named = Self { selected, yes, dry_run, stored, ..Self::default() };
+        for typed in target {
+            match TypedTarget::parse(&typed)? {
+                TypedTarget::Pid(pid) => named.pid.push(pid),
+                TypedTarget::Gpu(_) | TypedTarget::Name(_) => named.words.push(typed),
+            }
+        }
+        Ok(named)
+    }
+}
+
+/// Kill processes that hold GPU memory, and verify that the memory was freed
+///
+/// Shows the plan that `gpumem reap` makes for the named targets, and asks for confirmation unless --yes is given.
+/// The exit code is 1 if a named process is not killed, for example because the user declines.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_OF_REAP)]
+pub struct Kill {
+    #[command(flatten)]
+    pub targets: NamedTargets,
+
+    #[command(flatten)]
+    pub how: HowToKill,
+}
+
 fn pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text:?} is not a pid; `gpumem ps` lists them"))
+}
+
+fn wait(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>() {
+        Ok(Span(time)) if time.is_zero() || time > Duration::from_secs(3600) => {
+            Err("must be longer than 0 and at most 1h; write 30s".to_owned())
+        }
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 /// Ask processes to release unneeded GPU memory and keep running, and verify that it was freed
@@ -223,26 +234,11 @@ fn pid(text: &str) -> Result<u32, String> {
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_RELEASE)]
 pub struct ReleaseArgs {
-    /// A PID, a notebook's path, a GPU (gpu:0, gpu:2-4, GPU-…), a finding's id or a server (vllm)
-    ///
-    /// A GPU means all processes on it. For a notebook, the end of its path or the id of its kernel is enough.
-    #[arg(value_name = "TARGET", required = true)]
-    pub target: Vec<String>,
-
-    /// Terms that select among the targets. Processes that do not match are skipped.
     #[command(flatten)]
-    pub terms: Where,
+    pub targets: NamedTargets,
 
-    /// Carry out the plan without asking
-    #[arg(short, long, conflicts_with = "dry_run")]
-    pub yes: bool,
-
-    /// Print the plan without asking
-    #[arg(short = 'n', long)]
-    pub dry_run: bool,
-
-    /// How long to wait for each process
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    /// How long to wait for each process (at most 1h)
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = wait)]
     pub wait: Span,
 
     /// How long an inference server must have been idle before it is asked to unload
@@ -269,11 +265,7 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub kept: bool,
 
-    /// Print the plan and its outcome as JSON (gpumem.release/1) without asking
+    /// Print the plan and its outcome as JSON (gpumem.reap/1) without asking
     #[arg(long)]
     pub json: bool,
-
-    /// The stored history is read only if a finding is named.
-    #[command(flatten)]
-    pub stored: Stored,
 }

@@ -81,9 +81,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub fail_on_undecided: bool,
 
-    /// Write a report: FILE.json (gpumem.run/1), FILE.xml (JUnit) or FILE.md
+    /// Write a report: FILE.json (gpumem.run/1) or FILE.xml (JUnit)
     ///
-    /// FILE is replaced at once, so that no old report is left. Markdown is appended to $GITHUB_STEP_SUMMARY.
+    /// FILE is replaced at once, so that no old report is left.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Vec<PathBuf>,
 

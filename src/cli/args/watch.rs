@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::{EXIT_CODES, OtherHosts, Recorded, Stored, Where};
+use super::{EXIT_CODES, OtherHosts, Recorded, Selected, Stored};
 use crate::units::Span;
 use crate::watch::column::Column;
 use crate::watch::once::Keys;
@@ -15,7 +15,7 @@ use crate::watch::once::Keys;
 /// are shown at once. With --replay or --demo, a recording is played, and processes cannot be signalled.
 ///
 /// With --once, gpumem prints one picture and exits; no terminal is needed. The picture shows the second
-/// sample of this machine or of the host, the end of the recording, or the 25th minute of the demo.
+/// sample of this machine, the end of the recording, or the 25th minute of the demo.
 ///
 /// Press ? for a list of all keys, and q to quit. The bottom line shows the keys F1 to F10, which can also be
 /// clicked. j, k and the arrow keys select a row, and Enter explains it. / filters the rows, as in `user:ann gpu:0
@@ -33,16 +33,9 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Initially show only these GPUs, by index, UUID, UUID prefix or device file
-    #[arg(long, value_name = "GPU", value_delimiter = ',')]
-    pub gpu: Vec<String>,
-
-    /// Initially show only these users, by name or uid
-    #[arg(long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
+    /// The initial filter, which the user can change.
     #[command(flatten)]
-    pub terms: Where,
+    pub selected: Selected,
 
     /// Sort the processes by this column [default: as last used, or memory]
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
@@ -70,7 +63,8 @@ pub struct WatchArgs {
         value_name = "FORMAT",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "text"
+        default_missing_value = "text",
+        conflicts_with_all = ["host", "hosts"]
     )]
     pub once: Option<Once>,
 

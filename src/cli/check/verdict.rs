@@ -1,6 +1,7 @@
 //! Combines findings, limits and the wait into one report with one status.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::baseline::Baseline;
@@ -45,10 +46,10 @@ impl CheckQuestion {
         let limits = limits.into_iter().filter_map(|(limit, amount)| Some((limit, amount?)));
         let waits = !args.wait_free.is_empty();
         Ok(Self {
-            selection: Selection::new(&args.gpu, &args.user, &args.terms),
+            selection: Selection::new(&args.selected),
             fail_on: args.fail_on,
             limits: limits.collect(),
-            wait: waits.then(|| Wait::new(&args.wait_free, &args.gpu, args.timeout)),
+            wait: waits.then(|| Wait::new(&args.wait_free, &args.selected.gpu, args.timeout)),
             baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
         })
     }
@@ -72,7 +73,6 @@ pub(in crate::cli) struct CheckVerdict {
     known_gpus: Vec<Gpu>,
     recorded: RecordedUsers,
     impossible: Option<String>,
-    concluded: bool,
 }
 
 /// Parts of the last snapshot that the report needs.
@@ -93,14 +93,6 @@ struct LastSnapshot {
     hostname: Option<Arc<str>>,
     /// The selected part of the snapshot, or `None` if everything is selected.
     selected: Option<Selected>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) enum VerdictProgress {
-    /// Later snapshots can change the result.
-    Open,
-    /// The result is final, for example because the requested memory is free or can never become free.
-    Answered,
 }
 
 impl CheckVerdict {
@@ -128,7 +120,6 @@ impl CheckVerdict {
             known_gpus: Vec::new(),
             recorded: RecordedUsers::default(),
             impossible: None,
-            concluded: false,
         }
     }
 
@@ -136,11 +127,13 @@ impl CheckVerdict {
         self.engine.set_settings(settings);
     }
 
-    /// Restricts `--wait-free` to the devices that CUDA_VISIBLE_DEVICES lists.
-    pub(super) fn restrict(&mut self, visible: Option<String>) {
+    /// Restricts `--wait-free` to the devices that CUDA_VISIBLE_DEVICES lists. Fails if a user in the arguments does
+    /// not exist.
+    pub(super) fn prepare_live(&mut self, visible: Option<String>) -> Result<(), UsageError> {
         if let Some(wait) = &mut self.question.wait {
             wait.restrict(visible);
         }
+        self.question.selection.check_users()
     }
 
     pub(super) fn purpose(&self, patience: Span) -> String {
@@ -168,7 +161,9 @@ impl CheckVerdict {
         Ok(fed)
     }
 
-    pub(in crate::cli) fn observe(&mut self, mut snapshot: Snapshot) -> VerdictProgress {
+    /// Adds a snapshot. Breaks if the result is final, for example because the requested memory is free or can never
+    /// become free.
+    pub(in crate::cli) fn observe(&mut self, mut snapshot: Snapshot) -> ControlFlow<()> {
         self.engine.observe(&snapshot);
         let selected =
             select(&self.question.selection, &self.engine, &snapshot, &mut self.selected);
@@ -182,12 +177,12 @@ impl CheckVerdict {
         let whole = shows_holders.then(|| snapshot.clone());
         self.question.selection.retain_gpus(&mut snapshot);
         let missing = self.question.selection.missing_gpus(&snapshot.gpus);
-        let mut progress = VerdictProgress::Open;
+        let mut progress = ControlFlow::Continue(());
         if let Some(wait) = &mut self.question.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
             self.impossible = wait.impossible(&snapshot.gpus);
             if wait.is_satisfied() || self.impossible.is_some() {
-                progress = VerdictProgress::Answered;
+                progress = ControlFlow::Break(());
             }
         }
         let (limits, mut unknown) = limit::judge(&self.question.limits, &snapshot);
@@ -203,7 +198,7 @@ impl CheckVerdict {
         // The next snapshot can contain a value that is unknown now.
         let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.question.wait.is_none() && self.is_live && !is_open {
-            progress = VerdictProgress::Answered;
+            progress = ControlFlow::Break(());
         }
         let unreadable = unreadable(&snapshot);
         let is_unknown = !unknown.is_empty();
@@ -234,21 +229,9 @@ impl CheckVerdict {
         for gpu in gpus {
             let is_same_gpu = |known: &Gpu| known.index == gpu.index && known.uuid == gpu.uuid;
             if !self.known_gpus.iter().any(is_same_gpu) {
-                self.known_gpus.push(Gpu {
-                    index: gpu.index,
-                    uuid: gpu.uuid.clone(),
-                    name: gpu.name.clone(),
-                    minor_number: gpu.minor_number,
-                    mig_mode: gpu.mig_mode,
-                    mig_devices: gpu.mig_devices.clone(),
-                    ..Gpu::default()
-                });
+                self.known_gpus.push(Gpu { processes: None, ..gpu.clone() });
             }
         }
-    }
-
-    pub(super) fn check_users(&self) -> Result<(), UsageError> {
-        self.question.selection.check_users()
     }
 
     /// Checks the arguments against the snapshots. Fails if a GPU or recorded user in the arguments does not exist,
@@ -268,16 +251,6 @@ impl CheckVerdict {
         let is_asked = |gpu: &&Gpu| self.question.selection.allows_gpu(gpu);
         let asked: Vec<Gpu> = self.known_gpus.iter().filter(is_asked).cloned().collect();
         self.question.wait.as_ref().map_or(Ok(()), |wait| wait.check_devices(&asked))
-    }
-
-    /// Marks the check as concluded. From then on, the signal handler must not print a report, because the main thread
-    /// prints the final report.
-    pub(super) fn conclude(&mut self) {
-        self.concluded = true;
-    }
-
-    pub(super) fn is_concluded(&self) -> bool {
-        self.concluded
     }
 
     /// Returns a report on the snapshots so far. The status is an error if `failure` is given.
@@ -341,8 +314,8 @@ impl CheckVerdict {
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
         let title = |device: &ComputeDevice<'_>| {
-            let claim = device.gpu.claim.as_ref().map(ToString::to_string);
-            let notes = [claim, device.refusal()].into_iter().flatten();
+            // `--wait-free` does not wait in the queues of `gpumem run --claim`, so name them.
+            let notes = [device.gpu.claim_text(), device.refusal()].into_iter().flatten();
             let notes: String = notes.map(|note| format!(", {note}")).collect();
             match (device.free_bytes(), device.total_bytes()) {
                 (Some(free), Some(total)) => {
@@ -421,28 +394,23 @@ impl CheckVerdict {
     }
 
     fn errors(&self, failure: Option<&str>) -> Vec<ReadError> {
-        let error = |call: &str, error: &str| ReadError {
-            gpu: None,
-            call: call.into(),
-            error: error.into(),
-        };
         let mut errors = Vec::new();
         if let Some(last) = &self.last {
             errors.clone_from(&last.errors);
             for wanted in &last.missing {
                 let gone = format!("{wanted} is missing from the last snapshot");
-                errors.push(error("--gpu", &gone));
+                errors.push(ReadError::new("--gpu", &gone));
             }
             if self.known_gpus.is_empty() {
-                errors.push(error(
+                errors.push(ReadError::new(
                     "nvmlDeviceGetCount_v2",
                     "the driver reports no GPU, so there is nothing to check; run `gpumem doctor`, or try --demo",
                 ));
             }
         }
-        errors.extend(self.impossible.iter().map(|why| error("--wait-free", why)));
+        errors.extend(self.impossible.iter().map(|why| ReadError::new("--wait-free", why)));
         errors.extend(forgotten(self.engine.history().resets()));
-        errors.extend(failure.map(|why| error("check", why)));
+        errors.extend(failure.map(|why| ReadError::new("check", why)));
         errors
     }
 }
@@ -485,6 +453,6 @@ fn forgotten(resets: Resets) -> Vec<ReadError> {
         let strays = resets.strays;
         format!("snapshots older than the previous one were skipped ({strays}×)")
     }))
-    .map(|error| ReadError { gpu: None, call: "history".into(), error: error.into() })
+    .map(|error| ReadError::new("history", &error))
     .collect()
 }

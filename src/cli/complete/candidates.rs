@@ -1,16 +1,21 @@
 //! Finds values for an argument in the argument's definition, in the configuration, and in one sample of this machine
 //! or a recording. If the driver or the recording cannot be read, no processes, GPUs or users are listed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Sources;
+use clap::CommandFactory as _;
+use clap::builder::PossibleValue;
+
 use super::cursor::Cursor;
+use crate::cli::args::{Cli, Recorded};
 use crate::cli::selection::current_user;
-use crate::cli::{config, live, man, recorded, session};
-use crate::model::field::{self, Field};
+use crate::cli::{config, live, recorded, session};
+use crate::model::field::{self, Field, GroupName};
 use crate::model::row::{ProcessRow, notebook, places};
+use crate::model::totals::{Total, totals};
 use crate::model::{Kind, Process, Snapshot, Time};
 use crate::reclaim::Signal;
 use crate::report::escape::program;
@@ -58,77 +63,78 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
 
 /// Returns the candidates for the value that is being typed, with the typed part before the value.
 pub(super) fn find(cursor: &Cursor) -> Vec<OfferedValue> {
-    let before = &cursor.head;
-    let found = match value_kind(&cursor.command, cursor.id()) {
+    let mut found = match value_kind(&cursor.command, cursor.id()) {
         None => defined(cursor),
         Some(kind) => values(kind, cursor),
     };
     let mut unique = HashSet::new();
+    found.retain(|candidate| unique.insert(candidate.value.clone()));
+    found.iter_mut().for_each(|candidate| candidate.value.insert_str(0, &cursor.head));
     found
-        .into_iter()
-        .filter(|candidate| unique.insert(candidate.value.clone()))
-        .map(|candidate| OfferedValue {
-            value: format!("{before}{}", candidate.value),
-            ..candidate
-        })
-        .collect()
 }
 
 fn defined(cursor: &Cursor) -> Vec<OfferedValue> {
-    let words = cursor.argument.get_possible_values().into_iter();
-    words
-        .filter(|word| !word.is_hide_set())
-        .map(|word| {
-            let help = word.get_help().map(ToString::to_string);
-            OfferedValue::new(word.get_name(), help.unwrap_or_default())
-        })
-        .collect()
+    let mut words = cursor.argument.get_possible_values();
+    words.retain(|word| !word.is_hide_set());
+    let offered = |word: &PossibleValue| {
+        let help = word.get_help().map(ToString::to_string);
+        OfferedValue::new(word.get_name(), help.unwrap_or_default())
+    };
+    words.iter().map(offered).collect()
 }
 
 fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
-    let sources = Sources::from_cursor(cursor);
-    let observed = || sample_or_empty(&sources);
     match kind {
         ValueKind::Pids | ValueKind::Targets => {
+            let snapshot = sample(cursor);
+            let mut found = pids(&snapshot, kind == ValueKind::Pids);
+            if kind == ValueKind::Targets {
+                found.extend(gpus(&snapshot, &cursor.typed, "gpu:"));
+                found.extend(notebooks(&snapshot));
+            }
             let typed = cursor.values(cursor.id());
-            let mut found = match kind {
-                ValueKind::Pids => pids(&observed(), true),
-                _ => targets(&observed(), &cursor.typed),
-            };
             found.retain(|candidate| !typed.contains(&&*candidate.value));
             found
         }
-        ValueKind::Gpus => gpus(&observed(), &cursor.typed, ""),
-        ValueKind::Users => users(&observed()),
-        ValueKind::Rules => rules(&sources, cursor.command == "rules"),
+        ValueKind::Gpus => gpus(&sample(cursor), &cursor.typed, ""),
+        ValueKind::Users => users(&sample(cursor)),
+        ValueKind::Rules => rules(cursor),
         ValueKind::Signals => Signal::ASKED
             .iter()
             .map(|signal| OfferedValue::new(signal.name().trim_start_matches("SIG"), ""))
             .collect(),
-        ValueKind::Commands => man::commands()
-            .into_iter()
-            .map(|(name, about)| OfferedValue::new(name, about))
+        ValueKind::Commands => Cli::command()
+            .get_subcommands()
+            .map(|command| {
+                let about = command.get_about().map(ToString::to_string);
+                OfferedValue::new(command.get_name(), about.unwrap_or_default())
+            })
             .collect(),
     }
 }
 
 /// Returns one sample of this machine or the last snapshot of the recording. On failure, returns an empty snapshot.
-fn sample_or_empty(sources: &Sources) -> Snapshot {
-    observe(sources).unwrap_or_else(|| Snapshot::new(Time::default()))
-}
-
-fn observe(sources: &Sources) -> Option<Snapshot> {
+fn sample(cursor: &Cursor) -> Snapshot {
+    let source = Recorded {
+        // Standard input belongs to the shell, so completion cannot read a recording from it.
+        replay: cursor.value("replay").filter(|path| *path != "-").map(PathBuf::from),
+        demo: cursor.is_set("demo"),
+    };
     let mut last = None;
-    match recorded(&sources.recorded).ok()? {
-        Some(mut replay) => session::play(&mut replay, |snapshot| {
+    match recorded(&source) {
+        // Ignore the error: the snapshots before a damaged line are enough.
+        Ok(Some(mut replay)) => drop(session::play(&mut replay, |snapshot| {
             last = Some(snapshot);
             ControlFlow::Continue(())
-        })
-        .ok()?,
-        None if sources.names_library => {}
-        None => last = Some(live(&sources.global, Duration::from_secs(1)).ok()?.sample()),
+        })),
+        // Completion must not load a library before the user presses Enter.
+        Ok(None) if cursor.value("nvml_library").is_none() => {
+            let live = live(&super::global_options(cursor), Duration::from_secs(1));
+            last = live.ok().map(|mut live| live.sample());
+        }
+        _ => {}
     }
-    last
+    last.unwrap_or_else(|| Snapshot::new(Time::default()))
 }
 
 /// Returns the rows of processes that could be identified.
@@ -212,30 +218,16 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValu
 
 /// Lists the users of processes on GPUs, with the number and memory of their processes.
 fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
-    let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
-    for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
-        let Some((user, pid)) = Field::User.text(row).zip(row.pid()) else {
-            continue;
-        };
-        let (pids, bytes) = found.entry(user).or_default();
-        pids.insert(pid);
-        if let Some(more) = row.used_bytes() {
-            *bytes = Some(bytes.unwrap_or_default().saturating_add(more));
-        }
-    }
-    let candidate = |(user, (pids, bytes)): (String, (BTreeSet<u32>, Option<u64>))| {
-        let many = if pids.len() == 1 { "process" } else { "processes" };
-        let held = bytes.map(|bytes| format!("  {}", Bytes(bytes)));
-        OfferedValue::new(user, format!("{} {many}{}", pids.len(), held.unwrap_or_default()))
+    let mut rows = rows(snapshot);
+    rows.retain(ProcessRow::is_listed);
+    let offered = |total: Total| {
+        let GroupName::Named(user) = total.group else { return None };
+        let many = if total.processes == 1 { "process" } else { "processes" };
+        let held = total.used_bytes.map(|bytes| format!("  {}", Bytes(bytes)));
+        let held = held.unwrap_or_default();
+        Some(OfferedValue::new(user, format!("{} {many}{held}", total.processes)))
     };
-    found.into_iter().map(candidate).collect()
-}
-
-fn targets(snapshot: &Snapshot, typed: &str) -> Vec<OfferedValue> {
-    let mut found = pids(snapshot, false);
-    found.extend(gpus(snapshot, typed, "gpu:"));
-    found.extend(notebooks(snapshot));
-    found
+    totals(&rows, Field::User, |_| false).into_iter().filter_map(offered).collect()
 }
 
 fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
@@ -246,56 +238,27 @@ fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
     named.collect()
 }
 
-/// Lists the enabled and disabled rules, and the kinds of rules if requested. If the configuration is invalid, lists
-/// the built-in rules.
-fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
-    let set =
-        config::load(&sources.global).map_or_else(|_| RuleSet::default(), |config| config.rules);
+/// Lists the enabled and disabled rules, and the kinds of rules. If the configuration is invalid, lists the built-in
+/// rules.
+fn rules(cursor: &Cursor) -> Vec<OfferedValue> {
+    let config = config::load(&super::global_options(cursor));
+    let set = config.map_or_else(|_| RuleSet::default(), |config| config.rules);
     let rules = set.rules().iter();
-    let mut found: Vec<_> =
-        rules.map(|rule| OfferedValue::new(&rule.name, rule.made_of.meaning)).collect();
-    if with_kinds {
-        let kinds = Kind::ALL.iter();
-        found.extend(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind")));
-    }
-    found
+    let rules = rules.map(|rule| OfferedValue::new(&rule.name, rule.made_of.meaning));
+    let kinds = Kind::ALL.iter();
+    rules.chain(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind"))).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, CommandFactory as _, ValueHint};
+    use clap::{Command, ValueHint};
 
     use super::*;
-    use crate::cli::args::Cli;
 
     /// Arguments whose values cannot be listed, such as sizes and times.
-    const NOT_OFFERED: &[&str] = &[
-        "nvml_timeout",
-        "window",
-        "interval",
-        "max_used",
-        "max_peak",
-        "at",
-        "asked",
-        "gpus",
-        "max_unattributed",
-        "timeout",
-        "wait",
-        "wait_free",
-        "grace",
-        "idle_for",
-        "speed",
-        "size",
-        "keys",
-        "duration",
-        "history_span",
-        "listen",
-        "serve",
-        "store_age",
-        "store_size",
-        "framework",
-        "terms",
-    ];
+    const NOT_OFFERED: &str = "nvml_timeout window interval max_used max_peak at asked gpus max_unattributed timeout wait \
+        wait_free grace idle_for speed size keys duration history_span listen serve store_age \
+        store_size framework terms";
 
     #[test]
     fn every_argument_has_candidates_or_is_listed_as_without() {
@@ -308,7 +271,7 @@ mod tests {
                     || value_kind(command.get_name(), id).is_some();
                 assert_ne!(
                     is_known,
-                    NOT_OFFERED.contains(&id),
+                    NOT_OFFERED.split(' ').any(|other| other == id),
                     "{} {id}: give it values in `value_kind`, or list it here",
                     command.get_name()
                 );

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::host::{DeviceFile, KernelModule, PciGpu, Platform};
 use crate::model::Gpu;
 use crate::model::device_file::minor_number;
+use crate::model::label::ranges;
 use crate::model::snapshot::{Driver, PidNamespace};
-use crate::report::doctor::{CheckStatus, DoctorCheck, Topic, ranges};
+use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::source::nvml::NvmlFailure;
 use crate::units::Span;
 
@@ -262,7 +263,7 @@ impl DriverFacts<'_> {
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
             return topic
-                .limited(format!("{observation}; none of GPU {}", ranges(&missing)))
+                .limited(format!("{observation}; none of GPU {}", ranges(missing.iter().copied())))
                 .advise("gpu-without-file");
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
@@ -338,7 +339,7 @@ fn load_module(check: DoctorCheck, bus: Option<&[PciGpu]>) -> DoctorCheck {
 /// Lists device files and combines those of GPUs: `nvidia0-7, nvidiactl, nvidia-uvm`.
 fn in_short(names: &[&str]) -> String {
     let numbers: Vec<u32> = names.iter().filter_map(|name| minor_number(name)).collect();
-    let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(&numbers)));
+    let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(numbers.iter().copied())));
     let others = names.iter().filter(|name| minor_number(name).is_none());
     let others = others.map(|&name| name.to_owned());
     gpus.into_iter().chain(others).collect::<Vec<_>>().join(", ")

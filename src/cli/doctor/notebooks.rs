@@ -6,137 +6,94 @@ use std::thread;
 use std::time::Duration;
 
 use crate::host::Roots;
-use crate::host::jupyter::{Client, FoundServer, Server, ServerError, find_runtime_folders};
+use crate::host::jupyter::{Client, FoundServer, ServerError, find_runtime_folders};
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
-use crate::units::Span;
+use crate::units::{Span, some_of};
 
 const SERVER_TIME: Duration = Duration::from_secs(3);
 /// Timeout for finding and querying all servers.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(7);
-/// Maximum number of servers or stale files named in one line.
+/// Maximum number of servers, stale files or failures in the report. Others are only counted.
 const NAMED: usize = 16;
-/// Maximum number of failed servers that are described. Further failures are only counted.
-const FAILED: usize = 16;
 
-#[derive(Debug, Default)]
-pub(super) struct Servers {
-    asked: Vec<ProbedServer>,
-    stale: Vec<String>,
-    unread: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct ProbedServer {
-    pid: u32,
-    url: Option<String>,
-    result: Result<(), ServerError>,
-}
-
-/// Finds the Jupyter servers and queries them concurrently.
-pub(super) fn read(roots: &Roots) -> Servers {
-    let mut servers = Servers::default();
+/// Finds the Jupyter servers, queries them concurrently, and reports the results.
+pub(super) fn checks(roots: &Roots) -> Vec<DoctorCheck> {
+    let topic = Topic::NOTEBOOKS;
     let mut running: Vec<FoundServer> = Vec::new();
+    let (mut stale, mut failed) = (Vec::new(), Vec::new());
     for folder in find_runtime_folders(roots) {
         match folder.read(roots) {
             Ok(files) => {
                 running.extend(files.running);
-                servers.stale.extend(files.stale);
+                stale.extend(files.stale);
             }
-            Err(error) => servers.unread.push(error.to_string()),
+            Err(error) => failed.push(error.to_string()),
         }
     }
     // A server's file can be in two folders.
     running.sort_by_key(|found| found.pid);
     running.dedup_by_key(|found| found.pid);
-    servers.stale.sort();
-    servers.stale.dedup();
-    servers.asked = thread::scope(|scope| {
-        let ask = |found| {
-            let thread = thread::Builder::new().name("notebook-server".to_owned());
-            thread.spawn_scoped(scope, || probe(roots, found)).ok()
+    stale.sort();
+    stale.dedup();
+    let is_none = running.is_empty() && failed.is_empty();
+    let mut answering = Vec::new();
+    for (found, result) in probe_all(roots, &running) {
+        let name = match &found.url {
+            Some(url) => format!("{url} (process {})", found.pid),
+            None => format!("process {}", found.pid),
         };
-        let asking: Vec<_> = running.into_iter().filter_map(ask).collect();
-        asking.into_iter().filter_map(|asking| asking.join().ok()).collect()
-    });
-    servers
-}
-
-fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
-    let ask = |server: &Server| {
-        let client = Client::new(roots, server)?;
-        client.sessions(SERVER_TIME).map(drop)
-    };
-    ProbedServer {
-        pid: found.pid,
-        url: found.url,
-        result: found.server.as_ref().map_err(Clone::clone).and_then(ask),
-    }
-}
-
-impl ProbedServer {
-    fn name(&self) -> String {
-        match &self.url {
-            Some(url) => format!("{url} (process {})", self.pid),
-            None => format!("process {}", self.pid),
+        match result {
+            Ok(()) => answering.push(name),
+            Err(ServerError::Timeout { .. }) => {
+                let limit = Span(SERVER_TIME);
+                failed.push(format!("{name}: no answer for {limit}; check whether it hangs"));
+            }
+            Err(error) => failed.push(format!("{name}: {error}")),
         }
     }
-
-    fn why(&self) -> Option<String> {
-        Some(match self.result.as_ref().err()? {
-            ServerError::Timeout { .. } => {
-                format!("no answer for {}; check whether it hangs", Span(SERVER_TIME))
-            }
-            error => error.to_string(),
-        })
-    }
-}
-
-pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
-    let topic = Topic::NOTEBOOKS;
-    let Some(servers) = servers else {
-        return vec![super::too_long(topic)];
-    };
-    let answering = servers.asked.iter().filter(|server| server.result.is_ok());
-    let answering: Vec<String> = answering.map(ProbedServer::name).collect();
     let (verdict, mut observation) = match answering.len() {
+        0 if is_none => (CheckStatus::NotApplicable, "no running server found".to_owned()),
         0 => (CheckStatus::NotApplicable, "none answers".to_owned()),
         1 => (CheckStatus::Ok, format!("1 answers: {}", answering[0])),
-        count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(&answering))),
+        count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(NAMED, ", ", &answering))),
     };
-    if servers.asked.is_empty() && servers.unread.is_empty() {
-        observation = "no running server found".to_owned();
-    }
-    if !servers.stale.is_empty() {
+    if !stale.is_empty() {
         observation.push_str("; left behind by ones that ended: ");
-        observation.push_str(&some_of(&servers.stale));
+        observation.push_str(&some_of(NAMED, ", ", &stale));
     }
-    let limited = |text: &str| {
-        // The error messages end with advice after the last semicolon.
-        let (observation, next) = text.rsplit_once("; ").unwrap_or((text, ""));
-        let check = topic.limited(observation).advise("servers-not-asked");
-        if next.is_empty() { check } else { check.next(next) }
-    };
-    let failed = servers.asked.iter();
-    let failed = failed.filter_map(|asked| Some(format!("{}: {}", asked.name(), asked.why()?)));
-    let failed: Vec<String> = failed.chain(servers.unread).collect();
     let mut checks = Vec::new();
-    if failed.is_empty() || verdict == CheckStatus::Ok || !servers.stale.is_empty() {
+    if failed.is_empty() || verdict == CheckStatus::Ok || !stale.is_empty() {
         checks.push(topic.check(verdict, observation));
     }
-    checks.extend(failed.iter().take(FAILED).map(|text| limited(text)));
-    let more = failed.len().saturating_sub(FAILED);
-    if more > 0 {
-        checks.push(limited(&format!("{more} more could not be asked")));
+    if let more @ 1.. = failed.len().saturating_sub(NAMED) {
+        failed.truncate(NAMED);
+        failed.push(format!("{more} more could not be asked"));
     }
+    checks.extend(failed.iter().map(|text| {
+        // The error messages end with advice after the last semicolon.
+        let (observation, next) = text.rsplit_once("; ").unwrap_or((text.as_str(), ""));
+        let check = topic.limited(observation).advise("servers-not-asked");
+        if next.is_empty() { check } else { check.next(next) }
+    }));
     checks
 }
 
-/// Lists the first `NAMED` names, and counts the others.
-fn some_of(names: &[String]) -> String {
-    let mut text = names[..names.len().min(NAMED)].join(", ");
-    let more = names.len().saturating_sub(NAMED);
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
+type Probed<'f> = (&'f FoundServer, Result<(), ServerError>);
+
+fn probe_all<'f>(roots: &Roots, running: &'f [FoundServer]) -> Vec<Probed<'f>> {
+    let probe = |found: &FoundServer| {
+        let server = found.server.as_ref().map_err(Clone::clone)?;
+        Client::new(roots, server)?.sessions(SERVER_TIME).map(drop)
+    };
+    thread::scope(|scope| {
+        let ask = |found: &'f FoundServer| {
+            let thread = thread::Builder::new().name("notebook-server".to_owned());
+            Some((found, thread.spawn_scoped(scope, move || probe(found)).ok()?))
+        };
+        let asking: Vec<_> = running.iter().filter_map(ask).collect();
+        asking
+            .into_iter()
+            .filter_map(|(found, thread)| Some((found, thread.join().ok()?)))
+            .collect()
+    })
 }

@@ -6,25 +6,7 @@ use crate::host::{Hidepid, Rights, Visibility};
 use crate::model::snapshot::PidNamespace;
 use crate::report::doctor::{DoctorCheck, Topic};
 
-#[derive(Debug)]
-pub(super) struct ProcessFacts<'a> {
-    pub(super) namespace: Option<PidNamespace>,
-    pub(super) rights: Rights,
-    pub(super) hidepid: Option<Hidepid>,
-    pub(super) pidfd: Result<(), Errno>,
-    pub(super) kernel: Option<&'a str>,
-}
-
-pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
-    vec![
-        pid_namespace(facts.namespace),
-        descriptors(facts.rights),
-        hidepid(facts.hidepid, facts.rights),
-        pidfd(facts.pidfd, facts.kernel),
-    ]
-}
-
-fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
+pub(super) fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PID_NAMESPACE;
     match namespace {
         Some(PidNamespace::Host) => topic.ok("the host's: NVML's pids are those seen here"),
@@ -36,7 +18,7 @@ fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     }
 }
 
-fn descriptors(rights: Rights) -> DoctorCheck {
+pub(super) fn descriptors(rights: Rights) -> DoctorCheck {
     let topic = Topic::DESCRIPTORS;
     let who = if rights.is_root { "root" } else { "not root" };
     let capability = match rights.can_trace {
@@ -76,7 +58,7 @@ fn descriptors(rights: Rights) -> DoctorCheck {
     }
 }
 
-fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
+pub(super) fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     let topic = Topic::HIDEPID;
     let hides = match hidepid {
         None => {
@@ -96,7 +78,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     topic.limited(hides).advise("hidepid")
 }
 
-fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
+pub(super) fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
     let topic = Topic::PIDFD;
     let kernel = kernel.unwrap_or("of unknown version");
     match answer {

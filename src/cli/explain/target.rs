@@ -8,9 +8,11 @@ use crate::cli::{UsageError, unreadable};
 use crate::explain;
 use crate::model::field::{Needle, is_called};
 use crate::model::finding::Finding;
+use crate::model::snapshot::MigDevice;
 use crate::model::{Gpu, Snapshot};
 use crate::reclaim::called;
 use crate::rules;
+use crate::units::some_of;
 
 use super::SampledHistory;
 
@@ -64,27 +66,19 @@ impl TypedTarget {
         }
     }
 
-    pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
+    /// Returns a note if the target is a MIG device, because the page describes its whole GPU.
+    pub(super) fn note(&self, found: &ExplainSubject, last: &Snapshot) -> Option<String> {
         let (Self::Gpu(needle), ExplainSubject::Gpu(index, _)) = (self, found) else {
-            return Vec::new();
+            return None;
         };
-        let Some(gpu) = last.gpus.get(*index).filter(|_| needle.is_uuid()) else {
-            return Vec::new();
-        };
-        let device = gpu.mig_devices.iter().find(|device| {
+        let is_meant = |device: &&MigDevice| {
             let uuid = device.uuid.as_deref();
-            uuid.is_some_and(|uuid| needle.is_uuid_of(uuid, false))
-        });
-        let instance = device.and_then(|device| device.gpu_instance_id);
-        instance
-            .map(|instance| {
-                format!(
-                    "the MIG device is GPU instance {instance} of this GPU; the page describes the whole \
-                     GPU"
-                )
-            })
-            .into_iter()
-            .collect()
+            needle.is_uuid() && uuid.is_some_and(|uuid| needle.is_uuid_of(uuid, false))
+        };
+        let instance = last.gpus.get(*index)?.mig_devices.iter().find(is_meant)?.gpu_instance_id?;
+        Some(format!(
+            "the MIG device is GPU instance {instance} of this GPU; the page describes the whole GPU"
+        ))
     }
 }
 
@@ -138,10 +132,10 @@ fn find_named(
         [] => Err(no_such_finding(name, history, last)),
         [process] => Ok(ExplainSubject::Process(process.pid, None)),
         _ => {
-            let pids = found.iter().map(|process| process.pid.to_string()).collect();
+            let pids: Vec<String> = found.iter().map(|process| process.pid.to_string()).collect();
             Err(UsageError(format!(
                 "{name} names more than one process ({}); write one of them",
-                list(pids)
+                some_of(MOST_LISTED, ", ", &pids)
             )))
         }
     }
@@ -206,7 +200,7 @@ fn no_such_finding(id: &str, history: &SampledHistory, last: &Snapshot) -> Usage
 }
 
 fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
-    list(findings.map(|finding| finding.id.to_string()).collect())
+    some_of(MOST_LISTED, ", ", &Vec::from_iter(findings.map(|finding| &finding.id)))
 }
 
 /// Lists the processes on GPUs for an error message, for example `processes: 4242 (python train.py) on GPU 0`.
@@ -230,18 +224,8 @@ fn list_holders(last: &Snapshot) -> String {
     if holders.is_empty() {
         return "NVML lists no process on any GPU".to_owned();
     }
-    let holders = holders.into_iter().map(|(_, words)| words).collect();
-    format!("processes: {}", list(holders))
-}
-
-fn list(mut words: Vec<String>) -> String {
-    let more = words.len().saturating_sub(MOST_LISTED);
-    words.truncate(MOST_LISTED);
-    let words = words.join(", ");
-    match more {
-        0 => words,
-        more => format!("{words} and {more} more"),
-    }
+    let holders: Vec<String> = holders.into_iter().map(|(_, words)| words).collect();
+    format!("processes: {}", some_of(MOST_LISTED, ", ", &holders))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::Selector;
 use crate::model::finding::OwnCommands;
 use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
@@ -79,38 +78,6 @@ fn a_mig_device_selects_its_gpu_and_a_process_shows_its_instance() {
     let (exit, message) = refused(&history, "MIG-9");
     assert_eq!(exit, Exit::Usage);
     assert!(message.contains("there are 0"), "{message}");
-}
-
-#[test]
-fn a_uuid_prefix_selects_the_same_gpu_as_in_a_selector() {
-    let mut scene = Scene::new(3, 10.0);
-    for (gpu, uuid) in [(0, "GPU-3fa0"), (1, "GPU-3fB1"), (2, "GPU-77aa")] {
-        scene.gpu(gpu).uuid = words(uuid);
-    }
-    scene.gpu(2).mig_devices = vec![MigDevice { uuid: words("MIG-3f"), ..MigDevice::default() }];
-    let history = observe_scene(&mut scene, 1, |_, _| {});
-    let last = history.last.as_ref().unwrap();
-    for (typed, count) in [
-        ("gpu-3FB", 1),
-        ("GPU-3f", 2),
-        ("GPU-", 3),
-        ("mig-3F", 1),
-        ("MIG-3fa", 0),
-        ("GPU-3fa00", 0),
-    ] {
-        let selector = Selector::parse(&format!("gpu:{typed}")).unwrap().unwrap();
-        let named = &selector.named_gpus(&last.gpus)[0].gpus;
-        assert_eq!(named.len(), count, "{typed}");
-        let target = TypedTarget::parse(typed).unwrap();
-        match (&named[..], target.find(&history, last)) {
-            ([gpu], Ok(ExplainSubject::Gpu(index, None))) => {
-                assert_eq!(last.gpus[index].index, gpu.index, "{typed}");
-            }
-            ([], Err(error)) => assert!(error.to_string().contains("no such GPU"), "{error}"),
-            (_, Err(error)) => assert!(error.to_string().contains("more than one GPU"), "{error}"),
-            (_, Ok(found)) => panic!("{typed}: {found:?}"),
-        }
-    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Locks an existing state directory and opens the audit log in the directory. Fails if another reaper is running, or
 /// if the audit log cannot be opened.
-pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<Tools> {
+pub(super) fn tools(folder: &Path) -> anyhow::Result<Tools> {
     Ok(Tools::open(folder, &Roots::default())?)
 }
 
@@ -104,7 +104,7 @@ impl Observer for TerminalObserver {
 }
 
 /// Returns whether gpumem can ask the user on a terminal.
-pub(in crate::cli) fn can_ask() -> bool {
+pub(super) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
@@ -131,7 +131,7 @@ fn is_yes(line: &str) -> bool {
 }
 
 /// Asks for confirmation, and takes samples until the user answers.
-pub(in crate::cli) fn confirmed(
+pub(super) fn confirmed(
     question: &str,
     live: &mut Live,
     engine: &mut Engine,
@@ -153,7 +153,7 @@ pub(in crate::cli) fn confirmed(
 
 /// Carries out a plan, and calls `ended` with the index and outcome of each target. If a signal interrupts the plan,
 /// returns the signal and a message.
-pub(in crate::cli) fn carry_out(
+pub(super) fn carry_out(
     (live, engine, snapshot): (Live, Engine, Snapshot),
     guard: Guard,
     targets: Vec<Target>,

@@ -28,20 +28,20 @@ use crate::units::Span;
 const SHORT_WINDOW: Span = Span(Duration::from_secs(2));
 const INTERVAL: Duration = Duration::from_millis(500);
 
-pub(in crate::cli) struct Observation {
-    pub(in crate::cli) engine: Engine,
-    pub(in crate::cli) snapshot: Snapshot,
+pub(super) struct Observation {
+    pub(super) engine: Engine,
+    pub(super) snapshot: Snapshot,
     /// Cases that the rules for the requested kinds could not decide.
     pub(super) undecided: Vec<Undecided>,
     configured: ConfiguredPolicy,
     targets: Targets,
     /// The source of further samples, or `None` for a recording.
-    pub(in crate::cli) live: Option<Live>,
+    pub(super) live: Option<Live>,
 }
 
 impl Observation {
     /// Samples this machine or reads the recording.
-    pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
         switch_on(&mut rules, &args.kind);
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
@@ -80,7 +80,7 @@ impl Observation {
 
     /// Returns the plan, and the guard that checks every target again before an action. Fails if a GPU in the arguments
     /// does not exist, or if gpumem cannot read its own identity from /proc.
-    pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
+    pub(super) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let selection = selection(args);
         selection.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
@@ -156,7 +156,7 @@ fn targets(args: &ReapArgs) -> Targets {
 }
 
 pub(super) fn selection(args: &ReapArgs) -> Selection {
-    Selection::new(&args.gpu, &args.user, &args.terms)
+    Selection::new(&args.selected)
 }
 
 /// Returns the policy from the arguments, without selection and exemptions.

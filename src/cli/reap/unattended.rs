@@ -317,8 +317,7 @@ impl ServiceLoop<'_> {
         self.is_sampled = true;
         let blind = unreadable(&snapshot).then(|| {
             let error = snapshot.errors.first();
-            let error = error
-                .map_or_else(String::new, |error| format!(" ({}: {})", error.call, error.error));
+            let error = error.map_or_else(String::new, |error| format!(" ({error})"));
             format!("cannot read every GPU{error}; nothing is killed without a sample")
         });
         let is_blind = blind.is_some();

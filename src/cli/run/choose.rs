@@ -13,16 +13,15 @@ use anyhow::Context as _;
 use rustix::fd::OwnedFd;
 
 use crate::cli::args::{Global, RunArgs, Stored};
-use crate::cli::devices::{callers_visible, visible as visible_devices};
+use crate::cli::devices::{callers_visible, no_such_device, visible as visible_devices};
 use crate::cli::exit::UsageError;
 use crate::cli::output::{terminal_width_of_errors, warn};
-use crate::cli::selection::no_such_gpu;
 use crate::cli::store;
 use crate::host::{CannotClaim, Claims};
 use crate::model::compute_device::DeviceKey;
 use crate::model::process_name::name_of;
 use crate::model::snapshot::ProcessType;
-use crate::model::{ComputeDevice, Gpu, GpuProcess, Snapshot};
+use crate::model::{ComputeDevice, GpuProcess, Snapshot};
 use crate::report::escape::{escape, fit};
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
@@ -74,7 +73,7 @@ pub(super) fn choose(
         set = enter_queues(&set, count, &snapshot, (live.claims(), args.quiet))?;
         live.mark_claims(&mut snapshot.gpus);
     }
-    let mut waiting: Option<Waiting> = None;
+    let mut waiting: Option<Waiting<'_>> = None;
     loop {
         let mut ready: Vec<ComputeDevice<'_>> = in_set(&set, &snapshot).collect();
         ready.retain(|device| is_ready(device, args, &snapshot));
@@ -219,8 +218,9 @@ fn candidates(
             let before = named.len();
             named.extend(set.iter().filter(|device| device.is_called(wanted)));
             if named.len() == before {
-                let visible_gpus: Vec<Gpu> = set.iter().map(|device| device.gpu.clone()).collect();
-                return Err(no_such_gpu(&format!("--gpu {wanted}"), &visible_gpus).into());
+                return Err(
+                    no_such_device(("--gpu ", wanted), &snapshot.gpus, &set, visible).into()
+                );
             }
         }
         set.clear();
@@ -267,35 +267,24 @@ fn candidates(
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiting<'a> {
+    args: &'a RunArgs,
     engine: Engine,
-    request: String,
-    /// Whether GPUs that other users' processes use are not ready.
-    excludes_others: bool,
-    timeout: Span,
-    is_quiet: bool,
     shown_at: Option<Instant>,
 }
 
-impl Waiting {
-    fn new(args: &RunArgs, global: &Global, live: &Live, rules: RuleSet) -> anyhow::Result<Self> {
+impl<'a> Waiting<'a> {
+    fn new(
+        args: &'a RunArgs,
+        global: &Global,
+        live: &Live,
+        rules: RuleSet,
+    ) -> anyhow::Result<Self> {
         let mut engine = Engine::new(rules);
         let ask = store::Ask::new(global, Stored::default(), store::MOST_FOR_CHECK);
         // The stored history lets the rules find unused processes without waiting.
         store::feed(&mut engine, live, store::Ask { quiet: true, ..ask })?;
-        let request = match args.wait_free {
-            Some(size) => format!(" with {size} free"),
-            None => String::new(),
-        };
-        let excludes_others = args.wait_free.is_none() && !args.allow_others;
-        Ok(Self {
-            engine,
-            request,
-            excludes_others,
-            timeout: args.timeout,
-            is_quiet: args.quiet,
-            shown_at: None,
-        })
+        Ok(Self { args, engine, shown_at: None })
     }
 
     /// Shows a progress line. On a terminal, updates the line in place; otherwise, prints it once a minute.
@@ -309,12 +298,12 @@ impl Waiting {
         let is_due = self
             .shown_at
             .is_none_or(|shown_at| is_terminal || shown_at.elapsed() >= MESSAGE_INTERVAL);
-        if self.is_quiet || !is_due {
+        if self.args.quiet || !is_due {
             return;
         }
         self.shown_at = Some(Instant::now());
         let waited = Span(Duration::from_secs(waited.as_secs()));
-        let mut text = format!("waiting, {waited} of {}", self.timeout);
+        let mut text = format!("waiting, {waited} of {}", self.args.timeout);
         let mut devices: Vec<ComputeDevice<'_>> = in_set(set, snapshot).collect();
         // List the devices with the most free memory first, because the terminal can be too narrow for all devices.
         devices.sort_by_key(|device| Reverse(device.free_bytes()));
@@ -325,10 +314,14 @@ impl Waiting {
             ));
         }
         let gpus = if count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
-        text.push_str(&format!("; for {gpus}{}", self.request));
+        text.push_str(&format!("; for {gpus}"));
+        if let Some(size) = self.args.wait_free {
+            text.push_str(&format!(" with {size} free"));
+        }
         let has_others =
             |device: ComputeDevice<'_>| computing(&device).any(|row| is_of_others(row, snapshot));
-        if self.excludes_others && in_set(set, snapshot).any(has_others) {
+        let excludes_others = self.args.wait_free.is_none() && !self.args.allow_others;
+        if excludes_others && in_set(set, snapshot).any(has_others) {
             text.push_str(" without other users' processes (or use --allow-others)");
         }
         match terminal_width_of_errors() {
@@ -363,10 +356,11 @@ fn describe_device(
     is_unused: impl Fn(u32) -> bool,
 ) -> String {
     let free = device.free_bytes().map_or("unknown".to_owned(), |free| Bytes(free).to_string());
-    let mut text = format!("{}: {free} free", device.name());
-    for note in device.gpu.claim_text().into_iter().chain(device.refusal()) {
-        text.push_str(&format!(", {note}"));
-    }
+    // The line can be truncated at the width of the terminal, so the reason for waiting comes first.
+    let claims = device.gpu.queue.first().into_iter().chain(&device.gpu.claim);
+    let notes = claims.map(ToString::to_string).chain(device.refusal());
+    let notes: String = notes.map(|note| format!("{note}, ")).collect();
+    let mut text = format!("{}: {notes}{free} free", device.name());
     let mut rows: Vec<&GpuProcess> = device.processes().into_iter().flatten().collect();
     rows.sort_by_key(|row| (!is_unused(row.pid), Reverse(row.used_bytes)));
     for row in rows.iter().take(HOLDERS) {
@@ -387,10 +381,10 @@ mod tests {
 
     use super::*;
     use crate::cli::args::{Cli, Command};
-    use crate::model::Time;
     use crate::model::dice::Dice;
     use crate::model::snapshot::{Claim, Memory, MigDevice};
     use crate::model::testing::rounds;
+    use crate::model::{Gpu, Time};
     use crate::units::GIB;
 
     fn memory(total: u64, free: u64) -> Option<Memory> {
@@ -441,7 +435,8 @@ mod tests {
         assert_eq!(of(&["--gpus", "2"], Some("3,1")), (names(&[3, 1]), 2));
         assert_eq!(of(&["--gpu", "2,0"], None), (names(&[2, 0]), 2));
         assert_eq!(of(&["--gpu", "2,0,2"], Some("0,1,2")), (names(&[2, 0]), 2));
-        assert!(candidates_of(&["--gpu", "2"], &gpus, Some("0,1")).is_err());
+        let hidden = candidates_of(&["--gpu", "2"], &gpus, Some("0,1")).unwrap_err();
+        assert!(hidden.contains("CUDA_VISIBLE_DEVICES=0,1 hides that GPU"), "{hidden}");
         assert!(candidates_of(&["--gpus", "2"], &gpus, Some("0")).is_err());
     }
 

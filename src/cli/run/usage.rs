@@ -115,8 +115,7 @@ impl Usage {
             }
         }
         for error in &snapshot.errors {
-            let whose = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
-            self.note(format!("{whose}{}: {}", error.call, error.error));
+            self.note(error.to_string());
         }
         self.engine.observe(&snapshot);
         let undecided = self.leaks_undecided();
@@ -332,6 +331,22 @@ mod tests {
     use crate::model::snapshot::Memory;
     use crate::recording::RecordingReader;
 
+    /// Returns a snapshot of one GPU with these rows, and of process 7.
+    fn sample(rows: Option<Vec<GpuProcess>>, process: Process) -> Snapshot {
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.gpus = vec![Gpu { processes: rows, ..Gpu::default() }];
+        snapshot.processes = vec![Process { pid: 7, ..process }];
+        snapshot
+    }
+
+    fn row() -> GpuProcess {
+        GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() }
+    }
+
+    fn alive() -> Process {
+        Process { start_ticks: Some(1), ..Process::default() }
+    }
+
     #[test]
     fn a_new_unidentified_process_makes_the_peak_unknown() {
         let mut usage = Usage::new(Config::default().rules);
@@ -341,8 +356,7 @@ mod tests {
             ..Process::default()
         };
         for (pids, is_blind) in [(&[7_u32] as &[u32], false), (&[7], false), (&[7, 8], true)] {
-            let mut snapshot = Snapshot::new(Time::default());
-            snapshot.gpus = vec![Gpu { processes: Some(Vec::new()), ..Gpu::default() }];
+            let mut snapshot = sample(Some(Vec::new()), alive());
             snapshot.processes = pids.iter().map(|&pid| unresolved(pid)).collect();
             usage.observe(snapshot, |_| false);
             assert_eq!(usage.is_blind(), is_blind, "{pids:?}");
@@ -352,13 +366,8 @@ mod tests {
     #[test]
     fn an_unreadable_process_list_is_not_an_empty_one() {
         let mut usage = Usage::new(Config::default().rules);
-        let held = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
-        for processes in [Some(vec![held]), None, Some(vec![held])] {
-            let mut snapshot = Snapshot::new(Time::default());
-            snapshot.gpus = vec![Gpu { processes, ..Gpu::default() }];
-            let start_ticks = Some(1);
-            snapshot.processes = vec![Process { pid: 7, start_ticks, ..Process::default() }];
-            usage.observe(snapshot, |_| true);
+        for rows in [Some(vec![row()]), None, Some(vec![row()])] {
+            usage.observe(sample(rows, alive()), |_| true);
         }
         assert_eq!(usage.gpus()[0].figures.mean_bytes, Some(5));
         assert!(usage.is_blind());
@@ -367,21 +376,14 @@ mod tests {
     #[test]
     fn memory_under_the_pid_of_an_exited_process_is_held() {
         let mut usage = Usage::new(Config::default().rules);
-        let row = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
-        let sample = |process| {
-            let mut snapshot = Snapshot::new(Time::default());
-            snapshot.gpus = vec![Gpu { processes: Some(vec![row]), ..Gpu::default() }];
-            snapshot.processes = vec![Process { pid: 7, ..process }];
-            snapshot
-        };
-        let start_ticks = Some(1);
-        usage.observe(sample(Process { start_ticks, ..Process::default() }), |_| true);
+        usage.observe(sample(Some(vec![row()]), alive()), |_| true);
         let ended = |start_ticks| {
             let (comm, command) = (Some("train".into()), None);
             let known = LastKnown { start_ticks, comm, command, ..LastKnown::default() };
-            sample(Process { last_known: Some(known.into()), ..Process::default() })
+            let ended = Process { last_known: Some(known.into()), ..Process::default() };
+            sample(Some(vec![row()]), ended)
         };
-        let held = usage.held(&ended(start_ticks), |_| false).unwrap();
+        let held = usage.held(&ended(Some(1)), |_| false).unwrap();
         assert_eq!((held.len(), &*held[0].name, held[0].used_bytes), (1, "train", Some(5)));
         assert_eq!(held[0].command, "gpumem explain 7");
         // A process that reuses the pid does not belong to the command.
@@ -391,17 +393,8 @@ mod tests {
     #[test]
     fn memory_allocated_after_the_last_sample_raises_the_peak() {
         let mut usage = Usage::new(Config::default().rules);
-        let row = GpuProcess { pid: 7, used_bytes: Some(5), ..GpuProcess::default() };
-        for rows in [Vec::new(), vec![row]] {
-            let mut snapshot = Snapshot::new(Time::default());
-            let start_ticks = Some(1);
-            snapshot.processes = vec![Process { pid: 7, start_ticks, ..Process::default() }];
-            snapshot.gpus = vec![Gpu { processes: Some(rows), ..Gpu::default() }];
-            match usage.samples {
-                0 => usage.observe(snapshot, |_| true),
-                _ => _ = usage.held(&snapshot, |_| true),
-            }
-        }
+        usage.observe(sample(Some(Vec::new()), alive()), |_| true);
+        usage.held(&sample(Some(vec![row()]), alive()), |_| true);
         assert_eq!(usage.gpus()[0].figures.peak_bytes, Some(5));
     }
 

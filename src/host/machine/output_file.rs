@@ -54,15 +54,9 @@ impl OutputFile {
             return file.map(Self::Open);
         }
         let output = OutputPath::find(path)?;
-        output.check(None)?;
+        output.check()?;
         accessat(&output.folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty())?;
         Ok(Self::Replaced(path.to_owned()))
-    }
-
-    /// Opens a job summary file of a CI system for appending. A job in a container runs as root, but the summary file
-    /// belongs to the user of the CI runner. The file may therefore belong to the owner of its directory.
-    pub fn summary(path: &Path) -> io::Result<Self> {
-        open(path, OFlags::APPEND, 0o666, true).map(Self::Open)
     }
 
     /// Writes the content. The file gets the permissions `mode`. If `mode` is `None`, a replaced file keeps its
@@ -78,16 +72,10 @@ impl OutputFile {
 /// Opens a file for reading and writing with the additional `flags`, or creates it with `mode`. Returns an error if
 /// another user could have chosen the file.
 pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
-    open(path, flags, mode, false)
-}
-
-fn open(path: &Path, flags: OFlags, mode: u32, is_of_directory: bool) -> io::Result<File> {
-    if let Some(file) = open_inherited(path) {
-        return file;
+    match open_inherited(path) {
+        Some(file) => file,
+        None => OutputPath::find(path)?.open(flags, mode),
     }
-    let output = OutputPath::find(path)?;
-    let owner = fstat(&output.folder)?.st_uid;
-    output.open(flags, mode, is_of_directory.then_some(owner))
 }
 
 /// Replaces the content and mode of a file by renaming a temporary file, so that readers see either the old or the
@@ -187,27 +175,27 @@ impl OutputPath {
         Err(Errno::ISDIR.into())
     }
 
-    fn check(&self, other_owner: Option<u32>) -> io::Result<Option<u32>> {
+    fn check(&self) -> io::Result<Option<u32>> {
         let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             stat => stat?,
         };
-        check(&stat, other_owner).map_err(io::Error::other)?;
+        check(&stat).map_err(io::Error::other)?;
         Ok(Some(stat.st_mode & 0o777))
     }
 
-    fn open(&self, flags: OFlags, mode: u32, other_owner: Option<u32>) -> io::Result<File> {
-        self.check(other_owner)?;
+    fn open(&self, flags: OFlags, mode: u32) -> io::Result<File> {
+        self.check()?;
         let always = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = flags | always | OFlags::CLOEXEC;
         let file = openat(&self.folder, &self.name, flags, Mode::from_raw_mode(mode))?;
         // Another user may have replaced the file since the first check.
-        check(&fstat(&file)?, other_owner).map_err(io::Error::other)?;
+        check(&fstat(&file)?).map_err(io::Error::other)?;
         Ok(file.into())
     }
 
     fn replace(&self, content: &[u8], mode: Option<u32>) -> io::Result<()> {
-        let mode = mode.or(self.check(None)?);
+        let mode = mode.or(self.check()?);
         // Two processes can replace the same file simultaneously, so the temporary name contains the pid.
         let name = self.name.as_bytes();
         let mut new = OsString::from(".");
@@ -234,7 +222,7 @@ impl OutputPath {
             .is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
         {
             // A bind mount, as used by container runtimes, cannot be replaced by renaming, so overwrite its content.
-            written = self.open(OFlags::empty(), 0, None).and_then(|mut file| {
+            written = self.open(OFlags::empty(), 0).and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(content)
             });
@@ -263,11 +251,11 @@ fn is_link_ours(link: &Stat, folder: &OwnedFd, above: &[OwnedFd]) -> bool {
             || (is_folder_ours(folder, false) && above.all(|folder| is_folder_ours(folder, true))))
 }
 
-fn check(stat: &Stat, other_owner: Option<u32>) -> Result<(), UnsafeFile> {
+fn check(stat: &Stat) -> Result<(), UnsafeFile> {
     let uid = stat.st_uid;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         Err(UnsafeFile::Irregular)
-    } else if !is_ours(uid) && other_owner != Some(uid) {
+    } else if !is_ours(uid) {
         Err(UnsafeFile::Owner { uid })
     } else if stat.st_nlink > 1 {
         Err(UnsafeFile::HardLinks)

@@ -67,50 +67,45 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
     Some(format!("{why}; try again when it is idle"))
 }
 
-/// A target, the result of the probe before the request, and the outcome.
+/// A target and its outcome.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct ProbedTarget {
+pub struct PlannedTarget {
     #[serde(flatten)]
     pub target: Target,
-    /// Evidence that the target is idle and can be asked. Contains untrusted text: escape it for a terminal.
+    /// Evidence from the probe of `gpumem release` that the target is idle and can be asked; otherwise `null`.
+    /// Contains untrusted text: escape it for a terminal.
     pub proved: Option<Arc<str>>,
-    /// Outcome for the target, also if the probe shows that the target cannot be asked; `null` if the plan was not
-    /// completed for the target.
+    /// Outcome for the target, also if a probe shows that the target cannot be asked; `null` if the plan was not
+    /// carried out or not completed for the target.
     pub outcome: Option<Outcome>,
 }
 
-impl ProbedTarget {
-    fn new(target: Target, answer: Option<ReleaseAnswer>) -> Self {
-        let (proved, outcome) = match answer {
-            Some(Ok(report)) => (report.why, None),
-            Some(Err(error)) => (None, Some(Outcome::of_release(&error))),
-            None => {
-                let why = "could not determine in time whether it is idle; nothing was sent".into();
-                (None, Some(Outcome::TimedOut { why }))
-            }
-        };
-        Self { target, proved, outcome }
+impl PlannedTarget {
+    pub fn new(target: Target) -> Self {
+        Self { target, proved: None, outcome: None }
     }
 
-    /// Returns whether the target must still be asked: the probe did not determine the outcome.
+    /// Returns whether the plan must still be carried out for the target: a probe did not determine the outcome.
     pub fn is_due(&self) -> bool {
         self.outcome.is_none()
     }
 }
 
-/// Probes whether each target is idle and can be asked, several targets at a time. Changes nothing.
-pub fn probe_targets(targets: Vec<Target>) -> Vec<ProbedTarget> {
-    let mut all = Vec::with_capacity(targets.len());
-    let mut remaining = targets.into_iter().peekable();
-    while remaining.peek().is_some() {
-        let batch: Vec<Target> = remaining.by_ref().take(MAX_PROBES).collect();
-        let probes: Vec<_> = batch.iter().map(begin_probe).collect();
-        for (target, probe) in batch.into_iter().zip(probes) {
-            let answer = probe.and_then(|probe| probe.within(PROBE_TIME).ok());
-            all.push(ProbedTarget::new(target, answer));
+/// Probes whether each target is idle and can be asked, several targets at a time. Changes no process.
+pub fn probe_targets(targets: &mut [PlannedTarget]) {
+    for batch in targets.chunks_mut(MAX_PROBES) {
+        let probes: Vec<_> = batch.iter().map(|planned| begin_probe(&planned.target)).collect();
+        for (planned, probe) in batch.iter_mut().zip(probes) {
+            match probe.and_then(|probe| probe.within(PROBE_TIME).ok()) {
+                Some(Ok(report)) => planned.proved = report.why,
+                Some(Err(error)) => planned.outcome = Some(Outcome::of_release(&error)),
+                None => {
+                    let why = "could not determine in time whether it is idle; nothing was sent";
+                    planned.outcome = Some(Outcome::TimedOut { why: why.into() });
+                }
+            }
         }
     }
-    all
 }
 
 fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {

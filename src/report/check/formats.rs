@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
+use super::{CheckOutcome, CheckReport, TextLook, fold, write_finding};
 use crate::model::finding::Finding;
 use crate::model::{Severity, Time};
-use crate::report::github::{Level, annotation};
-use crate::report::junit::{Case, CaseResult, Suite};
+use crate::report::ci::{Case, CaseResult, Failure, Level, Suite, annotation};
 use crate::report::style::Style;
 use crate::units::{Bytes, number_of};
 
@@ -45,8 +44,9 @@ impl CheckReport {
             out += &annotation(level, &title, &paragraph(&equal));
         }
         for case in self.gates() {
-            if let CaseResult::Failed { text, .. } | CaseResult::Error { text, .. } = case.result {
-                out += &annotation(Level::Error, &format!("{NAME}: {}", case.name), &text);
+            if let CaseResult::Failed(failure) | CaseResult::Error(failure) = case.result {
+                let title = format!("{NAME}: {}", case.name);
+                out += &annotation(Level::Error, &title, &failure.text);
             }
         }
         out + &self.summary() + "\n"
@@ -58,14 +58,15 @@ impl CheckReport {
         let found: Vec<&Finding> = self.active_findings().filter(fails).collect();
         let undecided = self.undecided.iter().find(|undecided| *undecided.rule == *rule);
         let result = match (found.first(), undecided) {
-            (Some(first), _) => CaseResult::Failed {
-                kind: first.kind.to_string(),
-                message: match found.len() {
+            (Some(first), _) => {
+                let message = match found.len() {
                     1 => first.message.to_string(),
                     more => format!("{} (and {} more)", first.message, more - 1),
-                },
-                text: fold(found.into_iter()).iter().map(|equal| paragraph(equal)).collect(),
-            },
+                };
+                let kind = first.kind.name();
+                let text = fold(found.into_iter()).iter().map(|equal| paragraph(equal)).collect();
+                CaseResult::Failed(Failure { kind, message, text })
+            }
             (None, Some(undecided)) => CaseResult::Skipped(undecided.reason.clone()),
             (None, None) => CaseResult::Passed,
         };
@@ -78,7 +79,7 @@ impl CheckReport {
             let name = format!("{} on GPU {}", limit.limit, limit.gpu);
             let result = match limit.exceeded {
                 Some(false) => CaseResult::Passed,
-                Some(true) => failed("limit", limit.to_string()),
+                Some(true) => failed("limit", limit.to_string(), limit.to_string()),
                 None => CaseResult::Skipped("not known".to_owned()),
             };
             cases.push(case("limit", name, result));
@@ -92,7 +93,10 @@ impl CheckReport {
             let name = format!("{} free on {on}", Bytes(wait.wanted_bytes));
             let result = match wait.satisfied {
                 true => CaseResult::Passed,
-                false if wait.gpu.is_some() => failed("wait-free", wait.to_string()),
+                false if wait.gpu.is_some() => {
+                    let text = format!("{wait}\n{}", self.holders_text(Style::default()));
+                    failed("wait-free", wait.to_string(), text)
+                }
                 false => CaseResult::Skipped("not known".to_owned()),
             };
             let seconds = wait.waited_seconds;
@@ -102,23 +106,17 @@ impl CheckReport {
             let lines: Vec<String> = new.iter().map(ToString::to_string).collect();
             let result = match lines.len() {
                 0 => CaseResult::Passed,
-                count => CaseResult::Failed {
-                    kind: "baseline".to_owned(),
-                    message: number_of(count, "new holder"),
-                    text: lines.join("\n"),
-                },
+                count => failed("baseline", number_of(count, "new holder"), lines.join("\n")),
             };
             cases.push(case("baseline", "no new holders".to_owned(), result));
         }
         let result = match self.status {
             CheckOutcome::Ok | CheckOutcome::Findings => CaseResult::Passed,
             CheckOutcome::Error => {
-                let lines: Vec<String> = self.errors.iter().map(error_line).collect();
-                CaseResult::Error {
-                    kind: "error".to_owned(),
-                    message: lines.first().cloned().unwrap_or_else(|| self.summary()),
-                    text: if lines.is_empty() { self.summary() } else { lines.join("\n") },
-                }
+                let lines: Vec<String> = self.errors.iter().map(ToString::to_string).collect();
+                let lines = if lines.is_empty() { vec![self.summary()] } else { lines };
+                let (message, text) = (lines[0].clone(), lines.join("\n"));
+                CaseResult::Error(Failure { kind: "error", message, text })
             }
         };
         cases.push(case("check", "measured".to_owned(), result));
@@ -130,8 +128,8 @@ fn case(class: &str, name: String, result: CaseResult) -> Case {
     Case { class: format!("gpumem.{class}"), name, seconds: 0.0, result }
 }
 
-fn failed(kind: &str, message: String) -> CaseResult {
-    CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
+fn failed(kind: &'static str, message: String, text: String) -> CaseResult {
+    CaseResult::Failed(Failure { kind, message, text })
 }
 
 fn paragraph(equal: &[&Finding]) -> String {

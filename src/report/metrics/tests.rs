@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::finding::{Evidence, Kind, Severity};
-use crate::model::snapshot::Slurm;
 use crate::reclaim::testing;
 use crate::rules::leak::LeakEvidence;
 
@@ -10,7 +9,7 @@ fn snapshot(json: &str) -> Snapshot {
     serde_json::from_str(json).unwrap()
 }
 
-fn page(snapshot: &Snapshot) -> String {
+fn page_of(snapshot: &Snapshot) -> String {
     page_with(snapshot, &[])
 }
 
@@ -27,9 +26,7 @@ fn page_with(snapshot: &Snapshot, findings: &[Finding]) -> String {
         idle_since: &|_, _| None,
         is_live: true,
     };
-    let page = openmetrics(&input).unwrap();
-    assert!(page.ends_with("# EOF\n"));
-    classic(&page)
+    page(&input)
 }
 
 /// Returns a metric's samples, without the metric name.
@@ -51,7 +48,7 @@ fn unknown_values_are_absent_and_a_lost_gpu_is_down() {
          "stale_seconds":20,"processes":[{"pid":9,"type":"compute","used_bytes":30}]}],
         "errors":[{"call":"nvmlDeviceGetMemoryInfo","gpu":1,"error":"lost"}]}"#,
     );
-    let page = page(&snapshot);
+    let page = page_of(&snapshot);
     let up = samples(&page, "gpumem_gpu_up");
     let ends: Vec<&str> = up.iter().map(|sample| &sample[sample.len() - 3..]).collect();
     assert_eq!(ends, ["1.0", "0.0", "0.0"]);
@@ -79,61 +76,13 @@ fn names_are_truncated_and_escaped_without_arguments() {
         "processes":[{{"pid":7,"type":"compute","used_bytes":30}}]}}],
         "processes":[{{"pid":7,"start_ticks":1,"executable":"/opt/{name}","command":["x","--password=hunter2"]}}]}}"#
     );
-    let page = page(&snapshot(&json));
+    let page = page_of(&snapshot(&json));
     let held = samples(&page, "gpumem_process_memory_bytes");
     assert_eq!(held.len(), 1, "line breaks are escaped: {page}");
     assert!(held[0].contains(r#"command="é\"\né\"\n"#), "{held:?}");
     let command = held[0].split("command=\"").nth(1).unwrap().split("\",slurm_job").next().unwrap();
     assert!(command.replace("\\n", "\n").replace("\\\"", "\"").len() <= NAME_BYTES_MAX);
     assert!(!page.contains("hunter2"));
-}
-
-#[test]
-fn process_series_are_limited_and_the_rest_is_summed() {
-    let mut snapshot = snapshot(
-        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
-        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"processes":[]}]}"#,
-    );
-    let row: GpuProcess =
-        serde_json::from_str(r#"{"pid":1,"type":"compute","used_bytes":1}"#).unwrap();
-    let rows = (1..=10_000).map(|pid| {
-        let mut row = row;
-        (row.pid, row.used_bytes) = (pid, Some(u64::from(pid)));
-        row
-    });
-    snapshot.gpus[0].processes = Some(rows.collect());
-    let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
-    let all = (10_000.0 * 10_001.0) / 2.0;
-    // The sums of each user and job are exact, although only the largest processes have their own series.
-    let owned = |pid: u32| Process {
-        pid,
-        start_ticks: Some(1),
-        user: Some(["ann", "ben", "chen"][pid as usize % 3].into()),
-        slurm: pid
-            .is_multiple_of(2)
-            .then(|| Slurm { job_id: Some("812".into()), ..Slurm::default() }.into()),
-        ..Process::default()
-    };
-    snapshot.processes = (1..=10_000).map(owned).collect();
-    let grouped = page(&snapshot);
-    let held = samples(&grouped, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), PROCESSES_MAX + 6);
-    assert_eq!(samples(&grouped, "gpumem_process_series_dropped"), [" 9488.0"]);
-    let sum_of = |label: &str| {
-        held.iter().filter(|line| line.contains(label)).map(|line| value(line)).sum::<f64>()
-    };
-    let users = ["ann", "ben", "chen"].map(|user| sum_of(&format!("user=\"{user}\"")));
-    assert_eq!(users, [3, 1, 2].map(|first| f64::from((first..=10_000).step_by(3).sum::<u32>())));
-    assert_eq!(sum_of("slurm_job=\"812\""), 5_000.0 * 5_001.0);
-    // If each process has a different user, the number of series is limited as well.
-    for process in &mut snapshot.processes {
-        process.user = Some(format!("u{}", process.pid).into());
-    }
-    let page = page(&snapshot);
-    let held = samples(&page, "gpumem_process_memory_bytes");
-    assert_eq!(held.len(), 2 * PROCESSES_MAX + 1);
-    assert_eq!(held.iter().map(|line| value(line)).sum::<f64>(), all);
-    assert!(held.iter().any(|line| line.contains("user=\"(others)\"")));
 }
 
 #[test]
@@ -164,26 +113,6 @@ fn a_process_in_two_mig_instances_has_two_series() {
 }
 
 #[test]
-fn clocks_errors_and_throughput_have_base_units() {
-    let snapshot = snapshot(
-        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,"processes":[],
-        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},"sm_clock_mhz":1980,"ecc_uncorrected_errors":2,
-        "throttle_reasons":["sw power cap"],"pcie_sent_bytes_per_second":3000},
-        {"index":1,"processes":[],"memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60}}]}"#,
-    );
-    let page = page(&snapshot);
-    for (metric, expected) in [
-        ("gpumem_gpu_clock_hertz", r#",clock="sm"} 1980000000.0"#),
-        ("gpumem_gpu_throttled", r#",reason="sw power cap"} 1.0"#),
-        ("gpumem_gpu_ecc_uncorrected_errors_total", "} 2.0"),
-        ("gpumem_gpu_pcie_bytes_per_second", r#",direction="sent"} 3000.0"#),
-    ] {
-        let expected = format!(r#"{{gpu="0",uuid=""{expected}"#);
-        assert_eq!(samples(&page, metric), [expected]);
-    }
-}
-
-#[test]
 fn labels_name_the_pod_and_use_the_uid_without_a_user_name() {
     let snapshot = snapshot(
         r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
@@ -206,12 +135,17 @@ fn labels_name_the_pod_and_use_the_uid_without_a_user_name() {
 }
 
 #[test]
-fn finding_series_are_limited_to_the_worst_findings() {
-    let snapshot =
-        snapshot(r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[]}"#);
+fn series_are_limited_to_the_largest_processes_and_worst_findings() {
+    let mut snapshot = snapshot(
+        r#"{"schema":"gpumem.snapshot/1","time":"2026-11-20T12:00:00Z","gpus":[{"index":0,
+        "memory":{"total_bytes":100,"used_bytes":40,"free_bytes":60},
+        "processes":[{"pid":1,"type":"compute","used_bytes":1}]}]}"#,
+    );
+    let rows = snapshot.gpus[0].processes.as_mut().unwrap();
+    let row = rows.remove(0);
+    rows.extend((1..=10_000).map(|pid| GpuProcess { pid, used_bytes: Some(pid.into()), ..row }));
     let finding = |pid: u32| {
-        let process = Process { pid, ..Process::default() };
-        let mut finding = testing::finding(Kind::Idle, &process);
+        let mut finding = testing::finding(Kind::Idle, &Process { pid, ..Process::default() });
         let used_bytes = Some(u64::from(pid));
         (finding.memory_bytes, finding.severity) = (used_bytes, Severity::Warning);
         finding.gpus = vec![FindingGpu { index: 0, uuid: None, used_bytes }];
@@ -220,10 +154,15 @@ fn finding_series_are_limited_to_the_worst_findings() {
     let mut findings: Vec<Finding> = (1..=10_000).map(finding).collect();
     findings[0].severity = Severity::Critical;
     let page = page_with(&snapshot, &findings);
+    let held = samples(&page, "gpumem_process_memory_bytes");
+    assert_eq!(held.len(), PROCESSES_MAX);
+    assert!(held[0].contains("pid=\"10000\""));
     let active = samples(&page, "gpumem_finding_active");
     assert_eq!(active.len(), FINDINGS_MAX);
     assert!(active[0].contains("pid=\"1\"") && active[1].contains("pid=\"10000\""));
-    assert_eq!(samples(&page, "gpumem_finding_series_dropped"), [" 9488.0"]);
+    for metric in ["gpumem_process_series_dropped", "gpumem_finding_series_dropped"] {
+        assert_eq!(samples(&page, metric), [" 9488.0"]);
+    }
 }
 
 #[test]
@@ -247,15 +186,4 @@ fn equal_labels_are_one_series_and_a_two_gpu_leak_has_no_rate() {
     assert_eq!(figures(&[leak.clone(), leak.clone()]), [1, 1, 1]);
     leak.gpus.push(FindingGpu { index: 1, ..leak.gpus[0].clone() });
     assert_eq!(figures(&[leak]), [2, 0, 0]);
-}
-
-#[test]
-fn the_classic_format_declares_counters_by_sample_name() {
-    let page = "# HELP gpumem_waste_byte_seconds What it cost\n# TYPE gpumem_waste_byte_seconds counter\n\
-                gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n# EOF\n";
-    assert_eq!(
-        classic(page),
-        "# HELP gpumem_waste_byte_seconds_total What it cost\n# TYPE gpumem_waste_byte_seconds_total counter\n\
-         gpumem_waste_byte_seconds_total{kind=\"idle\"} 1.0\n# TYPE gpumem_gpu_up gauge\n"
-    );
 }

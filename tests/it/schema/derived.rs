@@ -1,13 +1,11 @@
 //! Derives the schemas from the types that gpumem writes, and from their documentation.
 
-use gpumem::api::cli::SchemaName;
 use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
 use gpumem::api::report::explain::ExplainPage;
 use gpumem::api::report::hosts::HostsReport;
 use gpumem::api::report::reap::{ReapHistory, ReapReport};
-use gpumem::api::report::release::ReleaseDocument;
 use gpumem::api::report::run::RunReport;
 use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;
@@ -15,18 +13,18 @@ use schemars::generate::{Contract, SchemaSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-pub(crate) fn schema(name: SchemaName) -> String {
+pub(crate) fn schema(name: &str) -> String {
     match name {
-        SchemaName::Check => written::<CheckReport>(),
-        SchemaName::Doctor => written::<DoctorReport>(),
-        SchemaName::Explain => written::<ExplainPage>(),
-        SchemaName::History => written::<ReapHistory>(),
-        SchemaName::Hosts => written::<HostsReport>(),
-        SchemaName::Reap => written::<ReapReport>(),
-        SchemaName::Release => written::<ReleaseDocument>(),
-        SchemaName::Run => written::<RunReport>(),
-        SchemaName::Snapshot => read::<Snapshot>(),
-        SchemaName::Totals => written::<TotalsReport>(),
+        "check" => written::<CheckReport>(),
+        "doctor" => written::<DoctorReport>(),
+        "explain" => written::<ExplainPage>(),
+        "history" => written::<ReapHistory>(),
+        "hosts" => written::<HostsReport>(),
+        "reap" => written::<ReapReport>(),
+        "run" => written::<RunReport>(),
+        "snapshot" => read::<Snapshot>(),
+        "totals" => written::<TotalsReport>(),
+        _ => panic!("schema {name} is not derived"),
     }
 }
 

@@ -1,35 +1,24 @@
 //! Runs the notify command, which receives a finding as JSON on standard input.
 //!
 //! The command runs without a shell or a terminal, and with a time limit. gpumem discards the command's standard
-//! output, and prints the first lines of its standard error. When the command exits or times out, gpumem kills the
-//! command's process group. The functions in this module block until the command exits.
+//! output; its standard error is gpumem's, so that the service manager logs it. When the command exits or times out,
+//! gpumem kills the command's process group. The functions in this module block until the command exits.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::PathBuf;
-use std::process::{ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::service;
 use crate::cli::config::prove_command;
-use crate::cli::warn;
 use crate::host::NotOurs;
 use crate::subprocess::Subprocess;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Interval between checks for the end of the output, and pause after each read beyond [`MOST_KEPT_BYTES`].
-const PAUSE: Duration = Duration::from_millis(20);
-/// Maximum number of bytes kept from standard error.
-const MOST_KEPT_BYTES: usize = 4 << 10;
-/// Maximum number of printed lines. Further output is read and discarded, so that the command does not block.
-const MOST_LINES: usize = 16;
-const CHUNK_BYTES: usize = 16 << 10;
-/// Time limit for reading the remaining output after the command has exited.
-const LAST_WORDS: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyError {
@@ -57,46 +46,14 @@ pub(super) fn run(
     input: &[u8],
     deadline: Duration,
 ) -> Result<(), NotifyError> {
-    let (done, lines) = run_and_read(command, input, deadline);
-    let program = command.first().map_or("", |program| program);
-    for line in lines {
-        warn(&format!("{program}: {line}"));
-    }
-    done
-}
-
-/// Runs a command. Also returns the first lines of standard error.
-fn run_and_read(
-    command: &[Arc<str>],
-    input: &[u8],
-    deadline: Duration,
-) -> (Result<(), NotifyError>, Vec<String>) {
-    let mut subprocess = match start(command, input) {
-        Ok(subprocess) => subprocess,
-        Err(error) => return (Err(error), Vec::new()),
-    };
-    let stderr = subprocess.child.stderr.take();
-    let output = Arc::new(Mutex::new(CommandOutput::default()));
-    let kept = Arc::clone(&output);
-    // Do not join this thread, because a descendant in another session can keep the pipe open after the command was
-    // killed.
-    let reading = thread::Builder::new().name("notify-stderr".to_owned());
-    let reading = reading.spawn(move || stderr.into_iter().for_each(|pipe| read(pipe, &kept)));
+    let mut subprocess = start(command, input)?;
     let program = Arc::clone(&command[0]);
-    let done = match subprocess.wait(deadline) {
+    match subprocess.wait(deadline) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(NotifyError::Failed { program, status }),
         Ok(None) => Err(NotifyError::Hangs { program, deadline }),
         Err(cause) => Err(NotifyError::Run { program, cause }),
-    };
-    drop(subprocess);
-    let ended = Instant::now();
-    while reading.as_ref().is_ok_and(|thread| !thread.is_finished()) && ended.elapsed() < LAST_WORDS
-    {
-        thread::sleep(PAUSE);
     }
-    let lines = output.lock().unwrap_or_else(PoisonError::into_inner).lines();
-    (done, lines)
 }
 
 fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> {
@@ -109,7 +66,7 @@ fn start(command: &[Arc<str>], input: &[u8]) -> Result<Subprocess, NotifyError> 
             .args(command[1..].iter().map(|argument| &**argument))
             .stdin(stdin)
             .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::inherit());
         for name in service::VARIABLES {
             spawning.env_remove(name);
         }
@@ -126,52 +83,12 @@ fn stdin(input: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// Reads standard error until all writers have closed the pipe.
-fn read(mut pipe: ChildStderr, output: &Mutex<CommandOutput>) {
-    let mut bytes = [0; CHUNK_BYTES];
-    while let Ok(length @ 1..) = pipe.read(&mut bytes) {
-        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-        output.append(&bytes[..length]);
-        let is_full = output.kept.len() == MOST_KEPT_BYTES;
-        drop(output);
-        // Slow down a command that writes without end.
-        if is_full {
-            thread::sleep(PAUSE);
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct CommandOutput {
-    kept: Vec<u8>,
-    is_cut: bool,
-}
-
-impl CommandOutput {
-    fn append(&mut self, bytes: &[u8]) {
-        let room = MOST_KEPT_BYTES - self.kept.len();
-        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        self.is_cut |= bytes.len() > room;
-    }
-
-    /// Returns the first lines. If output was discarded, the last line says so.
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8_lossy(&self.kept);
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-        if lines.len() > MOST_LINES || self.is_cut {
-            lines.truncate(MOST_LINES);
-            lines
-                .push("… (more output is not shown; run the command by hand to see it)".to_owned());
-        }
-        lines
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+    use std::{fs, thread};
+
     use super::*;
-    use std::fs;
 
     fn command_words(words: &[&str]) -> Vec<Arc<str>> {
         words.iter().map(|&word| word.into()).collect()
@@ -190,6 +107,9 @@ mod tests {
         let literal =
             command_words(&["/bin/sh", "-c", "test \"$1\" = '$(id); \"'", "x", "$(id); \""]);
         run(&literal, b"{}", DEADLINE).unwrap();
+        // The command cannot reach the service manager.
+        let command = command_words(&["/bin/sh", "-c", "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\""]);
+        run(&command, b"{}", DEADLINE).unwrap();
     }
 
     #[test]
@@ -208,26 +128,29 @@ mod tests {
         state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
     }
 
+    /// Returns whether a process ends within a minute.
+    fn ends(pid: &str) -> bool {
+        let begun = Instant::now();
+        while is_running(pid.trim()) && begun.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        !is_running(pid.trim())
+    }
+
     #[test]
     fn a_hanging_command_is_killed_with_its_process_group() {
         let folder = tempfile::tempdir().unwrap();
         let script = "cd \"$1\" || exit; echo $$ > own
             sh -c 'echo $$ > child; exec sleep 1000' &
-            yes & exec yes >&2";
+            yes & exec yes";
         let command =
             command_words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
-        let (done, lines) = run_and_read(&command, b"{}", Duration::from_secs(5));
+        let done = run(&command, b"{}", Duration::from_secs(5));
         assert!(matches!(done, Err(NotifyError::Hangs { .. })), "{done:?}");
         for name in ["own", "child"] {
             let pid = fs::read_to_string(folder.path().join(name)).unwrap();
-            let begun = Instant::now();
-            while is_running(pid.trim()) && begun.elapsed() < Duration::from_secs(60) {
-                thread::sleep(PAUSE);
-            }
-            assert!(!is_running(pid.trim()), "{name} is still running");
+            assert!(ends(&pid), "{name} is still running");
         }
-        assert_eq!(lines.len(), MOST_LINES + 1);
-        assert!(lines[MOST_LINES].starts_with("… (more"), "{lines:?}");
     }
 
     #[test]
@@ -236,30 +159,18 @@ mod tests {
         let script = "cd \"$1\" || exit; sleep 1000 & echo $! > child
             setsid sh -c 'echo $$ > daemon; exec sleep 1000' &
             while ! [ -s daemon ]; do sleep 0.01; done
-            cut -d' ' -f6,7 /proc/$$/stat > session; echo $$ 0 >> session; echo it went >&2";
+            cut -d' ' -f6,7 /proc/$$/stat > session; echo $$ 0 >> session";
         let command =
             command_words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
-        let (done, lines) = run_and_read(&command, b"{}", DEADLINE);
-        done.unwrap();
-        assert_eq!(lines, ["it went"]);
+        run(&command, b"{}", DEADLINE).unwrap();
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
         let session = read("session");
         let (is, expected) = session.trim().split_once('\n').unwrap();
         assert_eq!(is, expected, "its own session, without a terminal");
         let (child, daemon) = (read("child"), read("daemon"));
-        let begun = Instant::now();
-        while is_running(child.trim()) && begun.elapsed() < Duration::from_secs(60) {
-            thread::sleep(PAUSE);
-        }
-        assert!(!is_running(child.trim()), "{child} is still running");
+        assert!(ends(&child), "{child} is still running");
         assert!(is_running(daemon.trim()), "{daemon} was killed");
         let killed = Command::new("kill").args(["-9", daemon.trim()]).status();
         assert!(killed.unwrap().success());
-    }
-
-    #[test]
-    fn the_command_cannot_reach_the_service_manager() {
-        let command = command_words(&["/bin/sh", "-c", "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\""]);
-        run(&command, b"{}", DEADLINE).unwrap();
     }
 }
