@@ -20,22 +20,69 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-mod gpu;
 pub mod http;
 pub mod jupyter;
-mod machine;
-mod owner;
-mod proc;
 mod secrets;
 #[cfg(test)]
 pub(crate) mod testing;
 
+mod gpu {
+    pub(super) mod claim_queue;
+    pub(super) mod claims;
+    pub(super) mod driver;
+    pub(super) mod gpu_files;
+    pub(super) mod holders;
+    pub(super) mod mapped_devices;
+}
+
+mod machine {
+    pub(super) mod available_memory;
+    pub(super) mod clocks;
+    pub(super) mod mounts;
+    pub(super) mod output_file;
+    pub(super) mod ownership;
+    pub(super) mod rights;
+}
+
+mod owner {
+    pub(super) mod above;
+    pub(super) mod cgroup;
+    pub(super) mod names;
+    pub(super) mod place;
+    pub(super) mod reservations;
+    pub(super) mod users;
+}
+
+mod proc {
+    pub(super) mod cmdline;
+    pub(super) mod entry;
+    pub(super) mod environ;
+    pub(super) mod environment;
+    pub(super) mod folder;
+    pub(super) mod framework;
+    pub(super) mod guarded;
+    pub(super) mod memory_reader;
+    pub(super) mod notebook;
+    pub(super) mod opened_process;
+    pub(super) mod parent;
+    pub(super) mod processes;
+    pub(super) mod relatives;
+    pub(super) mod sockets;
+    pub(super) mod stat;
+    pub(super) mod status;
+    pub(super) mod traffic;
+    pub(super) mod tree;
+    pub(super) mod usage;
+    pub(super) mod visit;
+}
+
 pub use gpu::claims::{CannotClaim, Claims, is_claim_folder_valid};
+pub use gpu::driver::{
+    KernelModule, MpsDaemons, PciGpu, read_driver_gpus, read_kernel_module, read_mps_daemons,
+    read_own_mapped_file, read_pci_gpus,
+};
 pub use gpu::gpu_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
-pub use gpu::kernel_module::{KernelModule, read_kernel_module};
-pub use gpu::mps::{MpsDaemons, read_mps_daemons};
-pub use gpu::pci::{PciGpu, read_driver_gpus, read_pci_gpus};
 pub use machine::available_memory::read_available_memory;
 pub use machine::clocks::{
     Clocks, Platform, read_boot_time, read_clocks, read_host, read_platform, read_time,
@@ -56,7 +103,6 @@ pub use proc::guarded::{
     Guarded, ListedProcess, Ourselves, descends_from, read_all, read_guarded, read_ourselves,
     read_signal_masks, read_state, read_wait_channel,
 };
-pub use proc::mapped::read_own_mapped_file;
 pub use proc::memory_reader::{read_memory_by_child, serves_memory};
 pub use proc::notebook::parse_kernel;
 pub use proc::processes::Processes;

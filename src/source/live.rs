@@ -147,7 +147,7 @@ impl Live {
         // Notebook servers are slow, so their data is requested first and collected last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
-        snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
+        snapshot.reservations = self.reservations.refresh(now_ns, snapshot, &self.holders);
         self.notebooks.join(&mut snapshot.processes);
     }
 
@@ -194,7 +194,7 @@ impl Live {
         };
         let mut processes = sample.processes;
         let now_ns = host::read_clocks().boottime_ns;
-        self.holders.fill_descendants(&mut processes, |pid| self.processes.ticks(pid), now_ns);
+        self.holders.fill_descendants(&mut processes, |pid| self.processes.usage(pid), now_ns);
         self.processes.fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|process| is_listed(process.pid)) {
             let named = self.named.get_mut(process.pid);

@@ -31,9 +31,9 @@ use crate::host::gpu::claim_queue::{Place, read_places, take_place};
 use crate::host::machine::clocks::read_clocks;
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::owner::users::Users;
+use crate::host::proc::folder::read_start;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::guarded::read_ancestors;
-use crate::host::proc::small_file::read_start;
 use crate::model::snapshot::{Claim, Gpu};
 
 /// Overrides [`FOLDER`] in a container that mounts the host's sysfs elsewhere.

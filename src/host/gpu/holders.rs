@@ -33,9 +33,8 @@ use crate::host::Roots;
 use crate::host::gpu::gpu_files::holds_gpu_file;
 use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, start_search};
 use crate::host::proc::folder::{Folder, MAX_PROCESSES, ProcEntry, if_readable, is_gone};
-use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
-use crate::host::proc::thread::find_remaining_thread;
-use crate::host::proc::tree::Tree;
+use crate::host::proc::stat::{STAT_BYTES, find_remaining_thread, parse_stat};
+use crate::host::proc::tree::{Tree, WatchedUsage};
 use crate::model::Process;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -159,7 +158,7 @@ impl Holders {
             }
         }
         if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
-            self.tree.update(&proc, &listing);
+            self.tree.update(&proc, &listing, boottime_ns);
             let is_full_read = listing.len() < MAX_PROCESSES;
             let is_complete = self.read_due(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_complete {
@@ -180,7 +179,7 @@ impl Holders {
     /// Lists /proc if a listing is due, but reads no file descriptors. Used on machines without GPU device files.
     pub fn refresh_tree(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_if_due(boottime_ns) {
-            self.tree.update(&proc, &listing);
+            self.tree.update(&proc, &listing, boottime_ns);
         }
     }
 
@@ -188,7 +187,7 @@ impl Holders {
     pub fn fill_descendants(
         &mut self,
         processes: &mut [Process],
-        watched: impl Fn(u32) -> Option<Ticks>,
+        watched: impl Fn(u32) -> Option<WatchedUsage>,
         boottime_ns: u64,
     ) {
         let is_new = |process: &Process| {
@@ -199,7 +198,7 @@ impl Holders {
         if processes.iter().any(is_new)
             && let Ok((proc, listing)) = self.list()
         {
-            self.tree.update(&proc, &listing);
+            self.tree.update(&proc, &listing, boottime_ns);
         }
         let proc = Folder::list(&self.roots.proc).ok();
         self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
@@ -299,35 +298,31 @@ impl Holders {
     }
 
     /// Returns whether a process holds a device file, and how many of its file descriptors were read. Returns an
-    /// error only if gpumem has reached its limit on open files.
+    /// error only if gpumem has reached its limit on open files. The tree must be up to date.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
-        let mut content = [0; STAT_BYTES];
-        let stat = match proc.stat_of(pid, &mut content) {
-            Ok(length) => parse_stat(&content[..length]),
-            Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
-            Err(errno) => if_readable(Err(errno))?,
-        };
-        let mut thread = None;
-        match stat {
-            Some(stat) if stat.is_kernel_thread => return Ok((HolderState::Kernel, 0)),
-            Some(stat) if stat.is_exiting => {
-                let folder = Folder::open(&self.roots.proc, pid).ok();
-                thread = folder.and_then(|folder| find_remaining_thread(&folder, &stat));
-                if thread.is_none() {
-                    return Ok((HolderState::Free, 0));
-                }
-            }
-            _ => {}
+        if self.tree.nodes().get(&pid).is_some_and(|node| node.is_kernel) {
+            return Ok((HolderState::Kernel, 0));
         }
-        let descriptors = match &thread {
-            Some(thread) => thread.folder.folder(c"fd"),
-            None => proc.descriptors_of(pid),
+        let read = |descriptors: io::Result<Folder>| match descriptors {
+            Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev),
+            Err(errno) if is_gone(errno) => Ok((Some(false), 0)),
+            Err(errno) => Ok((if_readable(Err(errno))?, 0)),
         };
-        let (holds, read_count) = match descriptors {
-            Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev)?,
-            Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
-            Err(errno) => (if_readable(Err(errno))?, 0),
-        };
+        let (mut holds, mut read_count) = read(proc.descriptors_of(pid))?;
+        if holds != Some(true) && read_count == 0 {
+            // The files of an exiting process are visible only through another thread, if there is one.
+            let mut content = [0; STAT_BYTES];
+            let stat = match proc.stat_of(pid, &mut content) {
+                Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
+                length => if_readable(length)?.and_then(|length| parse_stat(&content[..length])),
+            };
+            if let Some(stat) = stat.filter(|stat| stat.is_exiting) {
+                let folder = Folder::open(&self.roots.proc, pid).ok();
+                let thread = folder.and_then(|folder| find_remaining_thread(&folder, &stat));
+                let Some(thread) = thread else { return Ok((HolderState::Free, 0)) };
+                (holds, read_count) = read(thread.folder.folder(c"fd"))?;
+            }
+        }
         let verdict = match holds {
             Some(true) => HolderState::Holds,
             Some(false) => HolderState::Free,

@@ -16,6 +16,7 @@ use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::Files;
 use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::framework::mapped_path;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
 /// Maximum number of bytes read from a `maps` file. About 40,000 lines fit.
@@ -84,14 +85,8 @@ fn read_mapped(
 fn parse_mapped(bytes: &[u8], dev: &Path) -> Vec<Arc<str>> {
     let mut files = Files::under(dev);
     // The last line may be truncated, so skip it unless it ends with a newline.
-    let lines = bytes.split_inclusive(|&byte| byte == b'\n');
-    for line in lines.filter_map(|line| line.strip_suffix(b"\n")) {
-        // The fields before the path contain no slash. The kernel writes a newline in a path as `\012`.
-        if let Some(start) = line.iter().position(|&byte| byte == b'/') {
-            let path = &line[start..];
-            files.add(path.strip_suffix(b" (deleted)").unwrap_or(path));
-        }
-    }
+    let lines = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    lines.filter_map(mapped_path).for_each(|path| files.add(path));
     files.paths
 }
 

@@ -19,8 +19,7 @@ use rustix::io::{self, Errno};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::token::Token;
-use super::{ChannelError, Endpoint, ServerError};
+use super::{ChannelError, Endpoint, ServerError, Token};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;

@@ -10,11 +10,12 @@
 //! keys and environments, except a server's [`Token`], which is never displayed. Users' files can be on a file server
 //! that hangs, and a notebook server may never answer, so `source::kernel_poller` uses a separate thread.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Roots;
-use super::http::{Endpoint, Listener};
+use super::http::{Endpoint, HeaderValue, Listener};
 use super::proc::notebook::{
     is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
     parse_fileless_server, parse_kernel,
@@ -26,20 +27,16 @@ mod channel;
 mod client;
 mod error;
 mod files;
-mod parent_server;
-mod same_kernel;
+mod relation;
 mod servers;
-mod token;
 
 pub use channel::{Evaluated, ShellChannel};
 pub use client::{Client, KernelState};
 pub use error::{ChannelError, ServerError};
 pub use servers::{FoundServer, find_runtime_folders};
-pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};
-use parent_server::{Starter, find_starter};
-use same_kernel::find_twin;
+use relation::{Starter, find_starter, find_twin};
 
 /// Maximum length of text kept from files and servers.
 const TEXT_BYTES: usize = 1024;
@@ -123,6 +120,31 @@ impl Server {
             base_url: file.base_url,
             token,
         })
+    }
+}
+
+/// Token that the API of a server requires. It must not be displayed or written to a file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Box<str>);
+
+impl Token {
+    /// Returns `None` if the text is empty.
+    pub fn new(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.into()))
+    }
+
+    /// Returns the value of the `Authorization` header, or `None` if the token contains characters that are invalid
+    /// in a header.
+    fn header(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("token {}", self.0)).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
     }
 }
 

@@ -278,3 +278,16 @@ fn check_detects_a_twin_and_a_replaced_process() {
     proc.process(90, 50, 901, &[]);
     assert_eq!(kernel.check(&roots), replaced);
 }
+
+#[test]
+fn debug_output_does_not_contain_the_token() {
+    let token = Token::new("s3cret").unwrap();
+    assert_eq!(format!("{token:?} {:?}", token.header()), "Token(…) Some(Sensitive)");
+    assert_eq!(token.header().unwrap().as_bytes(), b"token s3cret");
+}
+
+#[test]
+fn a_token_with_control_characters_has_no_header() {
+    assert_eq!(Token::new(""), None);
+    assert_eq!(Token::new("a\r\nHost: elsewhere").unwrap().header(), None);
+}

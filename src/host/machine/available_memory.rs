@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::host::Roots;
+use crate::host::proc::folder::read_text;
 use crate::host::proc::opened_process::OpenedProcess;
-use crate::host::proc::small_file::read_text;
 
 const FILE_BYTES: u64 = 64 << 10;
 

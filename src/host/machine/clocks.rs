@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::Roots;
-use crate::host::proc::small_file::read_text;
+use crate::host::proc::folder::read_text;
 use crate::model::Time;
 use crate::model::snapshot::{Host, PidNamespace};
 

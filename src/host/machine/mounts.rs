@@ -3,7 +3,7 @@
 use std::io::BufRead as _;
 use std::path::Path;
 
-use crate::host::proc::small_file::read_start;
+use crate::host::proc::folder::read_start;
 
 /// Maximum number of bytes read from `mountinfo`. A machine with a thousand containers has about ten thousand mounts.
 const MOUNTINFO_BYTES: u64 = 8 << 20;

@@ -11,14 +11,8 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getegid, geteuid, getgid, getpid, getuid, pidfd_open};
 use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, set_capabilities};
 
-use crate::host::proc::small_file::read_start;
-
-/// Bit number of `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
-const CAP_SYS_PTRACE: u32 = 19;
 /// Maximum number of processes checked in the search for a process of another user.
 const MAX_TRIED: usize = 4096;
-/// Maximum number of bytes read from a `status` file, which has about 60 lines.
-const STATUS_BYTES: u64 = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visibility {
@@ -40,7 +34,7 @@ pub fn read_rights(proc: &Path) -> Rights {
     let own_uid = geteuid().as_raw();
     Rights {
         is_root: own_uid == 0,
-        can_trace: read_can_trace(proc),
+        can_trace: has_capability(CapabilitySet::SYS_PTRACE),
         first: try_descriptors(&proc.join("1/fd")),
         other_user: try_other_users(proc, own_uid),
     }
@@ -84,18 +78,6 @@ fn try_other_users(proc: &Path, own_uid: u32) -> Visibility {
         .unwrap_or(Visibility::NoProcess)
 }
 
-fn read_can_trace(proc: &Path) -> Option<bool> {
-    let status = read_start(&proc.join("self/status"), STATUS_BYTES).ok()?;
-    parse_can_trace(&status)
-}
-
-pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
-    let line =
-        status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
-    let bits = u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()?;
-    Some(bits & (1 << CAP_SYS_PTRACE) != 0)
-}
-
 /// Opens and closes a pidfd of the current process. Returns `ENOSYS` before Linux 5.3, and `EPERM` if a sandbox
 /// forbids the call.
 pub fn try_pidfd() -> Result<(), Errno> {
@@ -119,6 +101,11 @@ pub fn has_gained_rights() -> bool {
     }
     // Root has all capabilities anyway. The caller of a program started by sudo is root.
     !getuid().is_root() && !gained_capabilities().is_empty()
+}
+
+/// Returns whether the effective capabilities include `capability`, or `None` if they cannot be read.
+pub(in crate::host) fn has_capability(capability: CapabilitySet) -> Option<bool> {
+    Some(capabilities(None).ok()?.effective.contains(capability))
 }
 
 fn gained_capabilities() -> CapabilitySet {
@@ -154,24 +141,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_trace_capability_is_a_bit_of_capeff() {
-        let status = |bits: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\nCapBnd:\t0\n");
-        for (bits, can) in [
-            ("000001ffffffffff", Some(true)),
-            ("0000000000080000", Some(true)),
-            ("00000000a80425fb", Some(false)), // Default of Docker
-            ("0000000000000000", Some(false)),
-            ("", None),
-            ("xyz", None),
-            ("1ffffffffffffffff", None),
-        ] {
-            assert_eq!(parse_can_trace(status(bits).as_bytes()), can, "{bits}");
-        }
-        assert_eq!(parse_can_trace(b""), None);
-        assert_eq!(parse_can_trace(b"CapEff:\t\xff\n"), None);
-    }
-
-    #[test]
     fn one_readable_descriptor_is_enough() {
         let proc = tempfile::tempdir().unwrap();
         let folder = proc.path().join("1/fd");
@@ -180,8 +149,7 @@ mod tests {
         assert_eq!(try_descriptors(&folder), Visibility::NoProcess);
         std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
         assert_eq!(try_descriptors(&folder), Visibility::Seen);
-        let rights = read_rights(proc.path());
-        assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
+        assert_eq!(read_rights(proc.path()).first, Visibility::Seen);
 
         let owner = fs::metadata(proc.path()).unwrap().uid();
         assert_eq!(try_other_users(proc.path(), owner), Visibility::NoProcess);

@@ -160,62 +160,28 @@ fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>
 }
 
 fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
-    let mut answer = ContainerNames::default();
+    let first = question.first.and_then(|first| read_by_first(root, first));
+    let mut names = first.unwrap_or_default();
     let runtime = question.runtime.as_deref();
     let id = question.id.as_deref().filter(|id| is_id(id));
     if let Some(id) = id.filter(|_| runtime.is_none_or(|runtime| runtime == "docker")) {
-        answer.add(read_docker(root, id));
-    }
-    if let Some(first) = question.first {
-        answer = read_by_first(root, first).unwrap_or_default();
+        names.container = read_docker(root, id);
     }
     if let Some(uid) = question.pod_uid.as_deref() {
-        if answer.pod.is_none() {
-            answer.add(read_pod_logs(root, uid));
-        }
-        if let Some(id) = question.id.as_deref().filter(|_| answer.container_in_pod.is_none()) {
-            answer.container_in_pod = read_container_logs(root, id);
-        }
+        (names.namespace, names.pod) = read_pod_logs(root, uid).unwrap_or_default();
+        let id = question.id.as_deref();
+        names.container_in_pod = id.and_then(|id| read_container_logs(root, id));
     }
-    answer
+    names
 }
 
-impl ContainerNames {
-    fn add(&mut self, other: Option<Self>) {
-        let Some(other) = other else {
-            return;
-        };
-        fn fill(into: &mut Option<Arc<str>>, from: Option<Arc<str>>) {
-            if into.is_none() {
-                *into = from;
-            }
-        }
-        fill(&mut self.container, other.container);
-        fill(&mut self.pod, other.pod);
-        fill(&mut self.namespace, other.namespace);
-        fill(&mut self.container_in_pod, other.container_in_pod);
-    }
-
-    fn from_labels(labels: &Value) -> Self {
-        let get = |label: &str| name(labels[label].as_str()?);
-        Self {
-            pod: get("io.kubernetes.pod.name"),
-            namespace: get("io.kubernetes.pod.namespace"),
-            container_in_pod: get("io.kubernetes.container.name"),
-            ..Self::default()
-        }
-    }
-}
-
-/// Reads `Name`, which starts with a slash, and `Config.Labels` from Docker's description of a container (moby:
+/// Reads `Name`, which starts with a slash, from Docker's description of a container (moby:
 /// `daemon/container/container.go`).
-fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
+fn read_docker(root: &Path, id: &str) -> Option<Arc<str>> {
     let path = root.join("var/lib/docker/containers").join(id);
     let config = read_json(&path.join("config.v2.json"))?;
-    let mut answer = ContainerNames::from_labels(&config["Config"]["Labels"]);
     let called = config["Name"].as_str()?;
-    answer.container = name(called.strip_prefix('/').unwrap_or(called));
-    Some(answer)
+    name(called.strip_prefix('/').unwrap_or(called))
 }
 
 /// Finds a container that runc or crun runs directly, by its first process. Each container has a folder named after
@@ -242,19 +208,17 @@ fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<Containe
     })
 }
 
-/// Reads the name of a pod from the name of its log folder, `NAMESPACE_NAME_UID` (kubelet:
+type NamespaceAndPod = (Option<Arc<str>>, Option<Arc<str>>);
+
+/// Reads the namespace and name of a pod from the name of its log folder, `NAMESPACE_NAME_UID` (kubelet:
 /// `pkg/kubelet/kuberuntime`). Returns `None` if no folder or more than one folder has this uid.
-fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
+fn read_pod_logs(root: &Path, uid: &str) -> Option<NamespaceAndPod> {
     let mut found = None;
     for folder in entries(&root.join("var/log/pods")) {
         let parts: Vec<&str> = folder.split('_').collect();
         let [namespace, pod, its_uid] = parts[..] else { continue };
-        if its_uid == uid {
-            let (namespace, pod) = (name(namespace), name(pod));
-            let names = ContainerNames { namespace, pod, ..ContainerNames::default() };
-            if found.replace(names).is_some() {
-                return None;
-            }
+        if its_uid == uid && found.replace((name(namespace), name(pod))).is_some() {
+            return None;
         }
     }
     found
@@ -354,19 +318,6 @@ mod tests {
             assert_eq!(names("/docker/{ID}", &[(file, broken)]), ContainerNames::default());
         }
         assert_eq!(names("/docker/{ID}", &[]), ContainerNames::default());
-    }
-
-    #[test]
-    fn labels_name_the_pod_of_a_docker_container() {
-        let labels = r#"{"io.kubernetes.container.name":"main","io.kubernetes.pod.name":"train-0",
-            "io.kubernetes.pod.namespace":"research"}"#;
-        let config = format!(r#"{{"Name":"/k8s_main_train-0","Config":{{"Labels":{labels}}}}}"#);
-        let file = "var/lib/docker/containers/{ID}/config.v2.json";
-        let found = names("/kubepods/burstable/pod{UID}/docker-{ID}.scope", &[(file, &config)]);
-        assert_eq!(
-            [found.pod, found.namespace, found.container_in_pod],
-            [some("train-0"), some("research"), some("main")]
-        );
     }
 
     #[test]

@@ -2,25 +2,25 @@
 //! not use its GPUs holds no device files, and the device rules of cgroup v2 are kernel programs that cannot be read.
 //! The environments are therefore the only evidence.
 //!
-//! Every half minute, gpumem reads the `stat` file of all processes, and the environment of each process that is new
-//! or has executed another program. The environment is evidence only for a process in a container or a Slurm job. It
-//! is therefore read only if the cgroup of the process shows one, or if a step daemon runs on the machine. For each
+//! Every half minute, gpumem checks the `stat` files of all processes ([`Holders`] lists them), and reads the
+//! environment of each process that is new or has executed another program. The environment is evidence only for a process in a container or a Slurm job. It
+//! is therefore read only if the cgroup of the process shows one, or if a step daemon is an ancestor of the process. For each
 //! job or container, gpumem then watches a few of the processes whose environments name GPUs, with the same code as
 //! GPU processes ([`Processes`]). [`crate::model::reservation`] defines what such a process proves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt as _};
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rustix::io;
 
-use crate::host::Roots;
-use crate::host::owner::above::STEP_DAEMON;
 use crate::host::owner::cgroup::{CGROUP_BYTES, parse_cgroup};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
-use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::folder::Folder;
 use crate::host::proc::processes::Processes;
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::stat::STAT_BYTES;
+use crate::host::proc::tree::{FRESH_NS, Node, ProgramState, read_stat};
+use crate::host::{Holders, Roots};
 use crate::model::Snapshot;
 use crate::model::reservation::{Reservation, names_devices};
 use crate::model::snapshot::ProcessesByPid;
@@ -30,6 +30,7 @@ const LIST_NS: u64 = 30_000_000_000;
 /// process may have a copy of the environment of another job.
 const ASKED_EACH: usize = 4;
 const MOST: usize = 256;
+const MAX_ANCESTORS: usize = 64;
 const VARIABLES: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"];
 
@@ -45,8 +46,8 @@ pub struct Reservations {
 
 #[derive(Debug)]
 struct KnownReservation {
-    listed: ProcEntry,
-    /// Start address of the stack, which is different for each executed program, or 0 if it is hidden.
+    inode: u64,
+    /// Value of [`ProgramState::start_stack`] when the environment was read, or 0 if it could not be read.
     start_stack: u64,
     /// Job or container in which the process runs, if its environment names GPUs, and the start time of the process.
     names: Option<(ReservationHolder, u64)>,
@@ -69,42 +70,66 @@ impl Reservations {
         }
     }
 
-    /// Reads all processes if a read is due, and returns the last result. `boottime_ns` is the current time in
+    /// Checks all processes if that is due, and returns the last result. `boottime_ns` is the current time in
     /// nanoseconds since boot. Environments that the snapshot contains are not read again.
-    pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
-        if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
+    pub fn refresh(
+        &mut self,
+        boottime_ns: u64,
+        snapshot: &Snapshot,
+        holders: &Holders,
+    ) -> Option<Arc<[Reservation]>> {
+        let nodes = holders.tree().nodes();
+        if boottime_ns >= self.list_ns
+            && !nodes.is_empty()
+            && self.look_at_all(nodes, snapshot, boottime_ns).is_ok()
+        {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
         }
         self.found.clone()
     }
 
-    fn look_at_all(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+    fn look_at_all(
+        &mut self,
+        nodes: &HashMap<u32, Node>,
+        snapshot: &Snapshot,
+        now_ns: u64,
+    ) -> io::Result<()> {
         let proc = Folder::list(&self.roots.proc)?;
         let mut before = std::mem::take(&mut self.known);
-        let mut has_steps = false;
+        let mut daemons = HashSet::default();
         let mut changed = Vec::new();
         let mut content = [0; STAT_BYTES];
-        for listed in proc.processes()? {
-            let known = before.remove(&listed.pid).filter(|known| known.listed == listed);
-            let new = KnownReservation { listed, start_stack: 0, names: None };
+        for (&pid, node) in nodes.iter().filter(|(_, node)| !node.is_kernel) {
+            let known = before.remove(&pid).filter(|known| known.inode == node.inode);
+            let new = KnownReservation { inode: node.inode, start_stack: 0, names: None };
             let known = known.unwrap_or(new);
-            let length = proc.stat_of(listed.pid, &mut content).unwrap_or(0);
-            if let Some(stat) = parse_stat(&content[..length]) {
-                has_steps |= stat.comm == STEP_DAEMON.as_bytes();
+            let is_fresh = now_ns.saturating_sub(node.read_ns) < FRESH_NS;
+            let program = match is_fresh {
+                true => Some(node.program),
+                false => {
+                    read_stat(&proc, pid, &mut content).map(|stat| ProgramState::from_stat(&stat))
+                }
+            };
+            if let Some(program) = program {
+                daemons.extend(program.is_step_daemon.then_some(pid));
                 // The address of the stack shows whether the process has executed another program (see `entry`). A
                 // process stuck in a driver is skipped, because reading its environment may block.
-                let is_same = stat.start_stack != 0 && stat.start_stack == known.start_stack;
-                if stat.has_memory() && !is_same {
-                    changed.push((listed.pid, stat.start_stack, stat.start_ticks));
+                let is_same = program.start_stack != 0 && program.start_stack == known.start_stack;
+                if program.has_memory && !is_same {
+                    changed.push((pid, program.start_stack, node.start_ticks));
                 }
             }
-            self.known.insert(listed.pid, known);
+            self.known.insert(pid, known);
         }
         let mut content = Vec::new();
         let processes = ProcessesByPid::new(snapshot);
+        let parent = |pid: &u32| nodes.get(pid)?.ppid;
         for (pid, start_stack, start_ticks) in changed {
-            let read = self.read_holder((pid, start_ticks), has_steps, &mut content, &processes);
+            let mut ancestors = std::iter::successors(parent(&pid), parent).take(MAX_ANCESTORS);
+            let is_in_step = !daemons.is_empty() && ancestors.any(|pid| daemons.contains(&pid));
+            let read =
+                self.read_holder(&proc, (pid, start_ticks), is_in_step, &mut content, &processes);
             if let Some(known) = self.known.get_mut(&pid) {
                 // If the environment could not be read, 0 causes the next listing to try again.
                 known.start_stack = read.as_ref().map_or(0, |_| start_stack);
@@ -116,8 +141,9 @@ impl Reservations {
 
     fn read_holder(
         &self,
+        proc: &Folder,
         (pid, start_ticks): (u32, u64),
-        has_steps: bool,
+        is_in_step: bool,
         content: &mut Vec<u8>,
         processes: &ProcessesByPid<'_>,
     ) -> io::Result<Option<ReservationHolder>> {
@@ -127,17 +153,17 @@ impl Reservations {
         if known.as_deref().is_some_and(|environment| !names_gpus(environment)) {
             return Ok(None);
         }
-        let folder = Folder::open(&self.roots.proc, pid)?;
-        let read = folder.read(c"cgroup", content, CGROUP_BYTES);
-        let place = read.map(|()| parse_cgroup(content)).unwrap_or_default();
+        content.resize(CGROUP_BYTES, 0);
+        let length = proc.file_of(pid, "cgroup", content).unwrap_or_default();
+        let place = parse_cgroup(&content[..length]);
         let container = place.container.as_ref().and_then(|container| container.id.clone());
-        if container.is_none() && place.slurm.is_none() && !has_steps {
+        if container.is_none() && place.slurm.is_none() && !is_in_step {
             return Ok(None);
         }
         let environment = match known {
             Some(known) => known,
             None => {
-                folder.read(c"environ", content, ENVIRON_BYTES)?;
+                Folder::open(&self.roots.proc, pid)?.read(c"environ", content, ENVIRON_BYTES)?;
                 Arc::new(parse_environ(content))
             }
         };
@@ -150,10 +176,9 @@ impl Reservations {
 
     fn claims(&mut self, now_ns: u64) -> Arc<[Reservation]> {
         let mut by_key: BTreeMap<&ReservationHolder, Vec<(u64, u32)>> = BTreeMap::new();
-        for known in self.known.values() {
+        for (pid, known) in &self.known {
             if let Some((key, start_ticks)) = &known.names {
-                let processes = by_key.entry(key).or_default();
-                processes.push((*start_ticks, known.listed.pid));
+                by_key.entry(key).or_default().push((*start_ticks, *pid));
             }
         }
         let mut asked: Vec<Vec<u32>> = Vec::new();
@@ -187,18 +212,22 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         let id = "0123456789abcdef".repeat(4);
-        let write_named = |comm: &str, pid: u32, stack: u64, environ: &str, cgroup: &str| {
+        let write_named = |comm: &str,
+                           (pid, ppid): (u32, u32),
+                           stack: u64,
+                           environ: &str,
+                           cgroup: &str| {
             let folder = proc.path().join(pid.to_string());
             std::fs::create_dir_all(&folder).unwrap();
             let stat = format!(
-                "{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 {stack} 0 0\n"
+                "{pid} ({comm}) S {ppid} {pid} {pid} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 {stack} 0 0\n"
             );
             for (name, content) in [("stat", &*stat), ("environ", environ), ("cgroup", cgroup)] {
                 std::fs::write(folder.join(name), content).unwrap();
             }
         };
         let write = |pid, stack, environ: &str, cgroup: &str| {
-            write_named("x", pid, stack, environ, cgroup);
+            write_named("x", (pid, 1), stack, environ, cgroup);
         };
         let names = |reservations: &Reservations, pid: u32| {
             reservations.known[&pid].names.as_ref().map(|(holder, _)| holder.clone())
@@ -210,9 +239,15 @@ mod tests {
         write(72, 1, "SLURM_JOB_ID=12\0", &docker);
         write(73, 1, "CUDA_VISIBLE_DEVICES=0\0", step);
         write(74, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0,1\0", "0::/\n");
+        let mut holders = Holders::new(roots.clone());
         let mut reservations = Reservations::new(roots);
         let snapshot = Snapshot::new("2026-11-26T10:00:00Z".parse().unwrap());
-        assert!(reservations.refresh(1, &snapshot).is_some());
+        assert!(reservations.refresh(1, &snapshot, &holders).is_none());
+        let mut refresh = |reservations: &mut Reservations, now_ns| {
+            holders.refresh_tree(now_ns);
+            reservations.refresh(now_ns, &snapshot, &holders)
+        };
+        assert!(refresh(&mut reservations, 1).is_some());
         let its_job = Some(ReservationHolder::Job("12".into()));
         assert_eq!(names(&reservations, 70), its_job);
         let its_container = Some(ReservationHolder::Container(id.into()));
@@ -224,16 +259,20 @@ mod tests {
         // The environment is read again only after the process has executed another program.
         write(70, 1, "\0", step);
         write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", step);
-        reservations.refresh(1 + LIST_NS, &snapshot);
+        refresh(&mut reservations, 1 + LIST_NS);
         assert_eq!(
             [70, 73].map(|pid| names(&reservations, pid)),
             [its_job.clone(), its_job.clone()]
         );
 
         // Without Slurm's cgroups, only a step daemon can prove a job.
-        write_named("slurmstepd", 75, 1, "\0", "0::/\n");
-        write(76, 1, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
-        reservations.refresh(1 + 2 * LIST_NS, &snapshot);
-        assert_eq!(names(&reservations, 76), its_job);
+        write_named("slurmstepd", (75, 1), 1, "\0", "0::/\n");
+        let environ = "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0";
+        write_named("x", (76, 75), 1, environ, "0::/\n");
+        write_named("x", (77, 76), 1, environ, "0::/\n");
+        write_named("x", (78, 1), 1, environ, "0::/\n");
+        refresh(&mut reservations, 1 + 2 * LIST_NS);
+        assert_eq!([76, 77].map(|pid| names(&reservations, pid)), [its_job.clone(), its_job]);
+        assert_eq!(names(&reservations, 78), None, "not below the daemon");
     }
 }

@@ -7,6 +7,7 @@ use rustix::io;
 
 use crate::host::proc::folder::Folder;
 use crate::host::secrets;
+use crate::model::program::file_name;
 
 /// Maximum length of the command line in snapshots, recordings and reports. Linux allows 6 MiB.
 pub(in crate::host) const CMDLINE_BYTES: usize = 4 << 10;
@@ -49,6 +50,42 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
     }
     secrets::hide(&mut arguments);
     Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
+}
+
+/// Python options whose value is a separate argument.
+const PYTHON_OPTIONS_WITH_VALUE: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
+
+/// Program that a command line starts. For Python, it is the script or the module.
+pub(in crate::host) struct Program<'a, S> {
+    /// File name of the program or script, or full name of the module.
+    pub name: &'a str,
+    pub is_module: bool,
+    pub arguments: &'a [S],
+}
+
+/// Returns `None` for an empty command line, and for Python without a script or module.
+pub(in crate::host) fn parse_program<S: AsRef<str>>(command: &[S]) -> Option<Program<'_, S>> {
+    let (program, mut arguments) = command.split_first()?;
+    let name = file_name(program.as_ref());
+    if !name.starts_with("python") {
+        return Some(Program { name, is_module: false, arguments });
+    }
+    while let Some((argument, rest)) = arguments.split_first() {
+        arguments = rest;
+        match argument.as_ref() {
+            "-m" => {
+                let (module, arguments) = rest.split_first()?;
+                return Some(Program { name: module.as_ref(), is_module: true, arguments });
+            }
+            "-c" => return None,
+            option if PYTHON_OPTIONS_WITH_VALUE.contains(&option) => arguments = rest.get(1..)?,
+            option if option.starts_with('-') => {}
+            script => {
+                return Some(Program { name: file_name(script), is_module: false, arguments });
+            }
+        }
+    }
+    None
 }
 
 /// Returns the last component of a process's working directory, with secrets replaced by `***`. Omits the rest of the

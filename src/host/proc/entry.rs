@@ -25,8 +25,9 @@ use crate::host::proc::guarded::is_zombie;
 use crate::host::proc::parent::ReadParent;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
-use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat, terminal_name};
-use crate::host::proc::thread::find_remaining_thread;
+use crate::host::proc::stat::{
+    STAT_BYTES, Stat, Ticks, find_remaining_thread, parse_stat, terminal_name,
+};
 use crate::host::proc::traffic::{SocketBytes, Traffic};
 use crate::host::proc::visit::LiveThread;
 use crate::host::{HostError, Roots};
@@ -70,6 +71,8 @@ pub struct ProcessEntry {
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) process_place: ProcessPlace,
     pub(in crate::host) socket_bytes: SocketBytes,
+    /// Bytes read and written according to `/proc/PID/io`, and when it was read.
+    pub(in crate::host) file_bytes: (Option<u64>, u64),
 }
 
 impl ProcessEntry {
@@ -91,6 +94,7 @@ impl ProcessEntry {
             is_memory_unread: true,
             process_place: ProcessPlace::default(),
             socket_bytes: SocketBytes::default(),
+            file_bytes: (None, 0),
         }
     }
 
@@ -397,6 +401,6 @@ pub(in crate::host) fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
     Some(hundredths(waited_ns as f64 / SECOND_NS as f64))
 }
 
-fn hundredths(number: f64) -> f64 {
+pub(in crate::host) fn hundredths(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

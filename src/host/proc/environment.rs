@@ -106,10 +106,8 @@ fn cut(value: Cow<'_, str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
-    use crate::host::read_start_ticks;
+    use crate::host::testing::{FakeProc, StatLine};
 
     #[test]
     fn only_harmless_variables_are_shown() {
@@ -155,31 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn a_real_process_is_read_but_not_a_reused_pid() {
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .env_clear()
-            .env("LC_TEST_NAME", "a\x1b[2J")
-            .env("GPUMEM_TEST_TOKEN", "s3cret")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let roots = Roots::default();
-        let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
-        let variables = loop {
-            // Before the child executes its program, it has the environment of the test.
-            let variables = read_environment(&roots, child.id(), ticks).unwrap();
-            if variables.len() == 2 {
-                break variables;
-            }
-        };
+    fn a_reused_pid_or_a_stuck_process_is_not_read() {
+        let fake = FakeProc::new();
+        fake.stat(70, &StatLine { start: 9, ..StatLine::ASLEEP });
+        fake.put(70, "environ", "LC_TEST_NAME=a\x1b[2J\0GPUMEM_TEST_TOKEN=s3cret\0");
+        let read = |start_ticks| read_environment(&fake, 70, start_ticks);
+        let variables = read(9).unwrap();
         assert_eq!(variables[1], ("LC_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
         assert_eq!(variables[0].1, "***");
-        let reused = read_environment(&roots, child.id(), ticks + 1);
-        assert_eq!(reused, Err(EnvironmentError::Gone));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let exited = read_environment(&roots, child.id(), ticks);
-        assert_eq!(exited, Err(EnvironmentError::Gone));
+        assert_eq!(read(10), Err(EnvironmentError::Gone));
+        fake.stat(70, &StatLine { start: 9, state: 'D', ..StatLine::ASLEEP });
+        assert_eq!(read(9), Err(EnvironmentError::HeldUp));
+        fake.end(70);
+        assert_eq!(read(9), Err(EnvironmentError::Gone));
     }
 }

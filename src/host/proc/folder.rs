@@ -4,6 +4,8 @@
 //! exited, reads in the folder return `ESRCH` or `ENOENT`. The content is parsed by other modules.
 
 use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
@@ -238,6 +240,19 @@ pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Reads the first bytes of a small kernel file. Must not be used for files that users can create: such a file can be
+/// a pipe, a link, or a file on a file server that hangs.
+pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads text like [`read_start`]. Returns `None` if the file cannot be read or is not UTF-8.
+pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
+    String::from_utf8(read_start(path, most_bytes).ok()?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -249,12 +264,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reading_stops_at_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, b"12\n3\xff").unwrap();
+        assert_eq!(read_start(&path, 4).unwrap(), b"12\n3");
+        assert_eq!(read_text(&path, 4).as_deref(), Some("12\n3"));
+        assert_eq!(read_text(&path, 64), None);
+        assert_eq!(read_text(&folder.path().join("b"), 64), None);
+    }
+
+    #[test]
     fn a_short_file_takes_one_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         // A second read would block, because the pipe is empty and still open for writing.
-        let mut writer = std::fs::File::options();
+        let mut writer = File::options();
         let mut writer = writer.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"1 (x) S").unwrap();
         let opened = Folder::list(folder.path()).unwrap();

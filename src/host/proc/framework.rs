@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
-use crate::model::program::file_name;
+use crate::host::proc::cmdline::{Program, parse_program};
 
 /// Maximum number of bytes read from maps. About 40,000 lines fit.
 pub(in crate::host) const MAPS_BYTES: usize = 4 << 20;
@@ -37,7 +37,12 @@ struct FrameworkMark {
 
 impl FrameworkMark {
     fn is_of(&self, folders: &[u8], name: &[u8]) -> bool {
-        name.starts_with(self.prefix.as_bytes()) && folders.ends_with(self.folder.as_bytes())
+        // Comparing the first byte avoids most calls of memcmp(3).
+        let prefix = self.prefix.as_bytes();
+        (prefix.is_empty() || name.first() == prefix.first())
+            && name.starts_with(prefix)
+            && folders.ends_with(self.folder.as_bytes())
+            && name.windows(3).any(|part| part == b".so")
     }
 }
 
@@ -70,10 +75,15 @@ pub struct Loaded {
     pub libraries: Vec<&'static str>,
 }
 
-fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    // The fields before the path contain no slash.
+/// Returns the path in a line of `/proc/PID/maps`, without the suffix ` (deleted)` of an unlinked file. The fields
+/// before the path contain no slash. The kernel writes a newline in a path as `\012`.
+pub(in crate::host) fn mapped_path(line: &[u8]) -> Option<&[u8]> {
     let path = line[line.iter().position(|&byte| byte == b'/')?..].trim_ascii_end();
-    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    Some(path.strip_suffix(b" (deleted)").unwrap_or(path))
+}
+
+fn mapped_file(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let path = mapped_path(line)?;
     let slash = path.iter().rposition(|&byte| byte == b'/')?;
     Some(path.split_at(slash + 1))
 }
@@ -91,9 +101,6 @@ pub(in crate::host) fn loaded(maps: &[u8], command: &[Arc<str>]) -> Loaded {
         };
         last = file;
         let (folders, name) = file;
-        if !name.windows(3).any(|part| part == b".so") {
-            continue;
-        }
         has_driver |= name.starts_with(b"libcuda.so");
         for (mark, is_seen) in TABLE.marks.iter().zip(&mut marks) {
             if mark.is_of(folders, name) {
@@ -155,61 +162,33 @@ fn is_other_framework(mark: &FrameworkMark, framework: &str) -> bool {
 // These functions compare whole names of programs, of an interpreter's script, of the module after `-m`, and the
 // start of titles that workers set. Other arguments are ignored, because a model can have the same name as an engine.
 
-/// Python options whose value is a separate argument.
-const OPTIONS_WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
-
 fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
     let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
     if let Some((_, engine)) = titled {
         return Some(engine);
     }
-    let engine = match parse_program(command)? {
-        Program::File(name) => TABLE.programs.get(name),
-        Program::Module(module) => TABLE.modules.get(module.split('.').next()?),
+    let Program { name, is_module, .. } = parse_program(command)?;
+    let engine = match is_module {
+        false => TABLE.programs.get(name),
+        true => TABLE.modules.get(name.split('.').next()?),
     };
     engine.map(String::as_str)
 }
 
 fn is_deepspeed(command: &[Arc<str>]) -> bool {
-    match parse_program(command) {
-        Some(Program::File("deepspeed")) => return true,
-        Some(Program::Module(module)) if module.starts_with("deepspeed.") => return true,
-        _ => {}
-    }
-    command.iter().any(|argument| {
-        matches!(argument.split('=').next(), Some("--deepspeed" | "--deepspeed_config"))
-    })
+    let is_launcher = |program: Program<'_, _>| match program.is_module {
+        false => program.name == "deepspeed",
+        true => program.name.starts_with("deepspeed."),
+    };
+    parse_program(command).is_some_and(is_launcher)
+        || command.iter().any(|argument| {
+            matches!(argument.split('=').next(), Some("--deepspeed" | "--deepspeed_config"))
+        })
 }
 
 fn is_ray(command: &[Arc<str>]) -> bool {
     command.first().is_some_and(|title| title.starts_with("ray::"))
-}
-
-enum Program<'a> {
-    File(&'a str),
-    Module(&'a str),
-}
-
-fn parse_program(command: &[Arc<str>]) -> Option<Program<'_>> {
-    let (program, arguments) = command.split_first()?;
-    let program = file_name(program);
-    if !program.starts_with("python") {
-        return Some(Program::File(program));
-    }
-    let mut arguments = arguments.iter().map(|argument| &**argument);
-    while let Some(argument) = arguments.next() {
-        match argument {
-            "-m" => return arguments.next().map(Program::Module),
-            "-c" => return None,
-            _ if OPTIONS_WITH_VALUE.contains(&argument) => {
-                arguments.next();
-            }
-            _ if argument.starts_with('-') => {}
-            _ => return Some(Program::File(file_name(argument))),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -257,18 +236,15 @@ mod tests {
             ("/v/torch/lib/libc10_cuda.so (deleted)", "pytorch"),
             ("/v/tensorflow/libtensorflow_cc.so.2", "tensorflow"),
             ("/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so", "jax"),
-            ("/v/jax_cuda12_plugin/cuda_plugin_extension.so", "jax"),
             ("/v/jaxlib/xla_extension.so", "jax"),
             ("/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so", "cupy"),
             ("/v/librmm/lib64/librmm.so", "rapids"),
             ("/v/onnxruntime/capi/libonnxruntime_providers_cuda.so", "onnxruntime"),
             ("/v/vllm/_C.abi3.so", "vllm"),
-            ("/v/vllm/_C_stable_libtorch.abi3.so", "vllm"),
             ("/v/sgl_kernel/sm90/common_ops.abi3.so", "sglang"),
             ("/v/tensorrt_llm/libs/libtensorrt_llm.so", "tensorrt-llm"),
             ("/opt/tritonserver/lib/libtritonserver.so", "triton-server"),
             ("/usr/lib/ollama/cuda_v12/libggml-cuda.so", "ollama"),
-            ("/usr/local/lib/ollama/libggml-base.so", "ollama"),
             ("/opt/llama.cpp/build/bin/libggml-cuda.so", "llama.cpp"),
             ("/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0", "ctranslate2"),
             ("/v/mxnet/libmxnet.so", "mxnet"),

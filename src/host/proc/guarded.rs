@@ -9,13 +9,18 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::thread::CapabilitySet;
+
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_host;
+use crate::host::machine::rights::has_capability;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
-use crate::host::proc::status::{STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks};
+use crate::host::proc::status::{
+    STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks, parse_status,
+};
 use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::program::is_preloaded;
 use crate::model::snapshot::PidNamespace;
@@ -23,8 +28,6 @@ use crate::model::snapshot::PidNamespace;
 /// Maximum number of ancestors followed. Nested shells can form a long chain.
 const MAX_ANCESTORS: usize = 128;
 const MAX_THREADS: usize = 4096;
-/// Bit number of `CAP_KILL` (`include/uapi/linux/capability.h`).
-const CAP_KILL: u32 = 5;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
@@ -111,11 +114,11 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         ..Guarded::default()
     };
-    // A process in state D may hold the lock of its memory map.
-    let has_memory = !stat.is_exiting && stat.state != 'D';
+    let has_memory = stat.has_memory();
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
-        let uid = number(&content, b"Uid:");
-        guarded.is_process = number(&content, b"Tgid:").map(|group: u32| group == pid);
+        let status = parse_status(&content);
+        guarded.is_process = status.thread_group.map(|group| group == pid);
+        let uid = status.uid;
         guarded.uid = owner_uid(&folder, uid, &mut content);
     }
     if folder.read(c"oom_score_adj", &mut content, 16).is_ok() {
@@ -152,24 +155,13 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
     let guarded = read_guarded(roots, pid)?.ok_or_else(malformed)?;
-    let mut ancestors = Vec::new();
-    let mut next = guarded.ppid;
-    while let Some(parent) = next {
-        ancestors.push(parent);
-        if ancestors.len() == MAX_ANCESTORS {
-            break;
-        }
-        // If an ancestor has exited, its ancestors are unknown.
-        next = read_guarded(roots, parent).ok().flatten().and_then(|parent| parent.ppid);
-    }
-    let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
     let host = read_host(roots);
     Ok(Ourselves {
         pid,
         uid: rustix::process::geteuid().as_raw(),
         session: guarded.session,
-        ancestors,
-        may_signal_others: may_kill(&status),
+        ancestors: read_ancestors(roots, pid).collect(),
+        may_signal_others: has_capability(CapabilitySet::KILL) == Some(true),
         pid_namespace: host.pid_namespace,
         boot_id: host.boot_id,
     })
@@ -204,12 +196,6 @@ fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Optio
     let mut content = Vec::new();
     Folder::open(&roots.proc, pid).ok()?.read(c"stat", &mut content, STAT_BYTES).ok()?;
     parse_stat(&content).as_ref().map(part)
-}
-
-fn may_kill(status: &[u8]) -> bool {
-    field(status, b"CapEff:")
-        .and_then(|set| u64::from_str_radix(set, 16).ok())
-        .is_some_and(|set| set >> CAP_KILL & 1 == 1)
 }
 
 /// Lists all processes. A process that starts or exits during the call may be missing.
@@ -270,19 +256,6 @@ fn wait_channel(task: &Path) -> Option<String> {
 
 fn text(content: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(content).ok()?.trim())
-}
-
-/// Returns the first word after `name` in a status file. Ignores an incomplete line.
-fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
-    status
-        .split_inclusive(|&byte| byte == b'\n')
-        .filter_map(|line| line.strip_suffix(b"\n"))
-        .find_map(|line| line.strip_prefix(name))
-        .and_then(|value| std::str::from_utf8(value).ok()?.split_whitespace().next())
-}
-
-fn number(status: &[u8], name: &[u8]) -> Option<u32> {
-    field(status, name)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -349,15 +322,6 @@ mod tests {
         }
         let proc = process_seven('S', "");
         assert_eq!(read_wait_channel(&proc, 7), None);
-    }
-
-    #[test]
-    fn the_kill_capability_is_a_bit_of_capeff() {
-        assert!(may_kill(b"CapEff:\t000001ffffffffff\n"));
-        assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
-        for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
-            assert!(!may_kill(status), "{}", status.escape_ascii());
-        }
     }
 
     /// The caller of a set-uid program must not influence how gpumem treats the program.

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::host::proc::cmdline::{self, Program};
 use crate::model::program::file_name;
 use crate::model::snapshot::Jupyter;
 
@@ -41,17 +42,9 @@ const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 const FLAGS: [&str; 6] =
     ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
-/// Programs with which users read, copy or delete a connection file.
-const READERS: [&str; 16] = [
-    "bat", "cat", "cp", "emacs", "grep", "head", "jq", "less", "ls", "more", "nano", "nvim", "rm",
-    "tail", "vi", "vim",
-];
-
 /// Returns the kernel that a command line starts. Returns `None` for other programs, including clients of a kernel
 /// (`--existing`).
 pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
-    let is_reader =
-        arguments.first().is_some_and(|name| READERS.contains(&file_name(name.as_ref())));
     let mut launcher = None;
     let mut named = None;
     let mut any = None;
@@ -69,7 +62,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
         // Kernels of some languages have no option for the file. IJulia takes it as an argument, and IRkernel after
         // `--args`.
         let is_kernels = |name| is_uuid(name) || is_from_vscode(name);
-        if !is_reader && kernel_name(value).is_some_and(is_kernels) {
+        if kernel_name(value).is_some_and(is_kernels) {
             named = named.or(Some(value));
         }
         if FLAGS.contains(&name) && value.ends_with(".json") {
@@ -211,24 +204,11 @@ pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
 /// Returns the program that a command line starts, and its arguments. For Python, the program is the script or
 /// module. For `jupyter nbconvert`, it is `nbconvert`.
 fn parse_program<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
-    let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
-    let mut index = 0;
-    if program(at(index)?).starts_with("python") {
-        index += 1;
-        while at(index)?.starts_with('-') {
-            // Some Python options have a value in a separate argument. `-m` and `-c` end the options.
-            let option = at(index)?;
-            index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
-            if matches!(option, "-m" | "-c") {
-                break;
-            }
-        }
+    let Program { name, arguments, .. } = cmdline::parse_program(arguments)?;
+    match (program(name), arguments.split_first()) {
+        ("jupyter", Some((command, rest))) => Some((program(command.as_ref()), rest)),
+        (name, _) => Some((name, arguments)),
     }
-    if program(at(index)?) == "jupyter" {
-        index += 1;
-    }
-    let following = arguments.get(index + 1..).unwrap_or_default();
-    Some((program(at(index)?), following))
 }
 
 fn with_application(name: &str) -> Jupyter {
@@ -454,7 +434,6 @@ mod tests {
     fn clients_of_a_kernel_are_not_kernels() {
         for line in [
             format!("jupyter-console --existing kernel-{ID}.json"),
-            format!("vim /run/kernel-{ID}.json"),
             "python train.py -f config.json".to_owned(),
             "python -f kernel-.txt".to_owned(),
             "".to_owned(),

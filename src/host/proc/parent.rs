@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::{ProcStatus, STATUS_BYTES, parse_status};
+use crate::host::proc::status::{STATUS_BYTES, parse_status};
 use crate::model::Process;
 use crate::model::process::Parent;
 use crate::model::server_name::is_worker_command;
@@ -21,11 +21,8 @@ pub(in crate::host) struct ReadParent {
 
 impl ReadParent {
     pub(in crate::host) fn read(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Self {
-        Self {
-            adopts: adopts(pid, proc, content),
-            is_init: is_init(pid, proc, content),
-            parent: read_parent(proc, pid, content).map(Arc::new),
-        }
+        let (adopts, is_init) = read_adoption(pid, proc, content);
+        Self { adopts, is_init, parent: read_parent(proc, pid, content).map(Arc::new) }
     }
 
     /// Records the parent as the starter unless the parent adopts orphans. A recorded starter is kept if the parent
@@ -71,7 +68,7 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
         && is_worker_command(command)
     {
         parent.ppid = stat_ppid;
-        parent.parent_is_reaper = stat_ppid.map(|pid| is_init(pid, proc, content));
+        parent.parent_is_reaper = stat_ppid.map(|pid| read_adoption(pid, proc, content).1);
     }
     Some(parent)
 }
@@ -105,48 +102,41 @@ const NAMES: [&[u8]; 13] = [
 /// Returns whether a process adopts orphans, or `None` if it is unknown, as for a parent outside this pid namespace.
 /// `content` is a reusable buffer.
 pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
-    if pid == 1 {
-        return Some(true);
-    }
-    let folder = Folder::open(proc, pid).ok()?;
-    folder.read(c"status", content, STATUS_BYTES).ok()?;
-    is_reaper(&parse_status(content))
+    read_adoption(pid, proc, content).0
 }
 
-/// Returns whether a process has the name of a program that adopts orphans and does not start workers.
-fn is_init(pid: u32, proc: &Path, content: &mut Vec<u8>) -> bool {
-    let folder = Folder::open(proc, pid).ok();
-    let read = folder.and_then(|folder| folder.read(c"status", content, STATUS_BYTES).ok());
-    read.and_then(|()| parse_status(content).name).is_some_and(|name| NAMES.contains(&name))
-}
-
-fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
-    if status.innermost_pid == Some(1) {
-        return Some(true);
-    }
-    let name = status.name?;
-    Some(NAMES.contains(&name))
+/// Also returns whether the process has the name of a program that adopts orphans and does not start workers.
+fn read_adoption(pid: u32, proc: &Path, content: &mut Vec<u8>) -> (Option<bool>, bool) {
+    let folder = Folder::open(proc, pid);
+    let read = folder.and_then(|folder| folder.read(c"status", content, STATUS_BYTES));
+    let status = read.map(|()| parse_status(content)).unwrap_or_default();
+    let is_named = status.name.map(|name| NAMES.contains(&name));
+    let is_first = pid == 1 || status.innermost_pid == Some(1);
+    (if is_first { Some(true) } else { is_named }, is_named == Some(true))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::FakeProc;
 
     #[test]
     fn first_processes_and_subreapers_adopt_orphans() {
-        let process =
-            |name, innermost_pid| ProcStatus { name, innermost_pid, ..ProcStatus::default() };
-        for (status, adopts) in [
-            (process(Some(&b"systemd"[..]), Some(900)), Some(true)),
-            (process(Some(b"containerd-shim"), Some(900)), Some(true)),
-            (process(Some(b"python3"), Some(1)), Some(true)),
-            (process(None, Some(1)), Some(true)),
-            (process(Some(b"bash"), Some(900)), Some(false)),
-            (process(Some(b"systemd-logind"), None), Some(false)),
-            (process(None, Some(900)), None),
+        let fake = FakeProc::new();
+        for (status, adoption) in [
+            ("Name:\tsystemd\nNSpid:\t900\n", (Some(true), true)),
+            ("Name:\tcontainerd-shim\nNSpid:\t900\n", (Some(true), true)),
+            ("Name:\tpython3\nNSpid:\t900\t1\n", (Some(true), false)),
+            ("NSpid:\t900\t1\n", (Some(true), false)),
+            ("Name:\tbash\nNSpid:\t900\n", (Some(false), false)),
+            ("Name:\tsystemd-logind\n", (Some(false), false)),
+            ("NSpid:\t900\n", (None, false)),
         ] {
-            assert_eq!(is_reaper(&status), adopts, "{status:?}");
+            fake.put(900, "status", status);
+            assert_eq!(read_adoption(900, &fake.proc, &mut Vec::new()), adoption, "{status:?}");
         }
+        assert_eq!(adopts(1, &fake.proc, &mut Vec::new()), Some(true));
+        assert_eq!(adopts(901, &fake.proc, &mut Vec::new()), None);
     }
 
     #[test]

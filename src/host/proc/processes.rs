@@ -8,7 +8,8 @@ use foldhash::{HashMap, HashMapExt as _};
 use crate::host::gpu::holders::Holders;
 use crate::host::proc::entry::{HostFacts, Presence, ProcessEntry};
 use crate::host::proc::folder::{Folder, is_gone};
-use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
+use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::tree::WatchedUsage;
 use crate::host::{HostError, Roots};
 use crate::model::Process;
 
@@ -88,8 +89,10 @@ impl Processes {
         sample
     }
 
-    pub fn ticks(&self, pid: u32) -> Option<Ticks> {
-        self.entries.get(&pid).map(|entry| entry.ticks)
+    pub fn usage(&self, pid: u32) -> Option<WatchedUsage> {
+        let entry = self.entries.get(&pid)?;
+        let (io_bytes, io_read_ns) = entry.file_bytes;
+        Some(WatchedUsage { ticks: entry.ticks, io_bytes, io_read_ns })
     }
 
     /// Sets the listening relatives of each process. Uses the process tree of `holders`, which must be up to date.

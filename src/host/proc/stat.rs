@@ -3,7 +3,10 @@
 //! In most samples, `processes` reads only this file. A changed stack address (`start_stack`) shows that the process
 //! has executed another program, so no other file is needed to detect that.
 
+use std::ffi::CString;
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, openat};
 
 use crate::host::HostError;
 use crate::host::proc::folder::{Folder, is_gone};
@@ -140,10 +143,6 @@ pub fn terminal_name(device: u32) -> Option<String> {
         (4, _) => format!("ttyS{}", minor - 64),
         (5, 1) => "console".to_owned(),
         (136..=143, _) => format!("pts/{}", (major - 136) * 256 + minor),
-        (166, _) => format!("ttyACM{minor}"),
-        (188, _) => format!("ttyUSB{minor}"),
-        (204, 64..80) => format!("ttyAMA{}", minor - 64),
-        (229, _) => format!("hvc{minor}"),
         _ => return None,
     })
 }
@@ -177,6 +176,52 @@ impl Ticks {
     pub(in crate::host) fn from_stat(stat: &Stat<'_>) -> Self {
         Self { start: stat.start_ticks, own_ticks: stat.cpu_ticks, reaped_ticks: stat.reaped_ticks }
     }
+}
+
+const MAX_THREADS: usize = 1024;
+
+#[derive(Debug)]
+pub(in crate::host) struct RemainingThread {
+    pub folder: Folder,
+    pub content: Vec<u8>,
+}
+
+/// Returns a live thread of a process whose first thread has exited. The files and memory of the process are then
+/// visible only in the folder `/proc/PID/task/TID` of another thread (proc_pid_task(5)). A thread in state D is returned
+/// only if there is no other. Returns `None` if the first thread is alive, if all threads have exited, or if the threads
+/// cannot be read. `stat` must have been read through `process`.
+pub(in crate::host) fn find_remaining_thread(
+    process: &Folder,
+    stat: &Stat<'_>,
+) -> Option<RemainingThread> {
+    if stat.state != 'Z' || stat.threads.is_none_or(|count| count < 2) {
+        return None;
+    }
+    let tasks = process.folder(c"task").ok()?;
+    let mut names: Vec<CString> = Vec::new();
+    let listed = tasks.names(|name| {
+        names.push(name.to_owned());
+        names.len() < MAX_THREADS
+    });
+    listed.ok()?;
+    let mut blocked = None;
+    for name in names {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(folder) = openat(&tasks, &name, flags, Mode::empty()).map(Folder::from) else {
+            continue;
+        };
+        let mut content = Vec::new();
+        if folder.read(c"stat", &mut content, STAT_BYTES).is_err() {
+            continue;
+        }
+        let state = parse_stat(&content).map(|stat| stat.state);
+        match state {
+            None | Some('Z' | 'X') => {}
+            Some('D') => blocked = Some(RemainingThread { folder, content }),
+            Some(_) => return Some(RemainingThread { folder, content }),
+        }
+    }
+    blocked
 }
 
 #[cfg(test)]
@@ -300,7 +345,6 @@ mod tests {
             (0x0401, Some("tty1")),
             (0x0440, Some("ttyS0")),
             (0x0501, Some("console")),
-            (0xcc40, Some("ttyAMA0")),
             (u32::MAX, None),
         ] {
             assert_eq!(terminal_name(device).as_deref(), name, "{device:#x}");

@@ -9,6 +9,8 @@ pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 pub struct ProcStatus<'a> {
     /// Name of the first thread. The kernel escapes backslashes and newlines in it.
     pub name: Option<&'a [u8]>,
+    /// Pid of the process. It differs from the number of the folder if that is a thread.
+    pub thread_group: Option<u32>,
     pub uid: Option<u32>,
     /// Pid in the innermost pid namespace, which is 1 for the first process of a container.
     pub innermost_pid: Option<u32>,
@@ -71,6 +73,8 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
         };
         if let Some(name) = line.strip_prefix(b"Name:\t") {
             status.name = Some(name);
+        } else if let Some(group) = line.strip_prefix(b"Tgid:\t") {
+            status.thread_group = number(Some(group));
         } else if let Some(uids) = line.strip_prefix(b"Uid:\t") {
             status.uid = number(uids.split(|&byte| byte == b'\t').next());
         } else if let Some(pids) = line.strip_prefix(b"NSpid:\t") {
@@ -119,11 +123,12 @@ mod tests {
 
     #[test]
     fn the_real_user_and_the_innermost_pid_are_parsed() {
-        let bytes = b"Name:\tsystemd\nUmask:\t0022\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
+        let bytes = b"Name:\tsystemd\nUmask:\t0022\nTgid:\t42\nPid:\t42\nUid:\t1000\t0\t0\t0\nGroups:\t4 27 \nNSpid:\t42\t7\t1\nThreads:\t1\n";
         assert_eq!(
             parse_status(bytes),
             ProcStatus {
                 name: Some(b"systemd"),
+                thread_group: Some(42),
                 uid: Some(1000),
                 innermost_pid: Some(1),
                 namespace_pid: Some(1),

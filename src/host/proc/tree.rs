@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
+use crate::host::owner::above::STEP_DAEMON;
+use crate::host::proc::entry::hundredths;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat};
 use crate::host::proc::usage::{IO_BYTES, parse_io};
@@ -32,6 +34,9 @@ const MAX_ANCESTORS: usize = 16;
 
 const IO_NS: u64 = 30_000_000_000;
 
+/// Maximum age, in nanoseconds, of a file that is not read again. The values of a sample are read within this time.
+pub(in crate::host) const FRESH_NS: u64 = 1_000_000_000;
+
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
@@ -47,12 +52,43 @@ pub(in crate::host) struct Tree {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    inode: u64,
-    start_ticks: u64,
-    ppid: Option<u32>,
+pub(in crate::host) struct Node {
+    pub inode: u64,
+    pub start_ticks: u64,
+    pub ppid: Option<u32>,
     process_group: Option<u32>,
-    is_kernel: bool,
+    pub is_kernel: bool,
+    /// Values that can change after `read_ns`, the time at which `stat` was read.
+    pub program: ProgramState,
+    pub read_ns: u64,
+}
+
+/// What the process table knows about a watched process.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchedUsage {
+    pub ticks: Ticks,
+    /// Bytes read and written according to `/proc/PID/io`, and when it was read.
+    pub io_bytes: Option<u64>,
+    pub io_read_ns: u64,
+}
+
+/// What `stat` shows about the program that a process runs.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::host) struct ProgramState {
+    /// Start address of the stack, which is different for each executed program, or 0 if it is hidden.
+    pub start_stack: u64,
+    pub has_memory: bool,
+    pub is_step_daemon: bool,
+}
+
+impl ProgramState {
+    pub(in crate::host) fn from_stat(stat: &Stat<'_>) -> Self {
+        Self {
+            start_stack: stat.start_stack,
+            has_memory: stat.has_memory(),
+            is_step_daemon: stat.comm == STEP_DAEMON.as_bytes(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -83,7 +119,7 @@ impl Tree {
         }
     }
 
-    pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
+    pub(in crate::host) fn update(&mut self, proc: &Folder, listing: &[ProcEntry], now_ns: u64) {
         let old_nodes = std::mem::take(&mut self.nodes);
         let is_same = |pid: u32| {
             let node = old_nodes.get(&pid);
@@ -102,6 +138,8 @@ impl Tree {
                     ppid: stat.ppid,
                     process_group: stat.process_group,
                     is_kernel: stat.is_kernel_thread,
+                    program: ProgramState::from_stat(&stat),
+                    read_ns: now_ns,
                 })
             });
             self.nodes.extend(node.map(|node| (pid, node)));
@@ -119,6 +157,11 @@ impl Tree {
             members.sort_unstable();
             members.truncate(MAX_PER_GROUP);
         }
+    }
+
+    /// Returns the listed processes by pid.
+    pub(in crate::host) fn nodes(&self) -> &HashMap<u32, Node> {
+        &self.nodes
     }
 
     pub(in crate::host) fn knows(&self, process: &Process) -> bool {
@@ -157,7 +200,7 @@ impl Tree {
         &mut self,
         proc: Option<&Folder>,
         processes: &mut [Process],
-        watched: impl Fn(u32) -> Option<Ticks>,
+        watched: impl Fn(u32) -> Option<WatchedUsage>,
         now_ns: u64,
     ) {
         let elapsed_ns =
@@ -194,15 +237,20 @@ impl Tree {
             let is_read = process.process_group.is_some_and(|group| !read_groups.insert(group));
             let unread = if is_read { &family[..=count] } else { &family[..] };
             for &pid in unread {
+                let known = watched(pid).filter(|_| is_watched.contains(&pid));
                 if !used.contains_key(&pid) {
                     let mut read =
                         || read_stat(proc, pid, &mut content).map(|stat| Ticks::from_stat(&stat));
-                    let ticks = watched(pid).filter(|_| is_watched.contains(&pid));
+                    let ticks = known.map(|known| known.ticks);
                     used.extend(ticks.or_else(&mut read).map(|ticks| (pid, ticks)));
                 }
                 let is_others = pid != process.pid || family.len() > count + 1;
                 if is_io_due && is_others && !io_bytes.contains_key(&pid) {
-                    io_bytes.extend(read_io(proc, pid).map(|bytes| (pid, bytes)));
+                    let is_fresh =
+                        |known: &WatchedUsage| now_ns.saturating_sub(known.io_read_ns) < FRESH_NS;
+                    let known = known.filter(is_fresh).and_then(|known| known.io_bytes);
+                    let bytes = known.or_else(|| read_io(proc, pid));
+                    io_bytes.extend(bytes.map(|bytes| (pid, bytes)));
                 }
             }
             families.push((process, start_ticks, family, count));
@@ -312,7 +360,11 @@ fn ticks_since(used: &Ticks, last: Option<&Ticks>) -> (u64, u64) {
     )
 }
 
-fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
+pub(in crate::host) fn read_stat<'a>(
+    proc: &Folder,
+    pid: u32,
+    content: &'a mut [u8; STAT_BYTES],
+) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)
 }
@@ -321,10 +373,6 @@ fn read_io(proc: &Folder, pid: u32) -> Option<u64> {
     let mut content = [0; IO_BYTES];
     let length = proc.file_of(pid, "io", &mut content).ok()?;
     parse_io(&content[..length])
-}
-
-fn hundredths(number: f64) -> f64 {
-    (number * 100.0).round() / 100.0
 }
 
 #[cfg(test)]

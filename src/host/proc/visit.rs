@@ -15,10 +15,10 @@ use crate::host::owner::place::PlaceInput;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline, read_working_directory};
 use crate::host::proc::entry::{HostFacts, ProcessEntry, REVISIT_NS, SECOND_NS};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_own_environ};
+use crate::host::proc::folder::read_text;
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::{MAPS_BYTES, loaded};
 use crate::host::proc::notebook::parse_kernel;
-use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
 use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::host::proc::usage::{IO_BYTES, parse_io};
@@ -183,6 +183,7 @@ impl HostFacts {
         // The kernel may lack this file. Whether the process has exited is known from other files.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
         let by_files = io.ok().and_then(|()| parse_io(&self.content));
+        entry.file_bytes = (by_files, now_ns);
         let inodes = files.sockets.map(|sockets| sockets.inodes).unwrap_or_default();
         let at = (&self.roots, folder);
         let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);

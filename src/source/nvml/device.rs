@@ -15,16 +15,15 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 
-use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
 use super::ffi::{
     self, DeviceHandle, Engine, List, ProcessLists, ProcessRecord, StructLayout, Version,
 };
-use super::memory::WholeGpuMemory;
+use super::memory::{V1, V2, WholeGpuMemory, read_v1, read_v2};
 use super::mig::{self, Mig};
 use super::rows;
-use super::utilization::Utilization;
+use super::utilization::{Accounting, Utilization};
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
 /// Maximum plausible power, in milliwatts. Higher values are driver errors.
@@ -251,7 +250,7 @@ impl DeviceReader {
     fn believed(&mut self, memory: Option<Memory>) -> Option<Memory> {
         let lie = rows::contradiction(memory?);
         if let Some(lie) = lie {
-            self.calls.report("nvmlDeviceGetMemoryInfo_v2", lie);
+            self.calls.report(V2, lie);
             return None;
         }
         memory
@@ -387,21 +386,12 @@ impl DeviceReader {
     /// Reads memory info v2, or v1 if v2 is missing or fails with `UNKNOWN`, as in WSL. Returns an error with the
     /// reason if NVML does not offer the figures for this GPU to this user, and `Ok(None)` if it fails otherwise.
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
-        const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
-        const V1: &str = "nvmlDeviceGetMemoryInfo";
         let Self { nvml, handle, calls, facts, only_v1_answers, whole, .. } = self;
         let device = &handle.device(nvml);
-        let failure = match calls.raw(V2, || device.memory_info()) {
-            Ok(memory) => {
+        let failure = match read_v2(calls, device) {
+            Ok(reported) => {
                 *only_v1_answers = false;
-                let memory_read = Memory {
-                    total_bytes: memory.total,
-                    reserved_bytes: Some(memory.reserved),
-                    used_bytes: memory.used,
-                    free_bytes: memory.free,
-                };
-                let v1 = || calls.raw(V1, || ffi::memory_info_v1(nvml, device));
-                let memory = whole.read(memory_read, v1);
+                let memory = whole.read(reported, || read_v1(calls, nvml, device));
                 return Ok(memory.map_err(|code| calls.failed(V1, code)).ok());
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => return Err(DIVIDED_MEMORY),
@@ -411,11 +401,11 @@ impl DeviceReader {
             calls.failed(V2, failure);
             return Ok(None);
         }
-        match calls.raw(V1, || ffi::memory_info_v1(nvml, device)) {
-            Ok((total_bytes, used_bytes, free_bytes)) => {
+        match read_v1(calls, nvml, device) {
+            Ok(memory) => {
                 *only_v1_answers |= failure == Code::UNKNOWN;
                 calls.failed(V2, Code::NOT_SUPPORTED);
-                Ok(Some(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes }))
+                Ok(Some(memory))
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => Err(DIVIDED_MEMORY),
             Err(code) if failure.is_unsupported() && code.is_unsupported() => {

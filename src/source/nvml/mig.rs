@@ -14,6 +14,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
 use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLayout};
+use super::memory::{V2, read_v1, read_v2};
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
@@ -113,7 +114,13 @@ impl Mig {
     }
 
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
-        let read = |handle: &MigHandle| memory(&self.calls, nvml, &handle.handle.device(nvml));
+        let read = |handle: &MigHandle| {
+            let device = &handle.handle.device(nvml);
+            match read_v2(&self.calls, device) {
+                Err(code) if code.is_unsupported() => read_v1(&self.calls, nvml, device),
+                memory => memory,
+            }
+        };
         self.devices.iter().map(read).collect()
     }
 
@@ -172,26 +179,6 @@ impl Mig {
             }
         }
         Ok(Some(all))
-    }
-}
-
-const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
-
-fn memory(calls: &Calls, nvml: &Nvml, device: &Device<'_>) -> Result<Memory, Code> {
-    match calls.raw(V2, || device.memory_info()) {
-        Ok(memory) => Ok(Memory {
-            total_bytes: memory.total,
-            reserved_bytes: Some(memory.reserved),
-            used_bytes: memory.used,
-            free_bytes: memory.free,
-        }),
-        Err(code) if code.is_unsupported() => {
-            const V1: &str = "nvmlDeviceGetMemoryInfo";
-            let (total_bytes, used_bytes, free_bytes) =
-                calls.raw(V1, || ffi::memory_info_v1(nvml, device))?;
-            Ok(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes })
-        }
-        Err(code) => Err(code),
     }
 }
 

@@ -5,7 +5,6 @@
 //! GPU, and `mig` its MIG devices. `rows` removes impossible figures. `ffi` contains the calls that nvml-wrapper
 //! lacks or gets wrong. `error` explains NVML's error codes.
 
-mod accounting;
 mod calls;
 mod device;
 mod error;

@@ -1,7 +1,7 @@
 //! Tests the process table with a fake /proc, and with child processes in the real /proc.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::*;
 use crate::host::read_clocks;
 use crate::host::testing::{FakeProc, StatLine};
 use crate::model::Time;
+use crate::model::process::Parent;
 use crate::model::snapshot::Jupyter;
 
 const SECOND: u64 = 1_000_000_000;
@@ -156,6 +157,7 @@ fn cpu_use_is_measured_between_two_samples() {
     fake.stat(70, &TRAIN);
     let mut processes = table(&fake);
     assert_eq!(only_process(processes.sample(&[70], SECOND)).cpu_percent, None);
+    fake.put(70, "schedstat", "0 2000000000 0\n");
     for (ticks, now_ns, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
         (500 + hz, 4 * SECOND, 0.0),
@@ -170,6 +172,7 @@ fn cpu_use_is_measured_between_two_samples() {
         let process = only_process(processes.sample(&[70], now_ns));
         assert_eq!(process.cpu_percent, Some(percent), "{ticks} at {now_ns}");
         assert_eq!(process.cpu_seconds, Some(ticks as f64 / hz as f64));
+        assert_eq!(process.cpu_wait_seconds, Some(2.0));
     }
 }
 
@@ -526,22 +529,6 @@ fn a_real_child_keeps_its_identity() {
 }
 
 #[test]
-fn processes_that_share_a_cpu_wait_for_it() {
-    let spin = || Running::new("sh", &["-c", "while :; do :; done"]);
-    let spinning = [spin(), spin()];
-    let mut first = rustix::thread::CpuSet::new();
-    first.set(0);
-    for process in &spinning {
-        // Ignore the error: if CPU 0 is not available, other processes compete for the available CPUs.
-        let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&process.0)), &first);
-    }
-    let mut processes = Processes::new(Roots::default());
-    sample_until(&mut processes, spinning[0].pid(), |process| {
-        process.cpu_wait_seconds.is_some_and(|waited| waited > 0.05)
-    });
-}
-
-#[test]
 fn a_process_in_a_frozen_cgroup_is_stopped() {
     for (path, events, frozen, state) in [
         ("/a.scope", "populated 1\nfrozen 1\n", Some(true), 'T'),
@@ -564,91 +551,148 @@ fn a_process_in_a_frozen_cgroup_is_stopped() {
     }
 }
 
-#[test]
-fn a_visit_does_not_read_a_reused_pid() {
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+const SHELL: StatLine = StatLine { comm: "bash", start: 500, ..TRAIN };
+
+/// Creates a process whose parent is a running shell.
+fn with_parent() -> FakeProc {
     let fake = machine(false);
-    fake.stat(7, &TRAIN);
-    fake.put(7, "cmdline", "train\0");
+    fake.stat(70, &TRAIN);
+    fake.stat(60, &SHELL);
+    fake.put(60, "status", "Name:\tbash\nNSpid:\t60\n");
+    fake.put(60, "cmdline", "bash\0-l\0");
+    fake
+}
+
+fn bash() -> Parent {
+    Parent {
+        pid: 60,
+        start_ticks: Some(500),
+        comm: Some("bash".into()),
+        command: Some([Arc::from("bash"), "-l".into()].into()),
+        ..Parent::default()
+    }
+}
+
+#[test]
+fn a_container_is_named_from_its_runtimes_files() {
+    let fake = machine(false);
+    fake.stat(70, &TRAIN);
+    fake.put(70, "cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
+    fake.put(70, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\nNSpid:\t70\t1\n");
+    fake.put(70, "environ", "RANK=0\0API_TOKEN=hidden\0");
+    let folder = fake.root.join("var/lib/docker/containers").join(ID);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.v2.json"), r#"{"Name":"/trainer"}"#).unwrap();
+
     let mut processes = table(&fake);
-    only_process(processes.sample(&[7], SECOND));
-    // The process has exited and its pid has been reused before the next visit.
-    fake.end(7);
-    fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
-    fake.put(7, "cmdline", "stranger\0");
-    let process = only_process(processes.sample(&[7], 90 * SECOND));
-    assert_eq!((process.start_ticks, words(&process)), (Some(77_777), vec!["stranger"]));
-    assert_eq!(process.cpu_percent, None, "no values of the earlier process");
+    let process = sample_until(&mut processes, 70, |process| {
+        let container = process.container.as_deref().unwrap();
+        container.name.is_some()
+    });
+    let container = process.container.unwrap();
+    assert_eq!(
+        (container.runtime.as_deref(), container.id.as_deref(), container.name.as_deref()),
+        (Some("docker"), Some(ID), Some("trainer"))
+    );
+    assert_eq!((process.namespace_pid, process.systemd_unit), (Some(1), None));
+    let environment = process.environment.unwrap();
+    assert_eq!(environment.len(), 1);
+    assert_eq!(environment.get("RANK").map(AsRef::as_ref), Some("0"));
 }
 
 #[test]
-fn the_adoption_of_an_orphan_is_detected() {
-    struct Orphan(Pid);
-    impl Drop for Orphan {
-        fn drop(&mut self) {
-            let _ = kill_process(self.0, Signal::KILL);
-        }
-    }
+fn the_owner_follows_the_cgroup_but_the_environment_is_kept() {
+    let fake = with_parent();
+    fake.put(70, "cgroup", "0::/system.slice/ssh.service\n");
+    fake.put(70, "environ", "RANK=0\0");
+    fake.put(70, "status", "Uid:\t0\t0\t0\t0\n");
+    let mut processes = table(&fake);
+    let process = only_process(processes.sample(&[70], SECOND));
+    assert_eq!(process.systemd_unit.as_deref(), Some("ssh.service"));
+    assert_eq!(process.cgroup.as_deref(), Some("/system.slice/ssh.service"));
+    assert_eq!(process.user.as_deref(), Some("root"));
 
-    // The shell starts a child, prints the child's pid, and waits for input.
-    let mut command = Command::new("sh");
-    command.args(["-c", "sleep 600 >/dev/null & echo $!; read line"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut shell = Running(command.spawn().unwrap());
-    let shell_pid = shell.pid();
-    let mut first_line = String::new();
-    let mut output = BufReader::new(shell.0.stdout.take().unwrap());
-    output.read_line(&mut first_line).unwrap();
-    let orphan: u32 = first_line.trim().parse().unwrap();
-    let _ended_with_the_test = Orphan(Pid::from_raw(orphan as i32).unwrap());
+    fake.put(70, "cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
+    fake.put(70, "environ", "title\0");
+    fake.put(70, "status", "Uid:\t65534\t0\t0\t0\n");
+    let process = only_process(processes.sample(&[70], 40 * SECOND));
+    assert_eq!((process.systemd_unit, process.uid), (None, Some(65534)));
+    assert_ne!(process.user.as_deref(), Some("root"));
+    assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
+    assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
-    let mut table = Processes::new(Roots::default());
-    let before = sample_until(&mut table, orphan, |process| words(process) == ["sleep", "600"]);
-    assert_eq!(before.ppid, Some(shell_pid));
-    assert_eq!(before.parent_is_reaper, Some(false));
-
-    drop(shell.0.stdin.take());
-    shell.0.wait().unwrap();
-    let after = sample_until(&mut table, orphan, |process| process.ppid != before.ppid);
-    assert_eq!(after.parent_is_reaper, Some(true));
-    assert_eq!(before.identity(), after.identity());
-}
-
-/// Runs `script` with Python. Prints a message and returns `None` if Python is not installed.
-fn python(script: &str, arguments: &[&str]) -> Option<Running> {
-    let version = Command::new("python3").arg("-V").output();
-    if !version.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: python3 not found");
-        return None;
-    }
-    Some(Running::new("python3", &[&["-c", script], arguments].concat()))
+    // The process executes a program with a different environment.
+    fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
+    let process = only_process(processes.sample(&[70], 44 * SECOND));
+    assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
 
 #[test]
-fn a_change_of_user_is_detected() {
-    if !rustix::process::getuid().is_root() {
-        eprintln!("skipped: only root can become another user");
-        return;
-    }
-    let script = "import os, sys; sys.stdin.readline(); os.setuid(65534); sys.stdin.read()";
-    let Some(mut child) = python(script, &[]) else {
-        return;
-    };
-    let mut processes = Processes::new(Roots::default());
-    sample_until(&mut processes, child.pid(), |process| process.uid == Some(0));
-    child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    // Advance the time by half a minute, so that a visit is due.
-    let mut later = read_clocks().boottime_ns;
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        later += 30 * SECOND;
-        let process = only_process(processes.sample(&[child.pid()], later));
-        if process.uid == Some(65534) {
-            assert_ne!(process.user.as_deref(), Some("root"));
-            break;
-        }
-        assert!(Instant::now() < deadline, "still {process:?}");
-        std::thread::yield_now();
-    }
+fn the_environment_of_a_stuck_process_is_not_read() {
+    let fake = with_parent();
+    fake.put(70, "environ", "RANK=0\0");
+    fake.stat(70, &StatLine { state: 'D', ..TRAIN });
+    let mut processes = table(&fake);
+    assert_eq!(only_process(processes.sample(&[70], SECOND)).environment, None);
+    fake.stat(70, &TRAIN);
+    assert!(only_process(processes.sample(&[70], 2 * SECOND)).environment.is_some());
+
+    // The command line of a stuck parent is not read either.
+    fake.stat(60, &StatLine { state: 'D', ..SHELL });
+    let parent = only_process(table(&fake).sample(&[70], SECOND)).parent.unwrap();
+    assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
 }
 
-mod whereabouts;
+#[test]
+fn the_first_parent_remains_the_starter() {
+    let fake = with_parent();
+    let mut processes = table(&fake);
+    let process = only_process(processes.sample(&[70], SECOND));
+    assert_eq!(process.parent.as_deref(), Some(&bash()));
+    let before = process.parent.unwrap();
+    let process = only_process(processes.sample(&[70], 40 * SECOND));
+    assert!(Arc::ptr_eq(&before, process.parent.as_ref().unwrap()));
+
+    // The shell exits, and another process adopts the child.
+    fake.end(60);
+    fake.stat(55, &StatLine { comm: "manager", ..SHELL });
+    fake.put(55, "status", "Name:\tmanager\nNSpid:\t55\n");
+    fake.stat(70, &StatLine { ppid: 55, ..TRAIN });
+    let process = only_process(processes.sample(&[70], 44 * SECOND));
+    assert_eq!(process.parent_is_reaper, Some(true));
+    assert_eq!(process.parent.as_deref(), Some(&bash()));
+}
+
+#[test]
+fn an_adopter_or_a_later_process_is_not_the_starter() {
+    let fake = with_parent();
+    // gpumem sees the child only after the shell has exited.
+    fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
+    fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
+    fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
+    assert_eq!(only_process(table(&fake).sample(&[70], SECOND)).parent, None);
+
+    fake.stat(70, &TRAIN);
+    let later = TRAIN.start + 1;
+    fake.stat(60, &StatLine { start: later, ..SHELL });
+    assert_eq!(only_process(table(&fake).sample(&[70], SECOND)).parent, None);
+    fake.stat(60, &StatLine { start: TRAIN.start, ..SHELL });
+    assert!(only_process(table(&fake).sample(&[70], SECOND)).parent.is_some());
+}
+
+#[test]
+fn device_files_of_the_current_process_reveal_the_driver() {
+    let fake = machine(false);
+    fake.stat(70, &TRAIN);
+    fake.link(70, "fd/0", "/dev/null");
+    assert!(!table(&fake).has_gpu_device_files());
+    // In a container without device files, gpumem has opened NVML nevertheless.
+    symlink("90", fake.proc.join("self")).unwrap();
+    fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
+    let mut processes = table(&fake);
+    assert!(processes.has_gpu_device_files());
+    let process = only_process(processes.sample(&[70], SECOND));
+    assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));
+}

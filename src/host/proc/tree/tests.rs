@@ -49,7 +49,7 @@ impl Fake {
         self.now_ns += 5 * SECOND;
         let proc = self.listed();
         let listing = proc.processes().unwrap();
-        self.tree.update(&proc, &listing);
+        self.tree.update(&proc, &listing, self.now_ns);
         self.update(pids)
     }
 
@@ -118,7 +118,7 @@ fn activity_of_the_process_group_is_included() {
     let sum = |fake: &mut Fake| {
         let proc = fake.listed();
         fake.now_ns += 30 * SECOND;
-        fake.tree.update(&proc, &proc.processes().unwrap());
+        fake.tree.update(&proc, &proc.processes().unwrap(), fake.now_ns);
         let process = Process { process_group: Some(80), ..process(81) };
         let mut processes = [process];
         fake.tree.fill(Some(&proc), &mut processes, |_| None, fake.now_ns);
@@ -215,7 +215,7 @@ fn cpu_time_before_adoption_is_not_counted_for_the_new_parent() {
     let mut processes = fake.read(&[70, 80]);
     let proc = fake.listed();
     let listing = proc.processes().unwrap();
-    fake.tree.update(&proc, &listing);
+    fake.tree.update(&proc, &listing, fake.now_ns);
     let now_ns = fake.now_ns + SECOND;
     fake.tree.fill(Some(&proc), &mut processes, |_| None, now_ns);
     let summed = processes[0].descendants.as_deref().unwrap();
