@@ -11,8 +11,7 @@
 //! A process loses its record locks when it closes any descriptor of the file. A waiting process therefore keeps the
 //! files open, and no other code in gpumem may open them.
 
-use std::io;
-
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fd::OwnedFd;
@@ -36,11 +35,21 @@ pub(super) struct Place {
     pub(super) pid: Option<u32>,
 }
 
-/// Takes or prolongs a place.
-pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> io::Result<()> {
-    let length = length(arrived_ns, now_ns);
-    fcntl(file, FcntlArg::F_SETLK(&range(libc::F_RDLCK, start_of(arrived_ns), length)))?;
-    Ok(())
+/// Takes or prolongs a place. Returns an error with the reason if that is impossible.
+pub(super) fn take_place(file: &OwnedFd, arrived_ns: u64, now_ns: u64) -> Result<(), String> {
+    let mut lock = range(libc::F_RDLCK, start_of(arrived_ns), length(arrived_ns, now_ns));
+    let Err(errno) = fcntl(file, FcntlArg::F_SETLK(&lock)) else { return Ok(()) };
+    let is_locked = matches!(errno, Errno::EAGAIN | Errno::EACCES)
+        && fcntl(file, FcntlArg::F_GETLK(&mut lock)).is_ok();
+    if !is_locked {
+        return Err(std::io::Error::from(errno).to_string());
+    }
+    // Only root can open the file for writing, which an exclusive record lock requires.
+    let holder = match pid_of(&lock) {
+        Some(pid) => format!("process {pid}"),
+        None => "a process in another pid namespace".to_owned(),
+    };
+    Err(format!("{holder} holds an exclusive lock on it; end that process"))
 }
 
 /// Returns the valid places of other processes in order of arrival. If `before_ns` is given, returns only those that
@@ -78,8 +87,11 @@ fn place(lock: &libc::flock, now_ns: u64) -> Option<Place> {
     let is_place = lock.l_start == start_of(arrived_ns)
         && arrived_ns <= now_ns
         && (now_ns..now_ns + VALID_NS + 2 * SECOND_NS).contains(&valid_ns);
-    let pid = u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0);
-    is_place.then_some(Place { arrived_ns, pid })
+    is_place.then_some(Place { arrived_ns, pid: pid_of(lock) })
+}
+
+fn pid_of(lock: &libc::flock) -> Option<u32> {
+    u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0)
 }
 
 /// Returns the number of whole seconds after the arrival for which the place is valid.

@@ -5,18 +5,17 @@
 //! remove or replace a lock file, and a full disk cannot prevent a claim. The kernel releases a lock when the last
 //! process that has it open exits, even after a crash.
 //!
-//! The command of a claim can claim its GPUs again for parts of itself. These nested claims lock other files
+//! The command of a claim can claim its GPUs again for parts of itself. These nested claims lock another file
 //! ([`LEVELS`]). The kernel proves that a claim belongs to an ancestor: `/proc/PID/fdinfo` lists the locks of a
 //! process's open files.
 //!
 //! flock(2) has no test operation. To detect a claim, gpumem tries to take a shared lock, which fails while the GPU
 //! is claimed. A successful test holds the shared lock briefly, so claiming retries. Other programs can take such locks,
-//! too, and a shared lock of theirs prevents claims. The holder of a lock is found in `/proc/locks`, which does not
-//! list locks of other pid namespaces, or else in `/proc/PID/fdinfo`. Any user can make `/proc/locks` long, so reads
-//! are limited in size and frequency.
+//! too, and a shared lock of theirs prevents claims. The process that took a lock is found in `/proc/locks`, which does
+//! not list locks of other pid namespaces. Any user can make `/proc/locks` long, so reads are limited in size and
+//! frequency.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -31,8 +30,7 @@ use crate::host::gpu::claim_queue::{Place, read_places, take_place};
 use crate::host::machine::clocks::read_clocks;
 use crate::host::machine::rights::has_gained_rights;
 use crate::host::owner::users::Users;
-use crate::host::proc::folder::read_start;
-use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::folder::{Folder, read_start};
 use crate::host::proc::guarded::read_ancestors;
 use crate::model::snapshot::{Claim, Gpu};
 
@@ -41,15 +39,13 @@ const VARIABLE: &str = "GPUMEM_CLAIM_DIR";
 const FOLDER: &str = "/sys/bus/pci/devices";
 /// What claims lock, and the file on which claimers queue, for each level of nested claims. Both are relative to the
 /// GPU's folder. The driver's library must not open a queue's file (see `claim_queue`).
-const LEVELS: [(&str, &str); 3] =
-    [(".", "dma_mask_bits"), ("device", "consistent_dma_mask_bits"), ("vendor", "msi_bus")];
+const LEVELS: [(&str, &str); 2] = [(".", "dma_mask_bits"), ("device", "consistent_dma_mask_bits")];
 /// Maximum number of bytes read from `/proc/locks`, about a thousand locks. The kernel builds the file in quadratic
 /// time.
 const LOCKS_BYTES: u64 = 64 << 10;
 /// Maximum number of bytes read from a file in `/proc/PID/fdinfo`.
 const FDINFO_BYTES: usize = 4096;
-/// Minimum interval, in nanoseconds, between reads of `/proc/locks` unless a new claim is detected, and between
-/// searches of all processes for a lock.
+/// Minimum interval, in nanoseconds, between reads of `/proc/locks` unless a new claim is detected.
 const HOLDERS_NS: u64 = 30_000_000_000;
 /// Maximum number of attempts to claim a GPU, with a pause of [`PAUSE`] between them. A test of another gpumem may
 /// hold the lock briefly.
@@ -68,12 +64,12 @@ pub struct CannotClaim {
 }
 
 impl CannotClaim {
-    fn new(gpu: &Gpu, path: &Path, error: impl Into<io::Error>) -> Self {
+    fn new(gpu: &Gpu, path: &Path, error: Errno) -> Self {
         let reason = match gpu.pci_bus_id {
-            Some(_) => {
-                let (path, error) = (path.display(), error.into());
-                format!("{path}: {error}; claims need the GPUs' folders in sysfs, or {VARIABLE}")
-            }
+            Some(_) => format!(
+                "{}: {error}; claims need the GPUs' folders in sysfs, or {VARIABLE}",
+                path.display()
+            ),
             None => "its bus address is unknown".to_owned(),
         };
         Self { gpu: gpu.index, reason }
@@ -108,7 +104,6 @@ pub struct Claims {
     /// The holders of locks, by the GPU's index.
     holders: Vec<(u32, Claim)>,
     read_ns: Option<u64>,
-    searched_ns: Option<u64>,
     /// Indices of the GPUs that the last call of [`Self::mark`] found claimed.
     claimed: Vec<u32>,
     /// Indices of the GPUs on which a shared lock was found.
@@ -131,7 +126,6 @@ impl Claims {
             level: 0,
             holders: Vec::new(),
             read_ns: None,
-            searched_ns: None,
             claimed: Vec::new(),
             shared: Vec::new(),
             arrived_ns: None,
@@ -166,9 +160,9 @@ impl Claims {
     /// Enters the queue of a GPU. From then on, [`Self::mark`] lists only the processes that are ahead. Fails if the GPU
     /// has no folder in sysfs.
     pub fn enter_queue(&mut self, gpu: &Gpu) -> Result<(), CannotClaim> {
+        let cannot = |reason| CannotClaim { gpu: gpu.index, reason };
         if self.level == LEVELS.len() {
-            let reason = format!("claims can be nested only {} deep", LEVELS.len());
-            return Err(CannotClaim { gpu: gpu.index, reason });
+            return Err(cannot("claims can be nested only once".to_owned()));
         }
         // A run has the same place in all queues, so that no two runs wait for each other.
         let now_ns = read_clocks().boottime_ns;
@@ -176,7 +170,7 @@ impl Claims {
         let path = self.queue_path(gpu);
         let queue = open_file(&path).map_err(|errno| CannotClaim::new(gpu, &path, errno))?;
         take_place(&queue, arrived_ns, now_ns)
-            .map_err(|error| CannotClaim::new(gpu, &path, error))?;
+            .map_err(|error| cannot(format!("{}: {error}", path.display())))?;
         let lock = self.lock_path(gpu);
         self.queues.push(WaitedGpu { index: gpu.index, lock, queue, state: (false, 0) });
         Ok(())
@@ -265,9 +259,11 @@ impl Claims {
         let is_new = claimed.iter().any(|index| !self.claimed.contains(index));
         self.claimed = claimed;
         if is_new || is_old || self.holders.iter().any(is_gone) {
+            let shared = self.shared.len();
             self.find_holders(gpus, roots, now_ns);
-            // The search can find shared locks.
-            self.claimed = self.locked(gpus);
+            if self.shared.len() > shared {
+                self.claimed = self.locked(gpus);
+            }
         }
         for gpu in gpus.iter_mut() {
             let holder = self.holders.iter().find(|(index, _)| *index == gpu.index);
@@ -299,38 +295,28 @@ impl Claims {
         let lines = read.split_inclusive(|&byte| byte == b'\n');
         let lines = lines.filter(|line| line.ends_with(b"\n"));
         let listed: Vec<(u32, Lock)> = lines.filter_map(parse_lock).collect();
-        // The process that took a lock may have exited after others have inherited the lock.
-        let holds = |&(pid, lock): &(u32, Lock)| match read_locks_of(proc, pid, gpus) {
-            Some(held) => held.contains(&lock),
-            None => Folder::open(proc, pid).is_ok(),
+        // The process that took a lock may have exited after others have inherited the lock. The holder is then
+        // unknown.
+        let holds = |(pid, lock): &(u32, Lock)| match read_locks_of(proc, *pid, gpus) {
+            Some(held) => held.contains(lock),
+            None => Folder::open(proc, *pid).is_ok(),
         };
-        let may_search = self.searched_ns.is_none_or(|at| now_ns.saturating_sub(at) >= HOLDERS_NS);
-        let mut searched: Option<Vec<(u32, Lock)>> = None;
         self.read_ns = Some(now_ns);
         self.holders.clear();
         for gpu in gpus {
             let Some(file) = file_id(&self.lock_path(gpu)) else { continue };
-            let is_its = |(_, lock): &&(u32, Lock)| lock.file == file;
             let is_shared = self.shared.contains(&gpu.index);
-            let mut locks: Vec<(u32, Lock)> = listed.iter().filter(is_its).copied().collect();
-            let is_locked = !locks.is_empty() || is_shared || self.claimed.contains(&gpu.index);
-            locks.retain(holds);
-            if locks.is_empty() && is_locked && may_search {
-                let all = searched.get_or_insert_with(|| read_all_locks(proc, gpus));
-                locks.extend(all.iter().filter(is_its));
-            }
-            for (pid, lock) in locks {
-                let Some(claim) = read_claim(proc, pid) else { continue };
+            let mut locks = listed.iter().filter(|(_, lock)| lock.file == file);
+            let found = locks.find_map(|listed| {
+                let claim = read_claim(proc, listed.0).filter(|_| holds(listed));
                 // gpumem briefly takes a shared lock to test a claim.
-                if lock.is_exclusive || claim.program.is_some() || is_shared {
-                    self.shared.extend((!lock.is_exclusive && !is_shared).then_some(gpu.index));
-                    self.holders.push((gpu.index, claim));
-                    break;
-                }
-            }
-        }
-        if searched.is_some() {
-            self.searched_ns = Some(now_ns);
+                let is_gpumem = claim.as_ref().is_some_and(|claim| claim.program.is_none());
+                let is_test = !listed.1.is_exclusive && is_gpumem && !is_shared;
+                (!is_test).then_some((listed.1, claim))
+            });
+            let Some((lock, claim)) = found else { continue };
+            self.shared.extend((!lock.is_exclusive && !is_shared).then_some(gpu.index));
+            self.holders.extend(claim.map(|claim| (gpu.index, claim)));
         }
     }
 }
@@ -393,16 +379,6 @@ fn read_locks_of(proc: &Path, pid: u32, gpus: &[Gpu]) -> Option<Vec<Lock>> {
         true
     });
     listed.ok().map(|()| locks)
-}
-
-/// Returns the locks on these GPUs, with the processes that hold them.
-fn read_all_locks(proc: &Path, gpus: &[Gpu]) -> Vec<(u32, Lock)> {
-    let processes = Folder::list(proc).and_then(|proc| proc.processes()).unwrap_or_default();
-    let locks_of = |entry: ProcEntry| {
-        let held = read_locks_of(proc, entry.pid, gpus).unwrap_or_default();
-        held.into_iter().map(move |lock| (entry.pid, lock))
-    };
-    processes.into_iter().flat_map(locks_of).collect()
 }
 
 /// Describes a process that holds a lock or waits; `None` if it does not exist.
